@@ -1,0 +1,1 @@
+PY := .venv/bin/python

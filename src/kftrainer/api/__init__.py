@@ -1,0 +1,1 @@
+"""The nouns: TrainJob, TrainingRuntime and their kin. No behaviour beyond defaults."""

@@ -1,0 +1,191 @@
+"""`kftrainer dev`: a local control plane for trying things out."""
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from kftrainer.devcluster import background, places
+from kftrainer.devcluster.errors import DevClusterError, NotRunningError
+from kftrainer.devcluster.named import NamedPlane, State
+from kftrainer.devcluster.process import tail
+from kftrainer.devcluster.progress import Progress
+from kftrainer.devcluster.shape import BARE, FULL
+
+DEFAULT_NAME = "default"
+NOT_RUNNING = 1
+LAST_PORT = 65_535
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not between {least} and {most}")
+        return value
+
+    parse.__name__ = "number"
+    return parse
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `dev` and what stands under it."""
+    parser = commands.add_parser("dev", help="a local control plane for trying things out")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+
+    def action(name: str, run: Callable[[argparse.Namespace], int], help_: str) -> None:
+        added = actions.add_parser(name, help=help_, description=help_.capitalize() + ".")
+        added.add_argument("--name", default=DEFAULT_NAME, help="which one (default: %(default)s)")
+        added.set_defaults(run=run)
+        options.get(name, lambda _: None)(added)
+
+    options = {"up": _up_options, "logs": _logs_options}
+    action("up", up, "start it and leave it running in the background")
+    action("down", down, "stop it and delete its data; the logs stay")
+    action("status", status, "say whether it runs, and what of it")
+    action("kubeconfig", kubeconfig, "print the path of its kubeconfig")
+    action("logs", logs, "show the logs of its parts")
+
+
+def _up_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bare", action="store_true", help="only etcd and kube-apiserver")
+    parser.add_argument(
+        "--nodes",
+        type=_number(0, 5000),
+        default=FULL.nodes,
+        help="fake nodes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--pod-seconds",
+        type=_number(0, 86_400),
+        default=5,
+        help="how long the pods of Jobs run on the fake nodes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--port", type=_number(1, LAST_PORT), help="of the API server (default: a free one)"
+    )
+    parser.add_argument(
+        "--crd", type=Path, action="append", default=[], metavar="FILE", help="CRDs to install"
+    )
+
+
+def _logs_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("part", nargs="?", help="one part, such as etcd (default: all)")
+    parser.add_argument(
+        "--tail", type=_number(0, 10**9), default=50, help="last lines of each (default: 50)"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as they grow")
+
+
+def _place(arguments: argparse.Namespace) -> NamedPlane:
+    return NamedPlane(arguments.name, places.cache_home())
+
+
+def _how_to_use(state: State) -> str:
+    return f"{state.url} is ready. To use it:\n  export KUBECONFIG={state.kubeconfig}"
+
+
+def up(arguments: argparse.Namespace) -> int:
+    """Start the control plane, unless it runs."""
+    place = _place(arguments)
+    if place.kept():
+        return _already_up(place)
+    for file in arguments.crd:
+        if not file.is_file():
+            raise DevClusterError(f"{file} is not a file: --crd takes a YAML file with CRDs.")
+    shape = replace(
+        BARE if arguments.bare else FULL,
+        nodes=0 if arguments.bare else arguments.nodes,
+        pod_seconds=arguments.pod_seconds,
+        port=arguments.port,
+        crd_files=tuple(arguments.crd),
+    )
+    progress = Progress(sys.stderr)
+    print(_how_to_use(asyncio.run(background.up(place, shape, places.cache_home(), progress))))
+    return 0
+
+
+def _already_up(place: NamedPlane) -> int:
+    state = place.read()
+    if state is None or state.phase != "ready":
+        raise DevClusterError(
+            f"{place.name} is being started or stopped by another process: "
+            f"wait for that, or run `kftrainer dev down`."
+        )
+    print(f"{place.name} runs already. {_how_to_use(state)}")
+    return 0
+
+
+def down(arguments: argparse.Namespace) -> int:
+    """Stop the control plane, if it runs."""
+    place = _place(arguments)
+    was_up = place.kept()
+    asyncio.run(background.down(place, Progress(sys.stderr)))
+    print(f"{place.name} is down." if was_up else f"{place.name} was not running.")
+    return 0
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Say whether it runs; the exit code says so too."""
+    place = _place(arguments)
+    state = place.read()
+    if not place.kept():
+        print(_why_down(place, state))
+        return NOT_RUNNING
+    if state is None or state.phase != "ready":
+        print(f"{place.name} is starting.")
+        return NOT_RUNNING
+    print(f"{place.name} runs at {state.url}")
+    print(f"kubeconfig: {state.kubeconfig}")
+    for part in state.parts:
+        print(f"  {part.name:<24} pid {part.pid}")
+    return 0
+
+
+def _why_down(place: NamedPlane, state: State | None) -> str:
+    match state:
+        case State(phase="failed"):
+            return f"{place.name} is not running: {state.reason}"
+        case State(phase="ready" | "starting"):
+            return f"{place.name} is not running: its keeper was killed, and its parts with it."
+        case _:
+            return f"{place.name} is not running; `kftrainer dev up` starts it."
+
+
+def kubeconfig(arguments: argparse.Namespace) -> int:
+    """Print the kubeconfig's path, for `export KUBECONFIG=$(kftrainer dev kubeconfig)`."""
+    place = _place(arguments)
+    state = place.read()
+    if not place.kept() or state is None or state.phase != "ready":
+        raise NotRunningError(f"{place.name} is not running; `kftrainer dev up` starts it.")
+    print(state.kubeconfig)
+    return 0
+
+
+def logs(arguments: argparse.Namespace) -> int:
+    """Show the logs; they are there after the end, too."""
+    place = _place(arguments)
+    found = place.logs()
+    if arguments.part is not None:
+        if arguments.part not in found:
+            known = ", ".join(found) or "none"
+            raise DevClusterError(
+                f"{place.name} has no log of {arguments.part} (there are: {known})."
+            )
+        found = {arguments.part: found[arguments.part]}
+    if not found:
+        raise NotRunningError(f"{place.name} has no logs; `kftrainer dev up` starts it.")
+    if arguments.follow:
+        follower = shutil.which("tail")
+        if follower is None:
+            raise DevClusterError("Following logs needs the program `tail`, which is not on PATH.")
+        argv = [follower, "-n", str(arguments.tail), "-F", *map(str, found.values())]
+        os.execv(follower, argv)  # noqa: S606
+    for name, path in found.items():
+        print(f"==> {name} ({path})")
+        print(tail(path, arguments.tail))
+    return 0

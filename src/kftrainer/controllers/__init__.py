@@ -1,0 +1,1 @@
+"""Reconcilers of TrainJobs and runtimes: thin I/O around the planning of `runtime`."""

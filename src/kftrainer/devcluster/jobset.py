@@ -1,0 +1,144 @@
+"""JobSet as it is installed here: its own manifests, with webhooks that point to loopback."""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from kftrainer.devcluster import commands, pki
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.kubernetes import install_crds
+from kftrainer.devcluster.manifests import Document, read_documents
+from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.rbac import bound_roles
+from kftrainer.devcluster.site import READY_WITHIN, Site
+from kftrainer.devcluster.waiting import until
+
+NAMESPACE = "jobset-system"
+SERVICE_ACCOUNT = "jobset-controller-manager"
+# A client certificate in this name is, to RBAC, the service account itself.
+USER = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
+CRD_FILE = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"
+ROLE_FILE = "config/components/rbac/role.yaml"
+WEBHOOK_FILE = "config/components/webhook/manifests.yaml"
+# JobSet's own installation narrows its pod webhooks like this; its generated file does not.
+ONLY_ITS_PODS = {
+    "matchExpressions": [{"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}]
+}
+
+# The least that the webhooks admit.
+PROBE: Document = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "metadata": {"name": "probe", "namespace": "default"},
+    "spec": {
+        "replicatedJobs": [
+            {
+                "name": "probe",
+                "template": {
+                    "spec": {
+                        "template": {
+                            "spec": {
+                                "restartPolicy": "Never",
+                                "containers": [{"name": "probe", "image": "probe"}],
+                            }
+                        }
+                    }
+                },
+            }
+        ]
+    },
+}
+
+
+def configuration(*, webhook_port: int, health_port: int, certificates: Path) -> str:
+    """The controller's configuration file: one replica, certificates from outside."""
+    return json.dumps(
+        {
+            "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+            "kind": "Configuration",
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {"enable": False},
+            "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": f"{LOOPBACK}:{health_port}"},
+            "webhook": {"host": LOOPBACK, "port": webhook_port, "certDir": str(certificates)},
+        }
+    )
+
+
+def identity(roles: Iterable[Document]) -> Iterator[Document]:
+    """The namespace, the service account, and the rights that JobSet says it needs."""
+    yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    yield {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": SERVICE_ACCOUNT, "namespace": NAMESPACE},
+    }
+    yield from bound_roles("jobset", roles, SERVICE_ACCOUNT, NAMESPACE)
+
+
+def webhooks(
+    configurations: Iterable[Document], *, port: int, authority: bytes
+) -> Iterator[Document]:
+    """JobSet's webhook configurations, reached by URL, as there is no service network here."""
+    for original in configurations:
+        configuration = deepcopy(original)
+        configuration["metadata"] = {"name": f"jobset-{original['metadata']['name']}"}
+        for webhook in configuration["webhooks"]:
+            webhook["clientConfig"] = _by_url(webhook["clientConfig"], port, authority)
+            if any("pods" in rule["resources"] for rule in webhook["rules"]):
+                webhook["objectSelector"] = ONLY_ITS_PODS
+        yield configuration
+
+
+def _by_url(client: dict[str, Any], port: int, authority: bytes) -> dict[str, Any]:
+    return {
+        "url": f"https://{LOOPBACK}:{port}{client['service']['path']}",
+        "caBundle": base64.b64encode(authority).decode(),
+    }
+
+
+async def start(site: Site, client: ApiClient) -> None:
+    """Install JobSet and wait until its webhooks answer."""
+    files = site.supplies.manifests["jobset"]
+    await install_crds(client, files / CRD_FILE)
+    for document in identity(read_documents(files / ROLE_FILE)):
+        await client.apply(document)
+
+    webhook_port, health_port = site.ports.reserve(), site.ports.reserve()
+    certificates = site.folder / "pki" / "jobset"
+    authority = pki.Authority(certificates, "jobset", site.now)
+    authority.issue("tls", common_name="jobset", hosts=[LOOPBACK])
+    config = site.folder / "jobset.yaml"
+    config.write_text(
+        configuration(webhook_port=webhook_port, health_port=health_port, certificates=certificates)
+    )
+    argv = commands.jobset(
+        site.supplies.programs["jobset"],
+        config=config,
+        kubeconfig=site.part_kubeconfig("jobset", USER),
+    )
+    await site.wait_ready(site.begin("jobset", argv), f"http://{LOOPBACK}:{health_port}/readyz")
+
+    originals = read_documents(files / WEBHOOK_FILE)
+    trusted = authority.certificate.read_bytes()
+    for document in webhooks(originals, port=webhook_port, authority=trusted):
+        await client.apply(document)
+    await _wait_for_webhooks(client)
+
+
+async def _wait_for_webhooks(client: ApiClient) -> None:
+    """Try a JobSet, dry: the controller says that it is ready before its handlers are."""
+    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+
+    async def admitted() -> bool:
+        try:
+            await client.request("POST", path, query={"dryRun": "All"}, body=PROBE)
+        except ApiError:
+            return False
+        return True
+
+    await until(admitted, within=READY_WITHIN, what="JobSet's webhooks admitting a JobSet")

@@ -1,0 +1,143 @@
+"""The process that keeps a named control plane up; `kftrainer dev up` starts one and goes.
+
+    up ──── a line of JSON: what to start ───> keeper
+    up <─── a line of JSON: ready, or why not ─ keeper
+    up ──── "keep" ──────────────────────────> keeper
+
+Until it is told to keep it, the end of the pipe means that `up` is gone, so the keeper cleans up.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from kftrainer.devcluster.controlplane import ControlPlane, running
+from kftrainer.devcluster.errors import DevClusterError
+from kftrainer.devcluster.named import NamedPlane, Part, State
+from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.progress import Progress
+from kftrainer.devcluster.shape import Shape
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+LEFT_WHEN_DOWN = {"logs", "state.json"}
+
+
+class PartEndedError(DevClusterError):
+    """A part ended while the control plane was kept."""
+
+
+async def _watch(process: ManagedProcess) -> None:
+    await process.ended()
+    process.check()
+
+
+async def _watch_all(plane: ControlPlane) -> None:
+    """Wait until a part ends by itself, and raise."""
+    try:
+        async with asyncio.TaskGroup() as watchers:
+            for process in plane.processes:
+                watchers.create_task(_watch(process))
+    except* DevClusterError as died:
+        raise PartEndedError(str(died.exceptions[0])) from None
+
+
+def _answer(**told: object) -> None:
+    os.write(STDOUT, (json.dumps(told) + "\n").encode())
+
+
+def _detach(log: Path) -> None:
+    """Let go of the terminal and of the pipes to `up`."""
+    to_log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    from_nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(from_nowhere, STDIN)
+    os.dup2(to_log, STDOUT)
+    os.dup2(to_log, STDERR)
+
+
+async def _told_to_keep() -> None:
+    """Return when `up` says so; cancel the keeper if `up` goes away instead."""
+    loop, me = asyncio.get_running_loop(), asyncio.current_task()
+    kept = asyncio.Event()
+
+    def hear() -> None:
+        if os.read(STDIN, 64):
+            kept.set()
+        elif me is not None:
+            loop.remove_reader(STDIN)
+            me.cancel()
+
+    loop.add_reader(STDIN, hear)
+    try:
+        await kept.wait()
+    finally:
+        loop.remove_reader(STDIN)
+
+
+async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
+    loop, me = asyncio.get_running_loop(), asyncio.current_task()
+    assert me is not None  # noqa: S101  a coroutine that runs is in a task
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, me.cancel)
+
+    def lose_up() -> None:  # it sends nothing before we are ready, so this is its end
+        loop.remove_reader(STDIN)
+        me.cancel()
+
+    loop.add_reader(STDIN, lose_up)
+
+    starting = State("starting", keeper=os.getpid())
+    place.write(starting)
+    async with running(
+        shape, folder=place.folder, cache=cache, progress=Progress(sys.stderr)
+    ) as plane:
+        ready = replace(
+            starting,
+            phase="ready",
+            url=plane.url,
+            kubeconfig=str(plane.kubeconfig),
+            parts=tuple(Part(p.name, p.pid or 0, str(p.log)) for p in plane.processes),
+        )
+        place.write(ready)
+        loop.remove_reader(STDIN)
+        _answer(ready=True)
+        await _told_to_keep()
+        _detach(place.folder / "logs" / "keeper.log")
+        await _watch_all(plane)
+
+
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir() if folder.exists() else ():
+        if path.name not in LEFT_WHEN_DOWN:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def main() -> int:
+    """Keep the control plane that a line of JSON on standard input describes."""
+    request = json.loads(sys.stdin.readline())
+    cache = Path(request["cache"])
+    place = NamedPlane(request["name"], cache)
+    if not place.lock.try_acquire():
+        _answer(error=f"Another process is starting or stopping {place.name}; try again shortly.")
+        return 1
+    shutil.rmtree(place.folder, ignore_errors=True)
+    last = State("stopped")
+    try:
+        asyncio.run(_keep(place, Shape.from_json(request["shape"]), cache))
+    except asyncio.CancelledError:
+        pass
+    except (DevClusterError, OSError) as error:
+        last = State("failed", reason=str(error))
+        if not isinstance(error, PartEndedError):  # then `up` still listens
+            _answer(error=str(error))
+    _clear(place.folder)
+    place.write(last)
+    return 0 if last.phase == "stopped" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Puts up the parts that Kubernetes itself is made of."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kftrainer.devcluster import commands, pki
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.manifests import read_documents
+from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.site import READY_WITHIN, Site
+from kftrainer.devcluster.waiting import until
+
+
+async def start_etcd(site: Site) -> commands.EtcdAccess:
+    """Start etcd under an authority of its own, so that no API user's certificate opens it."""
+    authority = pki.Authority(site.folder / "pki" / "etcd", "kftrainer-dev-etcd", site.now)
+    access = commands.EtcdAccess(
+        port=site.ports.reserve(),
+        authority=authority.certificate,
+        client=authority.issue("client", common_name="kube-apiserver"),
+    )
+    argv = commands.etcd(
+        site.supplies.programs["etcd"],
+        access,
+        data=site.folder / "etcd",
+        peer_port=site.ports.reserve(),
+        serving=authority.issue("serving", common_name="etcd", hosts=[LOOPBACK]),
+    )
+    tls = pki.client_tls(access.authority, access.client)
+    await site.wait_ready(site.begin("etcd", argv), f"https://{LOOPBACK}:{access.port}/readyz", tls)
+    return access
+
+
+async def start_apiserver(
+    site: Site, etcd: commands.EtcdAccess, *, service_accounts: bool
+) -> pki.SigningKey:
+    """Start the API server; returns the key that signs service account tokens."""
+    signing = pki.new_signing_key(site.folder / "pki", "service-accounts")
+    argv = commands.apiserver(
+        site.supplies.programs["kube-apiserver"],
+        etcd,
+        port=site.apiserver_port,
+        authority=site.authority.certificate,
+        serving=site.serving,
+        signing=signing,
+    )
+    if not service_accounts:
+        argv.append("--disable-admission-plugins=ServiceAccount")
+    process = site.begin("kube-apiserver", argv)
+    await site.wait_ready(process, f"{site.url}/readyz", site.admin_tls())
+    async with site.client() as client:
+
+        async def default_namespace() -> Object | None:
+            return await client.get_or_none("/api/v1/namespaces/default")
+
+        await until(default_namespace, within=READY_WITHIN, what="the namespace default")
+    return signing
+
+
+@dataclass(frozen=True, slots=True)
+class Controllers:
+    """Parts that were started and not yet waited for, each with the address of its health."""
+
+    started: tuple[tuple[ManagedProcess, str], ...]
+
+    async def wait_ready(self, site: Site, client: ApiClient) -> None:
+        """Wait until they work: until pods can be made in the default namespace."""
+        for process, address in self.started:
+            await site.wait_ready(process, f"https://{LOOPBACK}:{address}", site.admin_tls())
+        await wait_for_service_account(client, "default")
+
+
+def begin_controllers(site: Site, signing: pki.SigningKey) -> Controllers:
+    """Start kube-controller-manager and kube-scheduler; they take seconds: wait for them last."""
+    manager_port, scheduler_port = site.ports.reserve(), site.ports.reserve()
+    manager = commands.controller_manager(
+        site.supplies.programs["kube-controller-manager"],
+        port=manager_port,
+        serving=site.serving,
+        kubeconfig=site.part_kubeconfig(
+            "kube-controller-manager", "system:kube-controller-manager"
+        ),
+        authority=site.authority.certificate,
+        signing=signing,
+    )
+    scheduler = commands.scheduler(
+        site.supplies.programs["kube-scheduler"],
+        port=scheduler_port,
+        serving=site.serving,
+        kubeconfig=site.part_kubeconfig("kube-scheduler", "system:kube-scheduler"),
+    )
+    return Controllers(
+        (
+            (site.begin("kube-controller-manager", manager), f"{manager_port}/healthz"),
+            (site.begin("kube-scheduler", scheduler), f"{scheduler_port}/readyz"),
+        )
+    )
+
+
+async def wait_for_service_account(client: ApiClient, namespace: str) -> None:
+    """Wait until the controller manager has made the namespace fit for pods."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+
+    async def there() -> Object | None:
+        return await client.get_or_none(path)
+
+    await until(there, within=READY_WITHIN, what=f"a service account in namespace {namespace}")
+
+
+async def install_crds(client: ApiClient, file: Path) -> None:
+    """Serve the kinds that the file defines; other objects in it are left alone."""
+    for document in read_documents(file):
+        if document["kind"] == "CustomResourceDefinition":
+            await client.apply_crd(document)

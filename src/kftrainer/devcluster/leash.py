@@ -1,0 +1,79 @@
+"""Runs one command and ends it when the process that asked for it is gone, however it went.
+
+Not imported but run as a script of its own, with nothing but the standard library:
+
+    owner ──pipe──> leash (this file) ──> etcd, kube-apiserver, go build, …
+
+The owner holds the writing end of a pipe that is our standard input. The kernel closes it when the
+owner ends, even by SIGKILL, and then we kill the command's process group. Should we be killed
+ourselves, the kernel kills the command (PR_SET_PDEATHSIG, where there is one). Asking for that
+signal on the owner's side instead would tie the command to the *thread* that started it.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+from types import FrameType
+
+PR_SET_PDEATHSIG = 1
+COMMAND_NOT_FOUND = 127
+
+
+def note_signal(_signum: int, _frame: FrameType | None) -> None:
+    """Do nothing: the wake-up pipe carries the signal into the select loop."""
+
+
+def become(argv: list[str], leash_pid: int) -> None:
+    """Turn the forked child into the command; returns only if that fails."""
+    os.setpgid(0, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != leash_pid:  # it died before we asked to be told
+        return
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvp(argv[0], argv)  # noqa: S606
+    except OSError as error:
+        os.write(2, f"cannot run {argv[0]}: {error.strerror}\n".encode())
+
+
+def hold(pid: int, owner: int, wakeups: int) -> int:
+    """Wait for the command to end, or for its owner; return the command's exit code."""
+    watched = [owner, wakeups]
+    while True:
+        ready, _, _ = select.select(watched, [], [])
+        if owner in ready and not os.read(owner, 1):
+            watched.remove(owner)
+            os.killpg(pid, signal.SIGKILL)
+        if wakeups in ready:
+            for signum in os.read(wakeups, 64):
+                if signum != signal.SIGCHLD:
+                    os.kill(pid, signum)
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+
+
+def main(argv: list[str]) -> int:
+    """Run argv on a leash whose other end is standard input."""
+    owner = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    wakeups, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, note_signal)
+
+    leash_pid = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        become(argv, leash_pid)
+        os._exit(COMMAND_NOT_FOUND)
+    return hold(pid, owner, wakeups)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

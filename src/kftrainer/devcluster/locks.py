@@ -1,0 +1,73 @@
+"""Locks between processes: the kernel frees them when their holder ends, so none goes stale."""
+
+import fcntl
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from kftrainer.devcluster.progress import Progress
+from kftrainer.devcluster.waiting import until
+
+A_LONG_BUILD = 3600.0
+
+
+class FileLock:
+    """An exclusive lock on a file, held until `release` or the end of the process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        if os.fstat(fd).st_nlink == 0:  # a sweeper deleted it between our two calls
+            os.close(fd)
+            return False
+        self._fd = fd
+        return True
+
+    def remove(self) -> None:
+        """Delete the file that we hold, and let go."""
+        self.path.unlink(missing_ok=True)
+        self.release()
+
+    def release(self) -> None:
+        """Let go; the file stays."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds the lock on this file now."""
+    if not path.exists():
+        return False
+    probe = FileLock(path)
+    free = probe.try_acquire()
+    probe.release()
+    return not free
+
+
+@asynccontextmanager
+async def exclusively(path: Path, progress: Progress) -> AsyncIterator[None]:
+    """Hold the lock for the block, waiting for another holder if there is one."""
+    lock = FileLock(path)
+    if not lock.try_acquire():
+
+        async def taken() -> bool:
+            return lock.try_acquire()
+
+        with progress.step(f"waiting for another process to finish {path.stem}"):
+            await until(taken, within=A_LONG_BUILD, what=f"the lock {path} coming free", every=0.5)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,72 @@
+"""Manifests of other projects, read out of their Go modules and kept in our cache."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.errors import MissingPartError
+from kftrainer.devcluster.golang import explain, find_or_install_go, run_on_leash
+from kftrainer.devcluster.locks import exclusively
+from kftrainer.devcluster.parts import Manifests
+from kftrainer.devcluster.progress import Progress
+
+Document = dict[str, Any]
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_documents(path: Path) -> Iterator[Document]:
+    """The YAML documents of a file, empty ones left out."""
+    try:
+        for document in yaml.load_all(path.read_bytes(), Loader=Loader):
+            if document:
+                yield document
+    except OSError as error:
+        raise MissingPartError(f"{path} cannot be read: {error.strerror}.") from None
+    except yaml.YAMLError as error:
+        raise MissingPartError(f"{path} is not valid YAML: {error}") from None
+
+
+async def provide(wanted: Manifests, *, cache: Path, progress: Progress) -> Path:
+    """The folder that holds the wanted files, under their paths inside the module."""
+    folder = places.manifests(cache) / f"{wanted.name}-{wanted.version}"
+    if not _complete(folder, wanted.files):
+        lock = places.manifests(cache) / f"fetching manifests of {wanted.name}.lock"
+        async with exclusively(lock, progress):
+            with progress.step(f"fetching the manifests of {wanted.name} {wanted.version}"):
+                _copy(await _download(wanted, cache, progress), folder, wanted.files)
+    return folder
+
+
+def _complete(folder: Path, files: Iterable[str]) -> bool:
+    return all((folder / file).exists() for file in files)
+
+
+async def _download(wanted: Manifests, cache: Path, progress: Progress) -> Path:
+    go = await find_or_install_go(cache, progress)
+    module = f"{wanted.module}@{wanted.version}"
+    argv: list[str | Path] = [go.executable, "mod", "download", "-json", module]
+    code, output, errors = await run_on_leash(argv, cwd=cache, env=go.environment())
+    if code != 0:
+        raise explain(f"Downloading {module}", output + errors)
+    answer = json.loads(output)
+    if answer["Sum"] != wanted.checksum:
+        raise MissingPartError(
+            f"The module {module} has the checksum {answer['Sum']} where {wanted.checksum} is "
+            f"expected: the proxy in GOPROXY serves something else, so it is not used."
+        )
+    return Path(answer["Dir"])
+
+
+def _copy(module: Path, folder: Path, files: Iterable[str]) -> None:
+    for file in files:
+        target = folder / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = target.with_name(f"{target.name}.unfinished")
+        shutil.copyfile(module / file, unfinished)
+        os.replace(unfinished, target)

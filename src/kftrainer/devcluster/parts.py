@@ -1,0 +1,122 @@
+"""What a control plane is made of, and where each part comes from: pinned Go modules.
+
+The modules that binaries are built from stand in `gomodules/`, one go.mod and go.sum per project,
+so that their dependency graphs do not meet. Of other modules only manifests are read; those are
+pinned here by their checksums.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+GO_MODULES = Path(__file__).parent / "gomodules"
+GIB = 1024**3
+
+KUBERNETES_VERSION = "v1.36.4"
+# Without these the server says that it is v0.0.0, and clients believe it.
+KUBERNETES_LDFLAGS = (
+    f"-X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
+    " -X k8s.io/component-base/version.gitMajor=1"
+    " -X k8s.io/component-base/version.gitMinor=36"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A Go module in `gomodules/` that binaries are built from."""
+
+    name: str
+    disk_needed: int  # bytes for its modules, compiled packages and binaries, measured from nothing
+
+    @property
+    def folder(self) -> Path:
+        """Where its go.mod stands."""
+        return GO_MODULES / self.name
+
+
+ETCD_PROJECT = Project("etcd", disk_needed=GIB)
+KUBERNETES_PROJECT = Project("kubernetes", disk_needed=4 * GIB)
+JOBSET_PROJECT = Project("jobset", disk_needed=2 * GIB)
+KWOK_PROJECT = Project("kwok", disk_needed=2 * GIB)
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A program, and the Go package that it is built from."""
+
+    name: str
+    version: str
+    project: Project
+    package: str
+    ldflags: str = ""
+
+
+def _kubernetes(name: str) -> Binary:
+    package = f"k8s.io/kubernetes/cmd/{name}"
+    return Binary(name, KUBERNETES_VERSION, KUBERNETES_PROJECT, package, KUBERNETES_LDFLAGS)
+
+
+ETCD = Binary("etcd", "v3.6.8", ETCD_PROJECT, "go.etcd.io/etcd/server/v3")
+APISERVER = _kubernetes("kube-apiserver")
+CONTROLLER_MANAGER = _kubernetes("kube-controller-manager")
+SCHEDULER = _kubernetes("kube-scheduler")
+KUBECTL = _kubernetes("kubectl")
+JOBSET = Binary("jobset", "v0.12.0", JOBSET_PROJECT, "sigs.k8s.io/jobset")
+KWOK = Binary("kwok", "v0.8.0", KWOK_PROJECT, "sigs.k8s.io/kwok/cmd/kwok")
+
+BINARIES = (ETCD, APISERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL, JOBSET, KWOK)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """YAML files inside a Go module."""
+
+    name: str
+    module: str
+    version: str
+    checksum: str
+    files: tuple[str, ...]
+
+
+JOBSET_MANIFESTS = Manifests(
+    "jobset",
+    "sigs.k8s.io/jobset",
+    JOBSET.version,
+    "h1:YYPuV0px8Ongq/RXmJg6V0w2UC67aiR+rCMD06vhQQQ=",
+    (
+        "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+        "config/components/rbac/role.yaml",
+        "config/components/webhook/manifests.yaml",
+    ),
+)
+KWOK_MANIFESTS = Manifests(
+    "kwok",
+    "sigs.k8s.io/kwok",
+    KWOK.version,
+    "h1:OTIOTwgROqPMovcTwxICx2eYQ4AwLpSx5EpjbDKF4SQ=",
+    (
+        "kustomize/rbac/role.yaml",
+        "kustomize/stage/node/fast/node-initialize.yaml",
+        "kustomize/stage/node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
+        "kustomize/stage/pod/fast/pod-ready.yaml",
+        "kustomize/stage/pod/fast/pod-delete.yaml",
+        "kustomize/stage/pod/general/pod-complete.yaml",
+        "kustomize/stage/pod/chaos/pod-container-running-failed.yaml",
+        "kustomize/stage/pod/chaos/pod-init-container-running-failed.yaml",
+    ),
+)
+COSCHEDULING_MANIFESTS = Manifests(
+    "coscheduling",
+    "sigs.k8s.io/scheduler-plugins",
+    "v0.34.7",
+    "h1:GENSA4rKpCKBrPvNSo2AV2QHU7j3a6LT14kNlHhXfeg=",
+    ("config/crd/bases/scheduling.x-k8s.io_podgroups.yaml",),
+)
+VOLCANO_MANIFESTS = Manifests(
+    "volcano",
+    "volcano.sh/volcano",
+    "v1.15.1",
+    "h1:M0iGzhy1dvod2GFy1QiyWdv1jmmNfHW4+2WoRU7CIAk=",
+    ("config/crd/volcano/bases/scheduling.volcano.sh_podgroups.yaml",),
+)
+
+MANIFESTS = (JOBSET_MANIFESTS, KWOK_MANIFESTS, COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS)

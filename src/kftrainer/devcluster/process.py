@@ -1,0 +1,130 @@
+"""One running part of a control plane: a process on a leash, with a log file."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kftrainer.devcluster.errors import PortTakenError, ProcessDiedError
+from kftrainer.devcluster.subprocesses import leashed
+
+SIGNALLED = 128  # a leash reports death by signal as a shell does
+GRACE = 5.0
+LINES_SHOWN = 12
+PORT_TAKEN = "address already in use"
+
+
+def tail(log: Path, lines: int, start: int = 0) -> str:
+    """The last lines of a log, reading from the given byte on."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(start)
+        return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+
+
+class ManagedProcess:
+    """Started and stopped by us, and gone when we are."""
+
+    def __init__(self, name: str, argv: Sequence[str | Path], log: Path, home: Path) -> None:
+        self.name = name
+        self.log = log
+        self._argv = list(argv)
+        self._home = home
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._life = -1  # reads as ended when the process and its leash are gone
+
+    def _environment(self) -> Mapping[str, str]:
+        # Nothing of the user's: a KUBECONFIG or ~/.kwok of theirs must not reach into this.
+        return {"PATH": os.environ.get("PATH", ""), "HOME": str(self._home)}
+
+    def start(self) -> None:
+        """Start it, or start it again; its log goes on where it was."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._life, breath = os.pipe()
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(
+                leashed(self._argv),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=self._environment(),
+                cwd=self._home,
+                pass_fds=(breath,),
+                start_new_session=True,
+            )
+        os.close(breath)
+
+    @property
+    def pid(self) -> int | None:
+        """The process that carries the part's signals and exit code."""
+        return self._popen.pid if self._popen else None
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._popen is not None and self._popen.poll() is None
+
+    def check(self) -> None:
+        """Raise, saying why as far as the log tells, if it has ended."""
+        if self.alive():
+            return
+        last = tail(self.log, LINES_SHOWN)
+        if PORT_TAKEN in last:
+            raise PortTakenError(
+                f"{self.name} could not start because another program took its port meanwhile: "
+                f"run this again, and another port is chosen.\n{last}"
+            )
+        raise ProcessDiedError(
+            f"{self.name} ended by itself ({self.ending()}). Its log is {self.log}, which ends:\n"
+            f"{last}"
+        )
+
+    def ending(self) -> str:
+        """How it ended, in words."""
+        code = self._popen.poll() if self._popen else None
+        if code is None:
+            return "not started" if self._popen is None else "running"
+        if code < 0:
+            return f"its leash was killed by {signal.Signals(-code).name}"
+        if code > SIGNALLED:
+            return f"killed by {signal.Signals(code - SIGNALLED).name}"
+        return f"exit code {code}"
+
+    async def ended(self) -> None:
+        """Return when it has ended, for whatever reason; only one task may wait for it."""
+        if not self.alive():
+            return
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(self._life, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(self._life)
+
+    async def stop(self, grace: float = GRACE) -> None:
+        """Ask it to end, and make it end if it has not after the grace."""
+        if self._popen is None:
+            return
+        try:
+            if self.alive():
+                self._popen.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(grace):
+                    await self.ended()
+        except TimeoutError:
+            pass
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it now, as SIGKILL does."""
+        if self._popen is None:
+            return
+        if self._popen.stdin:
+            self._popen.stdin.close()  # the leash kills at the end of this pipe
+        self._popen.wait()
+        if self._life >= 0:
+            os.close(self._life)
+            self._life = -1

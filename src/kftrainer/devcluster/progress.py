@@ -1,0 +1,91 @@
+"""Tells a waiting person what is being done: nothing for quick steps, a line for slow ones."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+QUIET_FOR = 1.0  # seconds before a step is worth a line
+TERMINAL_EVERY = 1.0
+LOG_EVERY = 15.0
+CLEAR_LINE = "\r\x1b[K"
+
+
+class Stream(Protocol):
+    """Where the lines go; sys.stderr is one."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
+    def isatty(self) -> bool: ...
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 0.8 s, 42 s, 3 min 05 s."""
+    if seconds < 10:  # noqa: PLR2004
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+class Step:
+    """One thing under way; `note` says how far it is."""
+
+    def __init__(self, title: str, stream: Stream | None, loop: asyncio.AbstractEventLoop) -> None:
+        self.title = title
+        self.told = False
+        self._stream = stream
+        self._loop = loop
+        self._began = loop.time()
+        self._detail = ""
+        self._timer: asyncio.TimerHandle | None = None
+        if stream is not None:
+            self._timer = loop.call_later(QUIET_FOR, self._tick, stream)
+
+    def note(self, detail: str) -> None:
+        """Say how far the step is; shown with the next line, not at once."""
+        self._detail = detail
+
+    def finish(self, outcome: str) -> None:
+        """End the step; quick ones stay untold."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stream is not None and self.told:
+            took = duration(self._loop.time() - self._began)
+            self._say(self._stream, f"{self.title}: {outcome} after {took}", last=True)
+
+    def _tick(self, stream: Stream) -> None:
+        every = TERMINAL_EVERY if stream.isatty() else LOG_EVERY
+        self._timer = self._loop.call_later(every, self._tick, stream)
+        aside = [duration(self._loop.time() - self._began)] if self.told else []
+        aside += [self._detail] if self._detail else []
+        self.told = True
+        suffix = f" ({', '.join(aside)})" if aside else ""
+        self._say(stream, f"{self.title} …{suffix}", last=False)
+
+    def _say(self, stream: Stream, text: str, *, last: bool) -> None:
+        if stream.isatty():
+            stream.write(f"{CLEAR_LINE}{text}" + ("\n" if last else ""))
+        else:
+            stream.write(f"{text}\n")
+        stream.flush()
+
+
+class Progress:
+    """Makes steps that report to one stream; without a stream they are silent."""
+
+    def __init__(self, stream: Stream | None = None) -> None:
+        self._stream = stream
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        """Report the block as one step; needs a running event loop."""
+        step = Step(title, self._stream, asyncio.get_running_loop())
+        try:
+            yield step
+        except BaseException:
+            step.finish("gave up")
+            raise
+        step.finish("done")
+
+
+SILENT = Progress()

@@ -1,0 +1,27 @@
+"""Rights for the service accounts that other projects' controllers run as. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+from kftrainer.devcluster.manifests import Document
+
+
+def bound_roles(
+    prefix: str, roles: Iterable[Document], service_account: str, namespace: str
+) -> Iterator[Document]:
+    """Each ClusterRole under a name of our own, with its binding to the service account."""
+    for role in roles:
+        name = f"{prefix}-{role['metadata']['name']}"
+        yield {**role, "metadata": {"name": name}}
+        yield {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": name,
+            },
+            "subjects": [
+                {"kind": "ServiceAccount", "name": service_account, "namespace": namespace}
+            ],
+        }

@@ -1,0 +1,76 @@
+"""How much of a cluster to start."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from kftrainer.devcluster import parts
+from kftrainer.devcluster.parts import Binary, Manifests
+
+NODE_CAPACITY: Mapping[str, str] = {
+    "cpu": "32",
+    "memory": "256Gi",
+    "ephemeral-storage": "1Ti",
+    "pods": "110",
+    "nvidia.com/gpu": "8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The parts of a control plane. etcd and the API server are always there."""
+
+    controllers: bool = False  # kube-controller-manager and kube-scheduler
+    jobset: bool = False  # the JobSet controller and its webhooks
+    nodes: int = 0  # fake nodes, kept alive by kwok
+    node_capacity: Mapping[str, str] = field(default_factory=lambda: NODE_CAPACITY)
+    pod_seconds: float = 1.0  # how long a Job's pods run on the fake nodes
+    port: int | None = None  # of the API server; None lets a free one be chosen
+    crds: tuple[Manifests, ...] = ()  # kinds of other projects to serve
+    crd_files: tuple[Path, ...] = ()  # kinds to serve, from files
+
+    def binaries(self) -> tuple[Binary, ...]:
+        """The programs that this takes."""
+        wanted = [parts.ETCD, parts.APISERVER]
+        if self.controllers:
+            wanted += [parts.CONTROLLER_MANAGER, parts.SCHEDULER]
+        if self.jobset:
+            wanted.append(parts.JOBSET)
+        if self.nodes:
+            wanted.append(parts.KWOK)
+        return tuple(wanted)
+
+    def manifests(self) -> tuple[Manifests, ...]:
+        """The manifests that this takes."""
+        wanted = list(self.crds)
+        if self.jobset:
+            wanted.append(parts.JOBSET_MANIFESTS)
+        if self.nodes:
+            wanted.append(parts.KWOK_MANIFESTS)
+        return tuple(dict.fromkeys(wanted))
+
+    def to_json(self) -> dict[str, Any]:
+        """This shape for another process to read."""
+        return {
+            **asdict(self),
+            "node_capacity": dict(self.node_capacity),
+            "crds": [source.name for source in self.crds],
+            "crd_files": [str(file.absolute()) for file in self.crd_files],
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """The shape that another process told."""
+        known = {source.name: source for source in parts.MANIFESTS}
+        return cls(
+            **{
+                **told,
+                "crds": tuple(known[name] for name in told["crds"]),
+                "crd_files": tuple(Path(file) for file in told["crd_files"]),
+            }
+        )
+
+
+BARE = Shape()
+FULL = Shape(controllers=True, jobset=True, nodes=4)

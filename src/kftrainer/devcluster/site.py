@@ -1,0 +1,115 @@
+"""The place where one control plane is put up: its folder, ports, certificates and processes."""
+
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from kftrainer.devcluster import kubeconfig
+from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.pki import Authority, KeyPair, client_tls
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.waiting import until
+
+READY_WITHIN = 90.0
+ADMIN, ADMINS = "kubernetes-admin", ("system:masters",)
+SERVING_HOSTS = (LOOPBACK, "localhost", "kubernetes.default.svc", "10.0.0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Supplies:
+    """What lay ready before the start: programs by name, manifest folders by name."""
+
+    programs: Mapping[str, Path]
+    manifests: Mapping[str, Path]
+
+
+class Site:
+    """What the parts of one control plane share while they are put up and run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        supplies: Supplies,
+        ports: PortReservations,
+        *,
+        apiserver_port: int,
+        now: datetime,
+    ) -> None:
+        self.folder = folder
+        self.supplies = supplies
+        self.ports = ports
+        self.now = now
+        self.apiserver_port = apiserver_port
+        self.url = f"https://{LOOPBACK}:{apiserver_port}"
+        self.authority = Authority(folder / "pki", "kftrainer-dev", now)
+        self.serving = self.authority.issue("serving", common_name="dev", hosts=SERVING_HOSTS)
+        self.processes: list[ManagedProcess] = []
+        self._identities: dict[tuple[str, tuple[str, ...]], KeyPair] = {}
+
+    def identity(self, user: str, groups: Iterable[str] = ()) -> KeyPair:
+        """A client certificate for this user; what it may do is for RBAC to say."""
+        key = (user, tuple(groups))
+        if key not in self._identities:
+            file_name = f"client-{len(self._identities)}"
+            issued = self.authority.issue(file_name, common_name=user, organizations=key[1])
+            self._identities[key] = issued
+        return self._identities[key]
+
+    def kubeconfig_for(self, user: str, groups: Iterable[str], path: Path) -> Path:
+        """A kubeconfig for this user."""
+        return kubeconfig.write(
+            path,
+            server=self.url,
+            authority=self.authority.certificate,
+            user=user,
+            client=self.identity(user, groups),
+        )
+
+    def part_kubeconfig(self, part: str, user: str) -> Path:
+        """The kubeconfig that a part of the control plane runs with."""
+        return self.kubeconfig_for(user, (), self.folder / "kubeconfigs" / f"{part}.yaml")
+
+    def tls_for(self, user: str, groups: Iterable[str]) -> ssl.SSLContext:
+        """TLS settings of this user towards anything that our authority signed for."""
+        return client_tls(self.authority.certificate, self.identity(user, groups))
+
+    def admin_tls(self) -> ssl.SSLContext:
+        """TLS settings of the administrator."""
+        return self.tls_for(ADMIN, ADMINS)
+
+    def client(self, user: str = ADMIN, groups: Iterable[str] = ADMINS) -> ApiClient:
+        """An API client, for the administrator unless another user is named."""
+        return ApiClient(self.url, self.tls_for(user, groups))
+
+    def begin(self, name: str, argv: Sequence[str]) -> ManagedProcess:
+        """Start a part without waiting for it."""
+        process = ManagedProcess(name, argv, self.folder / "logs" / f"{name}.log", self.folder)
+        self.processes.append(process)
+        process.start()
+        return process
+
+    async def wait_ready(
+        self, process: ManagedProcess, url: str, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Wait until the part answers at this URL; raise as soon as it has died instead."""
+        async with ApiClient(url, tls) as client:
+
+            async def ready() -> bool:
+                process.check()
+                try:
+                    await client.fetch("GET", "")
+                except (ApiError, UnreachableError):
+                    return False
+                return True
+
+            what = f"{process.name} becoming ready (its log is {process.log})"
+            await until(ready, within=READY_WITHIN, what=what)
+
+    async def stop(self) -> None:
+        """Take every part down, the last one first."""
+        for process in reversed(self.processes):
+            await process.stop()

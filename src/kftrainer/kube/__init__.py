@@ -1,0 +1,1 @@
+"""Speaks Kubernetes: the wire. Knows no controllers and no TrainJobs."""

@@ -1,0 +1,1 @@
+"""Keeps things reconciled: queues, informers, controllers, election. Knows nothing of training."""

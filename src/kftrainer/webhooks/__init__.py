@@ -1,0 +1,1 @@
+"""Admission of TrainJobs and runtimes: old and new object in, findings out."""
