@@ -1,1 +1,68 @@
-PY := .venv/bin/python
+# Set-up happens by itself: every target that needs the environment depends on $(READY).
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# The first Python that is new enough; say PYTHON=… to choose another.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help:  ## Show what there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
+
+.PHONY: demo
+demo: $(READY)  ## Run the demo on a real control plane of its own
+	@$(BIN)/python hack/demo.py
+
+.PHONY: test
+test: $(READY)  ## Run every test
+	@$(BIN)/pytest
+
+.PHONY: test-unit test-integration test-e2e
+test-unit: $(READY)  ## Run the tests that need no control plane
+	@$(BIN)/pytest tests/unit
+test-integration: $(READY)  ## Run the tests on etcd and kube-apiserver
+	@$(BIN)/pytest -m integration
+test-e2e: $(READY)  ## Run the tests on a whole cluster
+	@$(BIN)/pytest -m e2e
+
+.PHONY: dev
+dev: $(READY)  ## Bring a local control plane up and leave it running
+	@$(BIN)/kftrainer dev up
+
+.PHONY: check
+check: $(READY)  ## Lint, types, import rules and unit tests: a minute, before every commit
+	@$(BIN)/pytest tests/test_house.py tests/unit
+
+.PHONY: fmt
+fmt: $(READY)  ## Format the code and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: setup
+setup: $(READY)  ## Install what development needs into .venv
+
+# Stamped last, so that a set-up that was cut off is done again.
+$(READY): requirements-dev.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo 'kftrainer needs Python 3.11 or newer: install it, or say where it is with `make PYTHON=/path/to/python3 …`.' >&2; exit 1; }
+	@echo "setting up $(VENV) with $(PYTHON) …"
+	@$(PYTHON) -m venv $(VENV) || { echo 'Making a virtual environment failed: on Debian and Ubuntu it takes the package python3-venv.' >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock \
+		|| { echo 'Installing the dependencies failed: the first set-up needs PyPI (or a mirror that pip is told of) in reach.' >&2; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: lock
+lock:  ## Choose new versions of all dependencies and pin them
+	@test -x .lockenv/bin/uv || { $(PYTHON) -m venv .lockenv && .lockenv/bin/pip install --quiet uv; }
+	@.lockenv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-annotate pyproject.toml -o requirements.lock
+	@.lockenv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-annotate --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+.PHONY: clean
+clean:  ## Delete the environment and what the tools left; the cache of binaries stays
+	@rm -rf $(VENV) .lockenv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

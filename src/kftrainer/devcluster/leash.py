@@ -15,6 +15,7 @@ import os
 import select
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1
@@ -46,11 +47,13 @@ def hold(pid: int, owner: int, wakeups: int) -> int:
         ready, _, _ = select.select(watched, [], [])
         if owner in ready and not os.read(owner, 1):
             watched.remove(owner)
-            os.killpg(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may have ended just now
+                os.killpg(pid, signal.SIGKILL)
         if wakeups in ready:
             for signum in os.read(wakeups, 64):
                 if signum != signal.SIGCHLD:
-                    os.kill(pid, signum)
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signum)
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 code = os.waitstatus_to_exitcode(status)
@@ -72,6 +75,8 @@ def main(argv: list[str]) -> int:
     if pid == 0:
         become(argv, leash_pid)
         os._exit(COMMAND_NOT_FOUND)
+    with suppress(PermissionError, ProcessLookupError):  # it may have been quicker than we are
+        os.setpgid(pid, pid)
     return hold(pid, owner, wakeups)
 
 

@@ -14,6 +14,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LIFETIME = timedelta(days=365)
 CLOCK_SKEW = timedelta(minutes=5)
+SIGNS_CERTIFICATES = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +88,11 @@ class Authority:
         self._now = now
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._subject = _name(name)
-        builder = self._builder(self._subject, self._key.public_key()).add_extension(
+        builder = self._builder(self._subject, self._key.public_key())
+        builder = builder.add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
+        builder = builder.add_extension(SIGNS_CERTIFICATES, critical=True)
         self._own = builder.sign(self._key, hashes.SHA256())
         self.certificate = folder / "ca.crt"
         self.certificate.write_bytes(self._own.public_bytes(serialization.Encoding.PEM))

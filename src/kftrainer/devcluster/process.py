@@ -103,6 +103,8 @@ class ManagedProcess:
             await ended.wait()
         finally:
             loop.remove_reader(self._life)
+        if self._popen is not None:
+            self._popen.wait()  # its files close a moment before it can be waited for
 
     async def stop(self, grace: float = GRACE) -> None:
         """Ask it to end, and make it end if it has not after the grace."""

@@ -1,0 +1,139 @@
+"""pytest fixtures on a real control plane. Load it with `-p kftrainer.devcluster.pytest_plugin`.
+
+A test marked `integration` gets etcd and kube-apiserver; one marked `e2e` gets the controllers of
+Kubernetes, the JobSet controller and fake nodes besides. Each kind is started once per session,
+when the first test asks for it; every test gets a namespace of its own.
+"""
+
+import os
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane, gather_supplies, running
+from kftrainer.devcluster.errors import MissingPartError
+from kftrainer.devcluster.process import tail
+from kftrainer.devcluster.progress import Progress
+from kftrainer.devcluster.shape import BARE, FULL, Shape
+
+REQUIRE_REAL = "KFTRAINER_REQUIRE_REAL"
+NOT_TO_BE_HAD = "no real control plane: "
+LOG_LINES = 60
+log_sizes = pytest.StashKey[dict[Path, int]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the markers known."""
+    config.addinivalue_line("markers", "integration: needs a real etcd and kube-apiserver")
+    config.addinivalue_line("markers", "e2e: needs a whole cluster with JobSet and fake nodes")
+
+
+class _Terminal:
+    """The terminal as it is behind pytest's capturing, so that a long build can be seen."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._reporter = config.pluginmanager.getplugin("terminalreporter")
+        self._capture = config.pluginmanager.getplugin("capturemanager")
+
+    def write(self, text: str) -> None:
+        if self._reporter is None:
+            return
+        with self._capture.global_and_fixture_disabled() if self._capture else nullcontext():
+            if not self.isatty():
+                self._reporter.ensure_newline()
+            self._reporter.write(text, flush=True)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def isatty(self) -> bool:
+        return self._reporter is not None and bool(self._reporter.isatty)
+
+
+async def _for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
+    progress = Progress(_Terminal(config))
+    try:
+        await gather_supplies(shape, places.cache_home(), progress)
+    except MissingPartError as error:
+        if os.environ.get(REQUIRE_REAL) == "1":
+            pytest.fail(f"{NOT_TO_BE_HAD}{error}", pytrace=False)
+        pytest.skip(f"{NOT_TO_BE_HAD}{error}")
+    async with running(shape, progress=progress) as plane:
+        yield plane
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def bare_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
+    """etcd and kube-apiserver, shared by the session; tests ask for `control_plane`."""
+    async for plane in _for_session(pytestconfig, BARE):
+        yield plane
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def full_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
+    """The whole cluster, shared by the session; tests ask for `control_plane`."""
+    async for plane in _for_session(pytestconfig, FULL):
+        yield plane
+
+
+@pytest.fixture
+def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """The session's control plane, as large as the test's marker says."""
+    if request.node.get_closest_marker("e2e"):
+        plane: ControlPlane = request.getfixturevalue("full_control_plane")
+    elif request.node.get_closest_marker("integration"):
+        plane = request.getfixturevalue("bare_control_plane")
+    else:
+        pytest.fail("mark the test `integration` or `e2e` to say how much of a cluster it needs")
+    logs = [process.log for process in plane.processes]
+    request.node.stash[log_sizes] = {log: log.stat().st_size for log in logs}
+    yield plane
+    for process in plane.processes:
+        process.check()
+
+
+@pytest_asyncio.fixture
+async def api(control_plane: ControlPlane) -> AsyncIterator[ApiClient]:
+    """The administrator's API client."""
+    async with control_plane.client() as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def namespace(control_plane: ControlPlane, api: ApiClient) -> str:
+    """A fresh namespace."""
+    return await control_plane.create_namespace(api)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put what the control plane logged during a failed test into its report."""
+    report = yield
+    if report.failed:
+        for log, size in item.stash.get(log_sizes, {}).items():
+            if said := tail(log, LOG_LINES, start=size):
+                report.sections.append((f"log of {log.stem} during the test", said))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count the tests that did not run for want of a control plane, where nobody can miss it."""
+    missed = [
+        str(report.longrepr[2])
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple) and NOT_TO_BE_HAD in report.longrepr[2]
+    ]
+    if missed:
+        terminalreporter.section("NOT TESTED", red=True, bold=True)
+        terminalreporter.line(
+            f"{len(missed)} tests did not run, because a real control plane could not be had:"
+        )
+        for reason in sorted(set(missed)):
+            terminalreporter.line(f"  {reason.partition(NOT_TO_BE_HAD)[2]}")

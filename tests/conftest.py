@@ -1,0 +1,34 @@
+"""Fixtures for all tests, and the order of suites: what is quick comes first."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["kftrainer.devcluster.pytest_plugin", "pytester"]
+
+SUITES = ("unit", "integration", "e2e")
+HERE = Path(__file__).parent
+
+
+def _suite(item: pytest.Item) -> int:
+    top = item.path.relative_to(HERE).parts[0]
+    return SUITES.index(top) if top in SUITES else -1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Unit tests answer before anything is built; a folder's name is its tests' marker."""
+    for item in items:
+        suite = _suite(item)
+        if suite > 0:
+            item.add_marker(SUITES[suite])
+    items.sort(key=_suite)
+
+
+@pytest.fixture(autouse=True)
+async def no_task_left_behind() -> AsyncIterator[None]:
+    """Fail a test that leaves a task running."""
+    yield
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, f"tasks left running: {left}"

