@@ -37,6 +37,14 @@ dev: $(READY)  ## Bring a local control plane up and leave it running
 check: $(READY)  ## Lint, types, import rules and unit tests: a minute, before every commit
 	@$(BIN)/pytest tests/test_house.py tests/unit
 
+.PHONY: generate
+generate: $(READY)  ## Write what is derived from the API types: CRDs and merge keys
+	@PYTHONPATH=hack $(BIN)/python -m generate
+
+.PHONY: bench
+bench: $(READY)  ## Measure what is claimed to be fast
+	@$(BIN)/python hack/bench.py
+
 .PHONY: fmt
 fmt: $(READY)  ## Format the code and mend what can be mended
 	@$(BIN)/ruff format .

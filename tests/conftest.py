@@ -5,6 +5,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines are noisy: how long an example takes says nothing about the code.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 pytest_plugins = ["kftrainer.devcluster.pytest_plugin", "pytester"]
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from kftrainer.cli import dev
+from kftrainer.cli import crds, dev
 from kftrainer.devcluster.errors import DevClusterError
 
 FAILED = 1
@@ -20,6 +20,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kftrainer {version('kftrainer')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    crds.add_parser(commands)
     dev.add_parser(commands)
     return parser
 

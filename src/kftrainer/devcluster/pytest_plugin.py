@@ -8,6 +8,7 @@ when the first test asks for it; every test gets a namespace of its own.
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ REQUIRE_REAL = "KFTRAINER_REQUIRE_REAL"
 NOT_TO_BE_HAD = "no real control plane: "
 LOG_LINES = 60
 log_sizes = pytest.StashKey[dict[Path, int]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a project name the kinds that its control planes are to serve."""
+    parser.addini("devcluster_crds", "files with CRDs to install", type="paths", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,6 +63,7 @@ class _Terminal:
 
 async def _for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
     progress = Progress(_Terminal(config))
+    shape = replace(shape, crd_files=tuple(config.getini("devcluster_crds")))
     try:
         await gather_supplies(shape, places.cache_home(), progress)
     except MissingPartError as error:

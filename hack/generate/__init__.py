@@ -1,0 +1,1 @@
+"""Generates what stands in the repository and is derived from something else: `make generate`."""

@@ -1,0 +1,65 @@
+"""`make generate`: writes the CRDs and the table of merge keys; `--check` only compares."""
+
+import asyncio
+import json
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+from generate import crds, merge_keys
+from generate.schema import Library
+from kftrainer.devcluster import manifests, places
+from kftrainer.devcluster.errors import DevClusterError
+from kftrainer.devcluster.jobset import CRD_FILE
+from kftrainer.devcluster.parts import JOBSET_MANIFESTS
+from kftrainer.devcluster.progress import Progress
+
+ROOT = Path(__file__).parent.parent.parent
+CRD_FOLDER = ROOT / "charts" / "kftrainer" / "crds"
+MERGE_KEYS = ROOT / "src" / "kftrainer" / "kube" / "pod_template_merge_keys.json"
+DEFINITIONS = "kubernetes-json-schema/v1.36.0-local/_definitions.json"
+HEADER = "# Generated from the types in src/kftrainer/api by `make generate`; edit those.\n"
+
+
+async def jobset_spec() -> Library:
+    """JobSet's schema, out of its Go module."""
+    folder = await manifests.provide(
+        JOBSET_MANIFESTS, cache=places.cache_home(), progress=Progress(sys.stderr)
+    )
+    [crd] = manifests.read_documents(folder / CRD_FILE)
+    [version] = crd["spec"]["versions"]
+    return Library(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+
+
+def generated(library: Library) -> dict[Path, str]:
+    """Every generated file with its content."""
+    out = {}
+    for crd in crds.all_crds(library):
+        path = CRD_FOLDER / f"{crd['metadata']['name']}.yaml"
+        out[path] = HEADER + yaml.safe_dump(crd, width=100, sort_keys=True)
+    definitions = json.loads((files("kubernetes_validate") / DEFINITIONS).read_bytes())["$defs"]
+    out[MERGE_KEYS] = json.dumps(merge_keys.table(definitions), indent=1, sort_keys=True) + "\n"
+    return out
+
+
+def main(arguments: list[str]) -> int:
+    """Write what has changed, or with --check say what would."""
+    try:
+        library = asyncio.run(jobset_spec())
+    except DevClusterError as error:
+        print(f"generate: {error}", file=sys.stderr)
+        return 1
+    wanted = generated(library)
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[path])
+        print(f"{'stale' if '--check' in arguments else 'wrote'}: {path.relative_to(ROOT)}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

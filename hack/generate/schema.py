@@ -1,0 +1,184 @@
+"""From the API types to structural schemas, as a CustomResourceDefinition holds them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, MaxLen, MinLen
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from kftrainer.api.markers import Atomic, Cel, Embedded, IntOrString, ListMap, SchemaOf
+
+Schema = dict[str, Any]
+
+SCALARS: Mapping[type[Any], str] = {str: "string", int: "integer", bool: "boolean"}
+INT_OR_STRING: Schema = {
+    "anyOf": [{"type": "integer"}, {"type": "string"}],
+    "x-kubernetes-int-or-string": True,
+}
+# The API server knows these of every object.
+ROOT_FIELDS: Mapping[str, Schema] = {
+    "apiVersion": {
+        "type": "string",
+        "description": "Version of the API that this object is written in.",
+    },
+    "kind": {"type": "string", "description": "Kind of this object."},
+    "metadata": {"type": "object"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """Schemas of other projects: the spec of JobSet's CRD, in which pods are found as well."""
+
+    jobset_spec: Schema
+
+    def find(self, path: str) -> Schema:
+        """The schema at a path such as `replicatedJobs[].template`; descriptions are left out."""
+        schema = self.jobset_spec
+        for step in path.split(".") if path else ():
+            name = step.removesuffix("[]")
+            schema = schema["properties"][name]
+            if step.endswith("[]"):
+                schema = schema["items"]
+        return lean(schema)
+
+
+def lean(schema: Schema) -> Schema:
+    """Without descriptions, which make three quarters of the size, and without transition rules.
+
+    JobSet forbids changes to parts of a running JobSet; a template is not running.
+    """
+    kept = {key: value for key, value in schema.items() if key != "description"}
+    if "properties" in kept:
+        kept["properties"] = {name: lean(each) for name, each in kept["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(kept.get(key), dict):
+            kept[key] = lean(kept[key])
+    rules = [
+        rule for rule in kept.pop("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]
+    ]
+    return {**kept, "x-kubernetes-validations": rules} if rules else kept
+
+
+def of_root(model: type[BaseModel], library: Library) -> Schema:
+    """The schema of a whole object."""
+    schema = of_model(model, library, besides=ROOT_FIELDS)
+    schema["properties"] |= deepcopy(dict(ROOT_FIELDS))
+    return schema
+
+
+def of_model(model: type[BaseModel], library: Library, *, besides: Collection[str] = ()) -> Schema:
+    """The schema of an object."""
+    named = {field.alias or name: field for name, field in model.model_fields.items()}
+    fields = {name: field for name, field in named.items() if name not in besides}
+    schema: Schema = {
+        "type": "object",
+        "description": _sentence(model.__doc__),
+        "properties": {name: of_field(field, library) for name, field in fields.items()},
+    }
+    if required := [name for name, field in fields.items() if field.is_required()]:
+        schema["required"] = required
+    if (least := getattr(model, "min_properties", None)) is not None:
+        schema["minProperties"] = least
+    if rules := _validations(getattr(model, "rules", ())):
+        schema["x-kubernetes-validations"] = rules
+    return schema
+
+
+def of_field(field: FieldInfo, library: Library) -> Schema:
+    """The schema of one field: of its type, with what the field says on top."""
+    schema = of_type(field.annotation, field.metadata, library)
+    if isinstance(field.json_schema_extra, dict):
+        schema |= field.json_schema_extra
+    if field.description:
+        schema["description"] = field.description
+    if not field.is_required() and field.default is not None:
+        schema["default"] = field.default
+    return schema
+
+
+def of_type(annotation: Any, markers: Sequence[Any], library: Library) -> Schema:
+    """The schema of a type with its markers."""
+    annotation, markers = _unwrap(annotation, markers)
+    schema = _embedded(annotation, markers, library) or _plain(annotation, markers, library)
+    for marker in markers:
+        _mark(schema, marker)
+    if rules := _validations([marker for marker in markers if isinstance(marker, Cel)]):
+        schema["x-kubernetes-validations"] = rules
+    return schema
+
+
+def _unwrap(annotation: Any, markers: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """Take Annotated and Optional off; absent is absent, so nothing here is nullable."""
+    markers = list(markers)
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *more = get_args(annotation)
+            markers = [*more, *markers]
+        elif get_origin(annotation) in (Union, UnionType):
+            members = [each for each in get_args(annotation) if each is not NoneType]
+            if len(members) != 1:
+                return annotation, markers
+            annotation = members[0]
+        else:
+            return annotation, markers
+
+
+def _embedded(annotation: Any, markers: Sequence[Any], library: Library) -> Schema | None:
+    for marker in markers:
+        if isinstance(marker, SchemaOf):
+            return of_model(marker.model, library)
+        if isinstance(marker, Embedded):
+            found = library.find(marker.path)
+            in_list = get_origin(annotation) is Sequence
+            return {"type": "array", "items": found} if in_list else found
+    return None
+
+
+def _plain(annotation: Any, markers: Sequence[Any], library: Library) -> Schema:
+    if any(isinstance(marker, IntOrString) for marker in markers):
+        return deepcopy(INT_OR_STRING)
+    if annotation in SCALARS:
+        return {"type": SCALARS[annotation]}
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if origin is list:
+        return {"type": "array", "items": of_type(arguments[0], (), library)}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": of_type(arguments[1], (), library)}
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return of_model(annotation, library)
+    raise TypeError(f"no schema is known for {annotation}")
+
+
+def _mark(schema: Schema, marker: Any) -> None:
+    size = "Items" if schema.get("type") == "array" else "Length"
+    match marker:
+        case ListMap(keys=keys):
+            schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+        case Atomic():
+            schema["x-kubernetes-list-type"] = "atomic"
+        case Ge(ge=least):
+            schema["minimum"] = least
+        case MinLen(min_length=least):
+            schema[f"min{size}"] = least
+        case MaxLen(max_length=most):
+            schema[f"max{size}"] = most
+        case FieldInfo(json_schema_extra=dict() as extra):
+            schema |= extra
+        case _:
+            if pattern := getattr(marker, "pattern", None):
+                schema["pattern"] = pattern
+
+
+def _validations(rules: Sequence[Cel]) -> list[Schema]:
+    return [{"rule": rule.rule, "message": rule.message} for rule in rules]
+
+
+def _sentence(doc: str | None) -> str:
+    return " ".join((doc or "").split())

@@ -1,0 +1,204 @@
+"""Configuration: the manager's settings, as its configuration file holds them."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from kftrainer.api import names
+from kftrainer.kube.model import KubeModel
+
+CONTROLLERS = {
+    f"{names.TRAIN_JOB}.{names.GROUP}": 5,
+    f"{names.TRAINING_RUNTIME}.{names.GROUP}": 1,
+    f"{names.CLUSTER_TRAINING_RUNTIME}.{names.GROUP}": 1,
+}
+DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|µs|us|ns|m|s)")
+# A holder must see its own renewals in time: client-go refuses anything tighter, too.
+RETRY_JITTER = 1.2
+LAST_PORT = 65_535
+
+
+def _seconds(value: object) -> object:
+    """A duration as Go writes it, such as 1m30s."""
+    if not isinstance(value, str) or not re.fullmatch(f"({DURATION_PART.pattern})+", value):
+        raise PydanticCustomError("duration", "must be a duration such as 15s or 1m30s")
+    return sum(
+        float(amount) * DURATION_UNITS[unit] for amount, unit in DURATION_PART.findall(value)
+    )
+
+
+def _port(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= LAST_PORT:
+        raise PydanticCustomError("port", "must be between 1 and 65535")
+    return value
+
+
+def _address(value: object) -> object:
+    if not isinstance(value, str):
+        raise PydanticCustomError("address", "must be a string")
+    _, colon, port = value.rpartition(":")
+    if value not in ("", "0") and not (colon and port.isdigit() and int(port) <= LAST_PORT):
+        raise PydanticCustomError("address", "must be host:port or :port, or 0 to switch it off")
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+Port = Annotated[int, BeforeValidator(_port)]
+Address = Annotated[str, BeforeValidator(_address), Field(max_length=255)]
+EndpointName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9._-]+$")]
+
+
+class Settings(KubeModel):
+    """Settings that somebody wrote by hand: a field that is not known is a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Webhook(Settings):
+    """Where the webhook server listens."""
+
+    port: Annotated[Port, Field(description="Port of the webhook server.")] = 9443
+    host: Annotated[
+        str, Field(max_length=253, description="Address to listen on; empty means all.")
+    ] = ""
+
+
+class LeaderElection(Settings):
+    """Which of several replicas does the work."""
+
+    leader_elect: Annotated[
+        bool, Field(description="Whether replicas elect a leader before they reconcile.")
+    ] = False
+    lease_duration: Annotated[
+        Seconds, Field(description="How long the others wait for a leader that is silent.")
+    ] = 15.0
+    renew_deadline: Annotated[
+        Seconds, Field(description="How long a leader tries to renew before it gives up.")
+    ] = 10.0
+    retry_period: Annotated[Seconds, Field(description="Time between two tries.")] = 2.0
+    resource_lock: Annotated[
+        Literal["leases", ""], Field(description="Kind of the lock; only leases are known.")
+    ] = "leases"
+    resource_name: Annotated[
+        str, Field(min_length=1, max_length=253, description="Name of the Lease.")
+    ] = names.GROUP
+    resource_namespace: Annotated[
+        str,
+        Field(max_length=63, description="Namespace of the Lease; empty means the manager's own."),
+    ] = ""
+
+    @model_validator(mode="after")
+    def _durations_fit(self) -> Self:
+        if not self.lease_duration > self.renew_deadline > self.retry_period * RETRY_JITTER:
+            raise PydanticCustomError(
+                "durations",
+                "leaseDuration must be longer than renewDeadline, and renewDeadline longer than "
+                "1.2 times retryPeriod",
+            )
+        return self
+
+
+class Metrics(Settings):
+    """Where Prometheus finds the metrics."""
+
+    bind_address: Annotated[
+        Address, Field(description="Address to serve metrics on; 0 switches them off.")
+    ] = ":8443"
+    secure_serving: Annotated[bool, Field(description="Whether metrics are served by HTTPS.")] = (
+        True
+    )
+
+
+class Health(Settings):
+    """Where the kubelet asks after the manager."""
+
+    health_probe_bind_address: Annotated[
+        Address, Field(description="Address to serve probes on; 0 switches them off.")
+    ] = ":8081"
+    readiness_endpoint_name: Annotated[
+        EndpointName, Field(description="Path of the readiness probe.")
+    ] = "readyz"
+    liveness_endpoint_name: Annotated[
+        EndpointName, Field(description="Path of the liveness probe.")
+    ] = "healthz"
+
+
+def _concurrency(value: object) -> object:
+    if isinstance(value, Mapping):
+        for key, count in value.items():
+            if key not in CONTROLLERS:
+                known = ", ".join(CONTROLLERS)
+                raise PydanticCustomError("controller", f"has no controller {key}; known: {known}")
+            if isinstance(count, int) and count < 1:
+                raise PydanticCustomError("controller", f"{key} must be greater than 0")
+    return value
+
+
+class Controller(Settings):
+    """How much is done at once."""
+
+    group_kind_concurrency: Annotated[
+        Mapping[str, int],
+        BeforeValidator(_concurrency),
+        Field(description="How many objects of a kind are reconciled at once, by Kind.group."),
+    ] = {}
+
+    def concurrency(self, kind: str) -> int:
+        """How many objects of this kind are reconciled at once."""
+        key = f"{kind}.{names.GROUP}"
+        return self.group_kind_concurrency.get(key, CONTROLLERS[key])
+
+
+class CertManagement(Settings):
+    """Who sees to the webhook server's certificate."""
+
+    enable: Annotated[
+        bool,
+        Field(
+            description="Whether the manager makes its own certificates; otherwise they are "
+            "expected in the certificate folder."
+        ),
+    ] = True
+    webhook_service_name: Annotated[
+        str, Field(min_length=1, max_length=63, description="Service that the certificate is for.")
+    ] = "kubeflow-trainer-controller-manager"
+    webhook_secret_name: Annotated[
+        str, Field(min_length=1, max_length=253, description="Secret that holds the certificate.")
+    ] = "kubeflow-trainer-webhook-cert"  # noqa: S105  a name
+
+
+class ClientConnection(Settings):
+    """How fast the manager may ask the API server."""
+
+    qps: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Requests per second in the long run; 0 leaves it to the server's "
+            "priority and fairness.",
+        ),
+    ] = 0.0
+    burst: Annotated[
+        int, Field(ge=0, description="Requests at once on top of that, where qps is set.")
+    ] = 100
+
+
+class Configuration(Settings):
+    """All settings of the manager; what is not said has its default."""
+
+    api_version: Literal["config.trainer.kubeflow.org/v1alpha1"]
+    kind: Literal["Configuration"]
+    webhook: Webhook = Webhook()
+    leader_election: LeaderElection = LeaderElection()
+    metrics: Metrics = Metrics()
+    health: Health = Health()
+    controller: Controller = Controller()
+    cert_management: CertManagement = CertManagement()
+    client_connection: ClientConnection = ClientConnection()
+
+
+DEFAULT = Configuration.parse({"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIGURATION})

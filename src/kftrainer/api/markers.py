@@ -1,0 +1,78 @@
+"""What the API types say to the generator of CRDs beyond their Python types.
+
+The types say it in `Annotated[…]`, and as class variables for rules about a whole object.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+
+@dataclass(frozen=True, slots=True)
+class Cel:
+    """A rule that the API server evaluates, and what it says when the rule does not hold."""
+
+    rule: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListMap:
+    """A list whose items are told apart by these fields."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic:
+    """A list or map that is replaced as a whole by server-side apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A part of somebody else's schema, found by its path in JobSet's CRD below `spec`."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaOf:
+    """Has the schema of this type, although it is not parsed as such."""
+
+    model: type[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class IntOrString:
+    """Either of the two, as Kubernetes has it."""
+
+
+def list_map(*keys: str) -> ListMap:
+    """Mark a list whose items are told apart by these fields."""
+    return ListMap(keys)
+
+
+# How many processes a node runs, where a word may stand for "as many as it has devices".
+PROCESS_WORDS = ("auto", "cpu", "gpu")
+PROCESSES_MESSAGE = "NumProcPerNode must be equal to auto, cpu, gpu, or int value"
+
+
+def _processes(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise PydanticCustomError("processes", "must be auto, cpu, gpu or an integer")
+    if isinstance(value, str) and value not in PROCESS_WORDS:
+        raise PydanticCustomError("processes", "must be auto, cpu, gpu or an integer")
+    if isinstance(value, int) and value < 1:
+        raise PydanticCustomError("processes", "must be at least 1")
+    return value
+
+
+ProcessesPerNode = Annotated[
+    int | str,
+    BeforeValidator(_processes),
+    IntOrString(),
+    Cel("type(self) == int ? self >= 1 : self in ['auto', 'cpu', 'gpu']", PROCESSES_MESSAGE),
+]
+Int32 = Annotated[int, Field(json_schema_extra={"format": "int32"})]

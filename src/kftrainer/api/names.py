@@ -1,0 +1,62 @@
+"""Names that are part of the contract with users, SDKs, Kueue and each other's code."""
+
+from typing import Final
+
+GROUP: Final = "trainer.kubeflow.org"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+TRAIN_JOB: Final = "TrainJob"
+TRAINING_RUNTIME: Final = "TrainingRuntime"
+CLUSTER_TRAINING_RUNTIME: Final = "ClusterTrainingRuntime"
+
+CONFIG_API_VERSION: Final = "config.trainer.kubeflow.org/v1alpha1"
+CONFIGURATION: Final = "Configuration"
+
+# Who may be in charge of a TrainJob.
+MANAGED_BY_US: Final = "trainer.kubeflow.org/trainjob-controller"
+MANAGED_BY_MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
+
+# Labels and annotations.
+LABEL_ANCESTOR_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
+LABEL_SUPPORT: Final = "trainer.kubeflow.org/support"
+SUPPORT_DEPRECATED: Final = "deprecated"
+LABEL_FRAMEWORK: Final = "trainer.kubeflow.org/framework"
+LABEL_POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
+ANNOTATION_VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
+ANNOTATION_VOLCANO_QUEUE: Final = "scheduling.volcano.sh/queue-name"
+
+FINALIZER_RUNTIME_IN_USE: Final = "trainer.kubeflow.org/resource-in-use"
+FIELD_MANAGER: Final = "trainer"
+
+# The steps of a job, which are also the names of their containers, but for the trainer's.
+STEP_TRAINER: Final = "trainer"
+STEP_DATASET_INITIALIZER: Final = "dataset-initializer"
+STEP_MODEL_INITIALIZER: Final = "model-initializer"
+JOB_NODE: Final = "node"
+JOB_LAUNCHER: Final = "launcher"
+CONTAINER_NODE: Final = "node"
+
+# Conditions of a TrainJob and their reasons.
+CONDITION_SUSPENDED: Final = "Suspended"
+CONDITION_COMPLETE: Final = "Complete"
+CONDITION_FAILED: Final = "Failed"
+REASON_SUSPENDED: Final = "Suspended"
+REASON_RESUMED: Final = "Resumed"
+REASON_RUNTIME_NOT_SUPPORTED: Final = "TrainingRuntimeNotSupported"
+EVENT_CREATION_FAILED: Final = "TrainJobResourcesCreationFailed"
+
+# The environment of containers.
+ENV_STORAGE_URI: Final = "STORAGE_URI"
+ENV_TORCH: Final = (
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_NODE_RANK",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+)
+ENV_OPENMPI_HOSTFILE: Final = "OMPI_MCA_orte_default_hostfile"
+ENV_OPENMPI_KEEP_FQDN: Final = "OMPI_MCA_orte_keep_fqdn_hostnames"
+ENV_OPENMPI_SLOTS: Final = "OMPI_MCA_orte_set_default_slots"
+ENV_OPENMPI_SSH_ARGS: Final = "OMPI_MCA_plm_rsh_args"
+
+TRAINER_PORT: Final = 29500

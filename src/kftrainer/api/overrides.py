@@ -1,0 +1,119 @@
+"""Overrides of a runtime's pod templates, in the dialects of the releases 2.1 and 2.0."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from kftrainer.api.markers import Atomic, Embedded, SchemaOf, list_map
+from kftrainer.api.template import TemplateMetadata
+from kftrainer.kube.model import KubeModel, Opaque, OpaqueList
+
+POD = "replicatedJobs[].template.spec.template.spec"
+CONTAINER = f"{POD}.containers[]"
+
+
+class TargetJob(KubeModel):
+    """A job of the runtime's template."""
+
+    name: Annotated[str, Field(min_length=1, description="Name of the replicated job.")]
+
+
+class ContainerOverride(KubeModel):
+    """What to change in a container of the template."""
+
+    name: Annotated[str, Field(min_length=1, description="Name of the container.")]
+    env: Annotated[
+        OpaqueList | None,
+        Embedded(f"{CONTAINER}.env[]"),
+        list_map("name"),
+        Field(
+            description="Environment variables to add or replace. Not for the containers of a "
+            "step, whose environment is set in trainer and initializer."
+        ),
+    ] = None
+    volume_mounts: Annotated[
+        OpaqueList | None,
+        Embedded(f"{CONTAINER}.volumeMounts[]"),
+        list_map("mountPath"),
+        Field(description="Mounts to add or replace."),
+    ] = None
+
+
+class PodSpecOverride(KubeModel):
+    """What to change in a pod of the template."""
+
+    service_account_name: Annotated[str | None, Field(description="Service account to run as.")] = (
+        None
+    )
+    node_selector: Annotated[
+        Mapping[str, str] | None, Field(description="Node labels to ask for, merged key by key.")
+    ] = None
+    affinity: Annotated[
+        Opaque | None, Embedded(f"{POD}.affinity"), Field(description="Scheduling affinity.")
+    ] = None
+    tolerations: Annotated[
+        OpaqueList | None,
+        Embedded(f"{POD}.tolerations[]"),
+        Atomic(),
+        Field(description="Tolerations, which replace those of the template."),
+    ] = None
+    volumes: Annotated[
+        OpaqueList | None,
+        Embedded(f"{POD}.volumes[]"),
+        list_map("name"),
+        Field(description="Volumes to add or replace."),
+    ] = None
+    init_containers: Annotated[
+        list[ContainerOverride] | None,
+        list_map("name"),
+        Field(description="Init containers to change."),
+    ] = None
+    containers: Annotated[
+        list[ContainerOverride] | None, list_map("name"), Field(description="Containers to change.")
+    ] = None
+    scheduling_gates: Annotated[
+        OpaqueList | None,
+        Embedded(f"{POD}.schedulingGates[]"),
+        list_map("name"),
+        Field(description="Gates that keep the pods from being scheduled."),
+    ] = None
+    image_pull_secrets: Annotated[
+        OpaqueList | None,
+        Embedded(f"{POD}.imagePullSecrets[]"),
+        list_map("name"),
+        Field(description="Secrets to pull images with, added to those of the template."),
+    ] = None
+
+
+class PodTemplateOverride(KubeModel):
+    """A strategic merge patch for the pod templates of some jobs (release 2.1)."""
+
+    target_jobs: Annotated[
+        list[TargetJob],
+        Atomic(),
+        Field(description="The jobs of the runtime's template that this is for."),
+    ]
+    metadata: Annotated[
+        TemplateMetadata | None, Field(description="Labels and annotations for the pods.")
+    ] = None
+    spec: Annotated[
+        Opaque | None,
+        SchemaOf(PodSpecOverride),
+        Field(description="What to change in the pods."),
+    ] = None
+
+
+class LegacyPodSpecOverride(PodSpecOverride):
+    """The same in the dialect of release 2.0, whose fields stand beside targetJobs."""
+
+    target_jobs: Annotated[
+        list[TargetJob],
+        Atomic(),
+        Field(description="The jobs of the runtime's template that this is for."),
+    ]
+
+    def modern(self) -> PodTemplateOverride:
+        """This override in the dialect of release 2.1."""
+        spec = self.dump()
+        return PodTemplateOverride.parse({"targetJobs": spec.pop("targetJobs"), "spec": spec})

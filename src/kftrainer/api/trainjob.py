@@ -1,0 +1,205 @@
+"""TrainJob: what to train, on which runtime, and how it went."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from kftrainer.api import names
+from kftrainer.api.markers import Atomic, Cel, Embedded, Int32, ProcessesPerNode, list_map
+from kftrainer.api.overrides import CONTAINER, POD, LegacyPodSpecOverride, PodTemplateOverride
+from kftrainer.kube.meta import Condition, ObjectMeta
+from kftrainer.kube.model import KubeModel, Opaque, OpaqueList
+
+IMMUTABLE = "self == oldSelf"
+
+
+class RuntimeRef(KubeModel):
+    """Which runtime to train on."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, description="Name of the runtime.")]
+    api_group: Annotated[str, Field(max_length=253, description="API group of the runtime.")] = (
+        names.GROUP
+    )
+    kind: Annotated[
+        str,
+        Field(
+            max_length=253,
+            description="ClusterTrainingRuntime, or TrainingRuntime for one in the TrainJob's "
+            "namespace.",
+        ),
+    ] = names.CLUSTER_TRAINING_RUNTIME
+
+
+class Asset(KubeModel):
+    """A dataset or model to fetch before the training starts."""
+
+    storage_uri: Annotated[
+        str | None,
+        Field(max_length=2048, description="Where it is, such as hf://owner/name or s3://bucket."),
+    ] = None
+    env: Annotated[
+        OpaqueList | None,
+        Embedded(f"{CONTAINER}.env[]"),
+        list_map("name"),
+        Field(description="Environment variables for the initializer."),
+    ] = None
+    secret_ref: Annotated[
+        Opaque | None,
+        Embedded(f"{POD}.imagePullSecrets[]"),
+        Field(
+            description="A Secret in the same namespace with credentials for the storage, whose "
+            "keys become environment variables of the initializer."
+        ),
+    ] = None
+
+
+class Initializer(KubeModel):
+    """What to fetch before the training starts."""
+
+    dataset: Annotated[Asset | None, Field(description="The dataset to train on.")] = None
+    model: Annotated[Asset | None, Field(description="The model to start from.")] = None
+
+
+class Trainer(KubeModel):
+    """The training itself; what is not said here is as the runtime says."""
+
+    image: Annotated[
+        str | None, Field(max_length=500, description="Image of the training container.")
+    ] = None
+    command: Annotated[
+        list[str] | None, Atomic(), Field(description="Command of the training container.")
+    ] = None
+    args: Annotated[
+        list[str] | None, Atomic(), Field(description="Arguments of the training container.")
+    ] = None
+    env: Annotated[
+        OpaqueList | None,
+        Embedded(f"{CONTAINER}.env[]"),
+        list_map("name"),
+        Field(
+            description="Environment variables of the training container, which win over those "
+            "of the runtime."
+        ),
+    ] = None
+    num_nodes: Annotated[Int32 | None, Field(ge=1, description="How many nodes to train on.")] = (
+        None
+    )
+    resources_per_node: Annotated[
+        Opaque | None,
+        Embedded(f"{CONTAINER}.resources"),
+        Field(description="Resources of the training container on each node."),
+    ] = None
+    num_proc_per_node: Annotated[
+        ProcessesPerNode | None,
+        Field(
+            description="Processes on each node: a number, or on runtimes with a torch policy one "
+            "of auto, cpu and gpu."
+        ),
+    ] = None
+
+
+class TrainJobSpec(KubeModel):
+    """What is wanted."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!(has(self.podTemplateOverrides) && has(self.podSpecOverrides))",
+            "podSpecOverrides is the old name of podTemplateOverrides: only one can be set",
+        ),
+    )
+
+    runtime_ref: Annotated[
+        RuntimeRef,
+        Cel(IMMUTABLE, "runtimeRef is immutable"),
+        Field(description="The runtime to train on, which cannot be changed later."),
+    ]
+    initializer: Annotated[
+        Initializer | None, Field(description="What to fetch before the training starts.")
+    ] = None
+    trainer: Annotated[Trainer | None, Field(description="The training itself.")] = None
+    labels: Annotated[
+        Mapping[str, str] | None,
+        Field(description="Labels for the JobSet, which win over those of the runtime."),
+    ] = None
+    annotations: Annotated[
+        Mapping[str, str] | None,
+        Field(description="Annotations for the JobSet, which win over those of the runtime."),
+    ] = None
+    pod_template_overrides: Annotated[
+        list[PodTemplateOverride] | None,
+        Atomic(),
+        Field(
+            description="Changes to the pods of the runtime's template, applied in this order. "
+            "They can be changed only while the TrainJob is suspended."
+        ),
+    ] = None
+    pod_spec_overrides: Annotated[
+        list[LegacyPodSpecOverride] | None,
+        Atomic(),
+        Field(description="Deprecated: podTemplateOverrides in the form of Kubeflow Trainer 2.0."),
+    ] = None
+    suspend: Annotated[bool, Field(description="Whether the job is to wait, with no pods.")] = False
+    managed_by: Annotated[
+        str,
+        Field(
+            description="Who runs the TrainJob: this operator, or Kueue's MultiKueue. It cannot "
+            "be changed later."
+        ),
+        Cel(
+            f"self in ['{names.MANAGED_BY_US}', '{names.MANAGED_BY_MULTIKUEUE}']",
+            f"ManagedBy must be {names.MANAGED_BY_US} or {names.MANAGED_BY_MULTIKUEUE} if set",
+        ),
+        Cel(IMMUTABLE, "ManagedBy value is immutable"),
+    ] = names.MANAGED_BY_US
+
+    def overrides(self) -> Sequence[PodTemplateOverride]:
+        """The overrides of pod templates, in whichever dialect they were written."""
+        legacy = [override.modern() for override in self.pod_spec_overrides or ()]
+        return self.pod_template_overrides or legacy
+
+
+class JobStatus(KubeModel):
+    """How many Jobs of one replicated job are in which state."""
+
+    name: Annotated[str, Field(min_length=1, description="Name of the replicated job.")]
+    ready: Annotated[Int32, Field(ge=0, description="Jobs whose pods are all ready or done.")]
+    succeeded: Annotated[Int32, Field(ge=0, description="Jobs that have completed.")]
+    failed: Annotated[Int32, Field(ge=0, description="Jobs that have failed.")]
+    active: Annotated[Int32, Field(ge=0, description="Jobs with pods that run or wait to run.")]
+    suspended: Annotated[Int32, Field(ge=0, description="Jobs that are suspended.")]
+
+
+class TrainJobStatus(KubeModel):
+    """What was seen last."""
+
+    min_properties: ClassVar[int] = 1
+
+    conditions: Annotated[
+        list[Condition] | None,
+        list_map("type"),
+        Field(max_length=8, description="Suspended, Complete, Failed, and what hinders the job."),
+    ] = None
+    jobs_status: Annotated[
+        list[JobStatus] | None,
+        list_map("name"),
+        Field(description="The state of each replicated job of the JobSet."),
+    ] = None
+
+
+class TrainJob(KubeModel):
+    """A training job: a runtime says how, the TrainJob says what."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name must match RFC 1035 DNS label format",
+        ),
+        Cel("size(self.metadata.name) <= 63", "metadata.name must be no more than 63 characters"),
+    )
+
+    api_version: Literal["trainer.kubeflow.org/v1alpha1"]
+    kind: Literal["TrainJob"]
+    metadata: ObjectMeta
+    spec: Annotated[TrainJobSpec, Field(description="What is wanted.")]
+    status: Annotated[TrainJobStatus | None, Field(description="What was seen last.")] = None

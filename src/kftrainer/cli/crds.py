@@ -1,0 +1,29 @@
+"""`kftrainer crds`: the CustomResourceDefinitions, for people who do not use Helm."""
+
+import argparse
+import sys
+from importlib.resources import files
+
+FOLDER = "crds"
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `crds`."""
+    parser = commands.add_parser(
+        "crds",
+        help="print the CustomResourceDefinitions",
+        description="Print the CustomResourceDefinitions, for `kubectl apply -f -`.",
+    )
+    parser.set_defaults(run=run)
+
+
+def documents() -> list[str]:
+    """The definitions as YAML, sorted by name."""
+    found = sorted((files("kftrainer.api") / FOLDER).iterdir(), key=lambda each: each.name)
+    return [each.read_text() for each in found]
+
+
+def run(_arguments: argparse.Namespace) -> int:
+    """Print them as one stream of documents."""
+    sys.stdout.write("---\n".join(documents()))
+    return 0

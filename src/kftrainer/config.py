@@ -1,0 +1,53 @@
+"""Reads the manager's configuration file: a key that is unknown or said twice is an error."""
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kftrainer.api.configuration import Configuration
+from kftrainer.kube.model import InvalidDocumentError
+
+
+class ConfigurationError(Exception):
+    """The configuration file cannot be used; the text says where and why."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A YAML loader that does not let a later key silently win over an earlier one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  the base class's signature
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is said twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read(path: Path) -> Configuration:
+    """The configuration in the file."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigurationError(f"failed to read {path}: {error.strerror}") from None
+    return parse(text, source=str(path))
+
+
+def parse(text: str, source: str) -> Configuration:
+    """The configuration in the text; `source` is where it came from, for messages."""
+    try:
+        document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"failed to decode config file: {source}: {error}") from None
+    if not isinstance(document, dict):
+        raise ConfigurationError(f"failed to decode config file: {source}: it must be an object")
+    try:
+        return Configuration.parse(document)
+    except InvalidDocumentError as error:
+        problems = "; ".join(map(str, error.problems))
+        raise ConfigurationError(f"invalid configuration: {source}: {problems}") from None

@@ -1,0 +1,122 @@
+"""The base of all typed objects: strict, frozen, and true to the document that it was read from."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SkipValidation, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a document, and where in the document it is."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class InvalidDocumentError(ValueError):
+    """A document that cannot be what it says it is; `problems` holds everything that is wrong."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+
+class KubeModel(BaseModel):
+    """A typed view of a document: camelCase outside, snake_case inside, unknown fields kept.
+
+    Strict, as the API server is: `"3"` is not 3. Parsing and dumping gives the document back.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="allow",
+        frozen=True,
+        strict=True,
+        # A field's own name is not a name in the document: `num_nodes` there is unknown, and kept.
+        validate_by_alias=True,
+        validate_by_name=False,
+        protected_namespaces=(),
+    )
+
+    @classmethod
+    def parse(cls, document: Document) -> Self:
+        """Read the document; everything that is wrong with it is raised at once."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            raise InvalidDocumentError(problems_of(error)) from None
+
+    def dump(self) -> dict[str, Any]:
+        """The document that this was read from."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+def _mapping(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise PydanticCustomError("mapping", "must be an object")
+    return value
+
+
+def _list(value: object) -> object:
+    if not isinstance(value, list):
+        raise PydanticCustomError("list", "must be a list")
+    return value
+
+
+# Parts of Kubernetes' own objects: the API server has validated them, so they are not walked here.
+Opaque = Annotated[Mapping[str, Any], SkipValidation, BeforeValidator(_mapping)]
+OpaqueList = Annotated[Sequence[Mapping[str, Any]], SkipValidation, BeforeValidator(_list)]
+
+
+def problems_of(error: ValidationError) -> list[Problem]:
+    """What pydantic found, told as the API server would tell it."""
+    return [Problem(_path(each["loc"]), _message(each)) for each in error.errors(include_url=False)]
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in location:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step == "[key]":
+            continue
+        else:
+            path += f".{step}" if path else step
+    return path
+
+
+_WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "missing": lambda _: "is required",
+    "extra_forbidden": lambda _: "is not a known field",
+    "int_type": lambda _: "must be an integer",
+    "int_from_float": lambda _: "must be an integer",
+    "float_type": lambda _: "must be a number",
+    "string_type": lambda _: "must be a string",
+    "bool_type": lambda _: "must be true or false",
+    "list_type": lambda _: "must be a list",
+    "dict_type": lambda _: "must be an object",
+    "mapping_type": lambda _: "must be an object",
+    "model_type": lambda _: "must be an object",
+    "literal_error": lambda context: f"must be one of {context['expected'].replace(' or ', ', ')}",
+    "greater_than_equal": lambda context: f"must be at least {context['ge']}",
+    "less_than_equal": lambda context: f"must be at most {context['le']}",
+    "string_too_short": lambda context: f"must have at least {context['min_length']} characters",
+    "string_too_long": lambda context: f"must have at most {context['max_length']} characters",
+    "too_short": lambda context: f"must have at least {context['min_length']} items",
+    "too_long": lambda context: f"must have at most {context['max_length']} items",
+    "string_pattern_mismatch": lambda context: f"must match {context['pattern']}",
+}
+
+
+def _message(error: ErrorDetails) -> str:
+    words = _WORDS.get(error["type"])
+    return words(error.get("ctx", {})) if words else error["msg"]

@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import pytest
+
+from kftrainer import config
+from kftrainer.api.configuration import DEFAULT
+from kftrainer.config import ConfigurationError
+
+HEAD = "apiVersion: config.trainer.kubeflow.org/v1alpha1\nkind: Configuration\n"
+# As the chart of Kubeflow Trainer 2.1 writes it.
+SHIPPED = (
+    HEAD
+    + """
+webhook:
+  port: 9443
+metrics:
+  bindAddress: ":8443"
+  secureServing: true
+health:
+  healthProbeBindAddress: ":8081"
+  readinessEndpointName: readyz
+  livenessEndpointName: healthz
+leaderElection:
+  leaderElect: true
+  leaseDuration: 15s
+  renewDeadline: 10s
+  retryPeriod: 2s
+  resourceName: trainer.kubeflow.org
+controller:
+  groupKindConcurrency:
+    TrainJob.trainer.kubeflow.org: 5
+    TrainingRuntime.trainer.kubeflow.org: 1
+    ClusterTrainingRuntime.trainer.kubeflow.org: 1
+certManagement:
+  enable: true
+  webhookServiceName: kubeflow-trainer-controller-manager
+  webhookSecretName: kubeflow-trainer-webhook-cert
+clientConnection:
+  qps: 50.0
+  burst: 100
+"""
+)
+
+
+def test_the_file_of_release_2_1_is_read() -> None:
+    read = config.parse(SHIPPED, "file")
+    assert read.leader_election.leader_elect is True
+    assert (read.leader_election.lease_duration, read.leader_election.retry_period) == (15.0, 2.0)
+    assert read.controller.concurrency("TrainJob") == 5
+    assert read.client_connection.qps == 50.0
+
+
+def test_what_is_not_said_has_its_default() -> None:
+    assert config.parse(HEAD, "file") == DEFAULT
+    assert DEFAULT.webhook.port == 9443
+    assert DEFAULT.health.readiness_endpoint_name == "readyz"
+    assert DEFAULT.controller.concurrency("TrainJob") == 5
+    assert DEFAULT.client_connection.qps == 0
+
+
+def test_a_block_without_durations_has_those_that_work() -> None:
+    election = config.parse(HEAD + "leaderElection: {leaderElect: true}\n", "file").leader_election
+    assert (election.lease_duration, election.renew_deadline, election.retry_period) == (15, 10, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("webhok: {}", "webhok: is not a known field"),
+        ("webhook: {port: 0}", "webhook.port: must be between 1 and 65535"),
+        ("webhook: {port: 65536}", "webhook.port: must be between 1 and 65535"),
+        ("webhook: {port: http}", "webhook.port: must be an integer"),
+        ("metrics: {bindAddress: 8443}", "metrics.bindAddress: must be a string"),
+        ("metrics: {bindAddress: localhost}", "metrics.bindAddress: must be host:port"),
+        ("metrics: {secureServing: 'no'}", "metrics.secureServing: must be true or false"),
+        ("health: {readinessEndpointName: a/b}", "health.readinessEndpointName: must match"),
+        ("leaderElection: {leaseDuration: 15}", "leaderElection.leaseDuration: must be a duration"),
+        (
+            "leaderElection: {leaseDuration: 10s}",
+            "leaderElection: leaseDuration must be longer than renewDeadline",
+        ),
+        ("leaderElection: {resourceLock: configmaps}", "leaderElection.resourceLock: must be one"),
+        (
+            "controller: {groupKindConcurrency: {TrainJob.trainer.kubeflow.org: 0}}",
+            "controller.groupKindConcurrency: TrainJob.trainer.kubeflow.org must be greater than 0",
+        ),
+        (
+            "controller: {groupKindConcurrency: {TrainJob: 3}}",
+            "controller.groupKindConcurrency: has no controller TrainJob; known: TrainJob.trainer",
+        ),
+        ("clientConnection: {qps: -1.0}", "clientConnection.qps: must be at least 0"),
+        ("clientConnection: {burst: -1}", "clientConnection.burst: must be at least 0"),
+    ],
+)
+def test_a_wrong_setting_is_told_by_its_path(text: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        config.parse(HEAD + text, "manager.yaml")
+    assert str(raised.value).startswith(f"invalid configuration: manager.yaml: {told}")
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"webhook\.port.*; .*clientConnection\.burst"):
+        config.parse(HEAD + "webhook: {port: 0}\nclientConnection: {burst: -1}\n", "f")
+
+
+def test_whole_numbers_will_do_for_qps() -> None:
+    assert config.parse(HEAD + "clientConnection: {qps: 50}\n", "f").client_connection.qps == 50
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("webhook: {port: 1}\nwebhook: {port: 2}\n", "key 'webhook' is said twice"),
+        ("webhook: {port: 1, port: 2}\n", "key 'port' is said twice"),
+        ("a: [", "failed to decode config file: f"),
+    ],
+)
+def test_what_is_no_proper_yaml_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        config.parse(HEAD + text, "f")
+    assert told in str(raised.value)
+
+
+def test_an_empty_file_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="it must be an object"):
+        config.parse("", "f")
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"failed to read .*: No such file"):
+        config.read(tmp_path / "nonesuch")
