@@ -2,14 +2,13 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.controlplane import ControlPlane, running
-from kftrainer.devcluster.errors import DevClusterError
+from kftrainer.devcluster.errors import DevClusterError, in_words
 from kftrainer.devcluster.parts import KUBECTL
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import FULL
@@ -25,10 +24,10 @@ class Kubectl:
         self._program = program
         self._environ = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
 
-    def __call__(self, *arguments: str) -> None:
+    async def __call__(self, *arguments: str) -> None:
         print(f"\n$ kubectl {' '.join(arguments)}", flush=True)
-        done = subprocess.run([self._program, *arguments], env=self._environ, check=False)
-        if done.returncode != 0:
+        process = await asyncio.create_subprocess_exec(self._program, *arguments, env=self._environ)
+        if await process.wait() != 0:
             raise DevClusterError(f"kubectl {arguments[0]} failed; its message is above.")
 
 
@@ -39,13 +38,13 @@ async def demo() -> None:
     programs = await binaries.provide([KUBECTL], cache=cache, progress=progress)
     async with running(replace(FULL, pod_seconds=POD_SECONDS), progress=progress) as plane:
         kubectl = Kubectl(programs["kubectl"], plane)
-        kubectl("get", "nodes")
-        kubectl("apply", "-f", str(MANIFEST))
+        await kubectl("get", "nodes")
+        await kubectl("apply", "-f", str(MANIFEST))
         pods_running = "--for=jsonpath={.status.replicatedJobsStatus[0].ready}=2"
-        kubectl("wait", pods_running, "jobset/demo", "--timeout=60s")
-        kubectl("get", "pods", "-o", "wide")
-        kubectl("wait", "--for=condition=Completed", "jobset/demo", "--timeout=60s")
-        kubectl("get", "jobset,job,pod")
+        await kubectl("wait", pods_running, "jobset/demo", "--timeout=60s")
+        await kubectl("get", "pods", "-o", "wide")
+        await kubectl("wait", "--for=condition=Completed", "jobset/demo", "--timeout=60s")
+        await kubectl("get", "jobset,job,pod")
     print("\nThe JobSet ran to its end, and the control plane is down again.")
 
 
@@ -55,6 +54,9 @@ def main() -> int:
         asyncio.run(demo())
     except DevClusterError as error:
         print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"demo: {in_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("demo: interrupted; nothing was left running.", file=sys.stderr)

@@ -1,6 +1,8 @@
 """The embedded control plane: who may do what in it, and that it comes and goes as it should."""
 
+import os
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +10,19 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError, DevClusterError, PortTakenError, ProcessDiedError
-from kftrainer.devcluster.parts import COSCHEDULING_MANIFESTS, KUBERNETES_VERSION, VOLCANO_MANIFESTS
+from kftrainer.devcluster.parts import (
+    APISERVER,
+    COSCHEDULING_MANIFESTS,
+    ETCD,
+    KUBERNETES_VERSION,
+    VOLCANO_MANIFESTS,
+)
+from kftrainer.devcluster.pki import client_tls
+from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from tests.support.processes import processes_of
@@ -29,6 +40,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.skipif("KUBEBUILDER_ASSETS" in os.environ, reason="the binaries are not ours")
 async def test_the_server_is_the_pinned_kubernetes(api: ApiClient) -> None:
     assert (await api.get("/version"))["gitVersion"] == KUBERNETES_VERSION
 
@@ -93,7 +105,7 @@ async def test_etcd_refuses_who_has_no_certificate_of_its_own(control_plane: Con
     ]
     url = next(word for word in etcd.split() if word.startswith("--listen-client-urls="))
     async with aiohttp.ClientSession() as session:
-        with pytest.raises(aiohttp.ClientError):
+        with pytest.raises((aiohttp.ClientOSError, ssl.SSLError), match="certificate required"):
             await session.get(url.partition("=")[2] + "/version", ssl=False)
 
 
@@ -106,10 +118,12 @@ async def test_two_control_planes_do_not_touch_each_other(
             name = await other.create_namespace(other_api, prefix="only-here-")
             assert await other_api.get_or_none(f"/api/v1/namespaces/{name}")
             assert await api.get_or_none(f"/api/v1/namespaces/{name}") is None
-        # A certificate of one is nothing to the other.
-        async with ApiClient(other.url, control_plane.client()._tls) as stranger:
-            with pytest.raises(DevClusterError):
+        # A certificate of one is nothing to the other, even for who trusts the other's server.
+        ours = control_plane._site.identity("kubernetes-admin", ("system:masters",))
+        async with ApiClient(other.url, client_tls(other.certificate_authority, ours)) as stranger:
+            with pytest.raises(ApiError) as refused:
                 await stranger.get("/api/v1/namespaces")
+        assert refused.value.status == 401
         folder = other.folder
     assert processes_of(folder) == []
     assert not folder.exists()
@@ -129,6 +143,36 @@ async def test_killing_its_owner_leaves_nothing_behind() -> None:
         return not processes_of(folder)
 
     await until(gone, within=10, what=f"the end of all processes of {folder}")
+
+
+async def test_a_part_that_dies_while_the_rest_starts_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = await binaries.provide([ETCD, APISERVER], cache=places.cache_home(), progress=SILENT)
+    (tmp_path / "etcd").symlink_to(real["etcd"])
+    dying = tmp_path / "kube-apiserver"
+    # It answers as ready, and is gone when the CRDs are to be installed.
+    dying.write_text(f'#!/bin/sh\n{real["kube-apiserver"]} "$@" & sleep 6; kill -9 $!; exit 255\n')
+    dying.chmod(0o755)
+    crd = tmp_path / "crd.yaml"
+    crd.write_text("---\n".join(WIDGETS.replace("x.y", f"x{n}.y") for n in range(400)))
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    with pytest.raises(ProcessDiedError, match=r"kube-apiserver .*\(exit code 255\)"):
+        async with running(Shape(crd_files=(crd,))):
+            raise AssertionError("it started without an API server")
+
+
+async def test_a_file_without_crds_is_refused(tmp_path: Path) -> None:
+    crd = tmp_path / "crd.yaml"
+    for text, told in (
+        ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "holds no CustomResource"),
+        ("just a text\n", "holds a document that is no Kubernetes object"),
+        ("kind: [\n", "is not valid YAML"),
+    ):
+        crd.write_text(text)
+        with pytest.raises(DevClusterError, match=told):
+            async with running(Shape(crd_files=(crd,))):
+                raise AssertionError("it started with a file of no use")
 
 
 async def test_kinds_of_other_projects_are_served_on_request(tmp_path: Path) -> None:
@@ -160,6 +204,8 @@ async def test_an_api_server_that_dies_at_its_start_is_told_with_its_last_words(
     dying = tmp_path / "kube-apiserver"
     dying.write_text("#!/bin/sh\necho 'no such luck' >&2\nexit 9\n")
     dying.chmod(0o755)
+    found = await binaries.provide([ETCD], cache=places.cache_home(), progress=SILENT)
+    (tmp_path / "etcd").symlink_to(found["etcd"])
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     with pytest.raises(ProcessDiedError, match=r"kube-apiserver .*\(exit code 9\)") as died:
         async with running():

@@ -18,6 +18,7 @@ from kftrainer.devcluster.shape import BARE, FULL
 
 DEFAULT_NAME = "default"
 NOT_RUNNING = 1
+INTERRUPTED = 130
 LAST_PORT = 65_535
 
 
@@ -104,8 +105,13 @@ def up(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         crd_files=tuple(arguments.crd),
     )
-    progress = Progress(sys.stderr)
-    print(_how_to_use(asyncio.run(background.up(place, shape, places.cache_home(), progress))))
+    try:
+        state = asyncio.run(background.up(place, shape, places.cache_home(), Progress(sys.stderr)))
+    except KeyboardInterrupt:
+        left = "it is still stopping" if place.kept() else "nothing was left running"
+        print(f"kftrainer: interrupted; {left}.", file=sys.stderr)
+        return INTERRUPTED
+    print(_how_to_use(state))
     return 0
 
 
@@ -137,7 +143,7 @@ def status(arguments: argparse.Namespace) -> int:
         print(_why_down(place, state))
         return NOT_RUNNING
     if state is None or state.phase != "ready":
-        print(f"{place.name} is starting.")
+        print(f"{place.name} is {state.phase if state else 'starting'}.")
         return NOT_RUNNING
     print(f"{place.name} runs at {state.url}")
     print(f"kubeconfig: {state.kubeconfig}")
@@ -150,7 +156,7 @@ def _why_down(place: NamedPlane, state: State | None) -> str:
     match state:
         case State(phase="failed"):
             return f"{place.name} is not running: {state.reason}"
-        case State(phase="ready" | "starting"):
+        case State(phase="ready" | "starting" | "stopping"):
             return f"{place.name} is not running: its keeper was killed, and its parts with it."
         case _:
             return f"{place.name} is not running; `kftrainer dev up` starts it."

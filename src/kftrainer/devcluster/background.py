@@ -5,8 +5,10 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 from kftrainer.devcluster.controlplane import gather_supplies
 from kftrainer.devcluster.errors import DevClusterError, NotReadyError
@@ -16,37 +18,58 @@ from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 
 DOWN_WITHIN = 60.0
-KEEPER = (sys.executable, "-m", "kftrainer.devcluster.keeper")
+# -P: what lies in the folder where a person stands is none of the keeper's business.
+KEEPER = (sys.executable, "-P", "-m", "kftrainer.devcluster.keeper")
+# Children that outlive their start; dropping them would have Python complain that they run.
+_kept: list[subprocess.Popen[bytes]] = []
 
 
 async def up(place: NamedPlane, shape: Shape, cache: Path, progress: Progress) -> State:
     """Bring it up and leave it to its keeper; interrupted, nothing is left running."""
     await gather_supplies(shape, cache, progress)  # here, where a person sees the builds go on
     request = {"name": place.name, "cache": str(cache), "shape": shape.to_json()}
-    keeper = await asyncio.create_subprocess_exec(
-        *KEEPER,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
+    place.folder.parent.mkdir(parents=True, exist_ok=True)
+    # Not asyncio's subprocess: that kills its child when the event loop ends.
+    keeper = subprocess.Popen(
+        KEEPER,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=place.folder.parent,
         start_new_session=True,  # Ctrl-C is ours to pass on
     )
     assert keeper.stdin and keeper.stdout  # noqa: S101, PT018
-    kept = False
-    try:
-        keeper.stdin.write((json.dumps(request) + "\n").encode())
-        answer = json.loads(await keeper.stdout.readline() or '{"error": ""}')
-        if "error" in answer:
-            raise DevClusterError(answer["error"] or _died(place))
-        keeper.stdin.write(b"keep\n")
-        await keeper.stdin.drain()
-        kept = True
-    finally:
-        keeper.stdin.close()
-        if not kept:
-            await keeper.wait()  # it takes down what it has started
+    with keeper.stdin, keeper.stdout:
+        try:
+            _send(keeper.stdin, json.dumps(request))
+            await _wait_until_ready(keeper.stdout, place)
+            _send(keeper.stdin, "keep")
+        except BaseException:
+            keeper.stdin.close()
+            keeper.wait()  # it takes down what it has started
+            raise
+    _kept.append(keeper)
     state = place.read()
     if state is None:
         raise DevClusterError(_died(place))
     return state
+
+
+def _send(pipe: IO[bytes], line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # then its answer, or the lack of one, says why
+        pipe.write(f"{line}\n".encode())
+        pipe.flush()
+
+
+async def _wait_until_ready(pipe: IO[bytes], place: NamedPlane) -> None:
+    loop, answered = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(pipe.fileno(), answered.set)
+    try:
+        await answered.wait()
+    finally:
+        loop.remove_reader(pipe.fileno())
+    answer = json.loads(pipe.readline() or '{"error": ""}')
+    if "error" in answer:
+        raise DevClusterError(answer["error"] or _died(place))
 
 
 def _died(place: NamedPlane) -> str:
@@ -55,21 +78,26 @@ def _died(place: NamedPlane) -> str:
 
 async def down(place: NamedPlane, progress: Progress) -> None:
     """Take it down; return when nothing of it runs any more."""
-    state = place.read()
     if not place.kept():
         return
+    asked: set[int] = set()
 
     async def gone() -> bool:
-        return not place.kept()
+        keeper = place.keeper()
+        if keeper and keeper not in asked:
+            asked.add(keeper)
+            _signal(keeper, signal.SIGTERM)
+        return keeper is None
 
     with progress.step(f"stopping {place.name}"):
-        if state is not None and state.keeper:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(state.keeper, signal.SIGTERM)
         try:
             await until(gone, within=DOWN_WITHIN, what=f"{place.name} stopping")
         except NotReadyError:
-            if state is None or not state.keeper:
-                raise
-            os.kill(state.keeper, signal.SIGKILL)  # the leashes see to the rest
+            _signal(place.keeper() or 0, signal.SIGKILL)  # the leashes see to the rest
             await until(gone, within=DOWN_WITHIN, what=f"{place.name} being killed")
+
+
+def _signal(pid: int, signum: signal.Signals) -> None:
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)

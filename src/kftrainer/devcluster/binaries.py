@@ -7,18 +7,20 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from kftrainer.devcluster import places
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.golang import Go, explain, find_or_install_go, run_on_leash
 from kftrainer.devcluster.locks import exclusively
-from kftrainer.devcluster.parts import GIB, KUBECTL, Binary
+from kftrainer.devcluster.parts import BINARIES, GIB, KUBECTL, Binary
 from kftrainer.devcluster.progress import Progress, Step
 
 ASSETS = "KUBEBUILDER_ASSETS"
 OLDEST_KUBECTL = (1, 35)
+MORE_OF_THE_SAME = GIB // 2  # for another binary of a project whose packages are compiled
 
 
 def cached_path(cache: Path, binary: Binary) -> Path:
@@ -27,8 +29,8 @@ def cached_path(cache: Path, binary: Binary) -> Path:
     return places.binaries(cache) / machine / f"{binary.name}-{binary.version}"
 
 
-def _in_assets(binary: Binary, environ: Mapping[str, str]) -> Path | None:
-    folder = environ.get(ASSETS)
+def _in_assets(binary: Binary) -> Path | None:
+    folder = os.environ.get(ASSETS)
     if not folder:
         return None
     if not Path(folder).is_dir():
@@ -40,37 +42,31 @@ def _in_assets(binary: Binary, environ: Mapping[str, str]) -> Path | None:
     return path if os.access(path, os.X_OK) else None
 
 
-async def _kubectl_on_path(environ: Mapping[str, str]) -> Path | None:
-    found = shutil.which("kubectl", path=environ.get("PATH"))
+async def _kubectl_on_path() -> Path | None:
+    found = shutil.which("kubectl")
     if found is None:
         return None
     argv = [found, "version", "--client"]
-    _, output, _ = await run_on_leash(argv, cwd=Path.cwd(), env=environ)
+    _, output, _ = await run_on_leash(argv, cwd=Path.cwd(), env=os.environ)
     match = re.search(r"Client Version: v(\d+)\.(\d+)", output)
     new_enough = match is not None and (int(match[1]), int(match[2])) >= OLDEST_KUBECTL
     return Path(found) if new_enough else None
 
 
-async def find(binary: Binary, cache: Path, environ: Mapping[str, str]) -> Path | None:
+async def find(binary: Binary, cache: Path) -> Path | None:
     """The binary if it is there already."""
-    if (asset := _in_assets(binary, environ)) is not None:
+    if (asset := _in_assets(binary)) is not None:
         return asset
     built = cached_path(cache, binary)
     if built.exists():
         return built
-    return await _kubectl_on_path(environ) if binary is KUBECTL else None
+    return await _kubectl_on_path() if binary is KUBECTL else None
 
 
-async def provide(
-    wanted: Iterable[Binary],
-    *,
-    cache: Path,
-    progress: Progress,
-    environ: Mapping[str, str] = os.environ,
-) -> dict[str, Path]:
+async def provide(wanted: Iterable[Binary], *, cache: Path, progress: Progress) -> dict[str, Path]:
     """Paths of the wanted binaries by name; those that are missing are built first."""
     wanted = tuple(wanted)
-    found = {binary.name: await find(binary, cache, environ) for binary in wanted}
+    found = {binary.name: await find(binary, cache) for binary in wanted}
     for binary in wanted:
         if found[binary.name] is None:
             await _build_once(binary, cache, progress)
@@ -81,18 +77,28 @@ async def _build_once(binary: Binary, cache: Path, progress: Progress) -> None:
     async with exclusively(places.build_logs(cache) / f"building {binary.name}.lock", progress):
         if not cached_path(cache, binary).exists():  # another process may just have built it
             go = await find_or_install_go(cache, progress)
-            _check_disk(binary, cache)
+            await _check_disk(go, binary, cache)
             await _build(go, binary, cache, progress)
 
 
-def _check_disk(binary: Binary, cache: Path) -> None:
-    free, needed = shutil.disk_usage(cache).free, binary.project.disk_needed
-    if free < needed:
-        raise MissingPartError(
-            f"Building {binary.name} needs about {needed / GIB:.0f} GiB and the disk "
-            f"of {cache} has {free / GIB:.1f} GiB free: free some space, or point XDG_CACHE_HOME "
-            f"to a larger disk."
-        )
+async def _check_disk(go: Go, binary: Binary, cache: Path) -> None:
+    """Refuse at once what would fail after minutes."""
+    siblings = [each for each in BINARIES if each.project == binary.project]
+    first = not any(cached_path(cache, each).exists() for each in siblings)
+    needed = binary.project.disk_needed if first else MORE_OF_THE_SAME
+    folders = await go.settings("GOMODCACHE", "GOCACHE")
+    for folder in (cache, *map(Path, folders)):
+        free = shutil.disk_usage(_existing(folder)).free
+        if free < needed:
+            raise MissingPartError(
+                f"Building {binary.name} needs about {needed / GIB:.1f} GiB and the disk of "
+                f"{folder} has {free / GIB:.1f} GiB free: free some space, or point "
+                f"XDG_CACHE_HOME, GOMODCACHE and GOCACHE to a larger disk."
+            )
+
+
+def _existing(folder: Path) -> Path:
+    return folder if folder.exists() else _existing(folder.parent)
 
 
 class PackageCounter:
@@ -116,16 +122,21 @@ async def _build(go: Go, binary: Binary, cache: Path, progress: Progress) -> Non
     log = places.build_logs(cache) / f"{binary.name}.log"
     ldflags = f"-s -w {binary.ldflags}".strip()
     build: list[str | Path] = [go.executable, "build", "-v", "-trimpath", "-ldflags", ldflags]
-    # A build that is cut off leaves at most this file, which the next one overwrites.
+    # A build that is cut off leaves at most these, which the next one starts by clearing.
     unfinished = target.with_name(f"{target.name}.unfinished")
+    scratch = places.build_logs(cache) / f"{binary.name}.scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
     with progress.step(f"building {binary.name} {binary.version}") as step:
         code, _, said = await run_on_leash(
             [*build, "-o", unfinished, binary.package],
             cwd=binary.project.folder,
-            env=go.environment(),
+            env={**go.environment(), "GOTMPDIR": str(scratch)},
             on_line=PackageCounter(step),
         )
-    log.write_text(said + "\n")
+    shutil.rmtree(scratch, ignore_errors=True)
+    with suppress(OSError):  # the disk may be full, which is what we are about to say
+        log.write_text(said + "\n")
     if code != 0:
         raise explain(f"Building {binary.name} (full output in {log})", said)
     os.replace(unfinished, target)

@@ -16,7 +16,7 @@ from kftrainer.devcluster.waiting import until
 
 FIELD_MANAGER = "kftrainer-devcluster"
 APPLY = "application/apply-patch+yaml"
-CRD_ESTABLISHED_WITHIN = 30.0
+CRD_SERVED_WITHIN = 30.0
 NOT_FOUND = 404
 ERROR = 400
 
@@ -124,15 +124,25 @@ class ApiClient:
     async def apply_crd(self, manifest: Mapping[str, Any]) -> None:
         """Apply a CustomResourceDefinition and wait until its kind is served."""
         name = manifest["metadata"]["name"]
-        await self.apply(manifest)
+        definition = await self.apply(manifest)
         path = await self.path_of(manifest)
 
-        async def established() -> bool:
-            return condition_is_true(await self.get(path), "Established")
+        async def served() -> bool:
+            found = await self.get(path)
+            # The servers of requests and of discovery learn of it a moment later than its status.
+            return condition_is_true(found, "Established") and await self._discovers(definition)
 
-        await until(
-            established, within=CRD_ESTABLISHED_WITHIN, what=f"CRD {name} being established"
-        )
+        await until(served, within=CRD_SERVED_WITHIN, what=f"the kind of CRD {name} being served")
+
+    async def _discovers(self, definition: Mapping[str, Any]) -> bool:
+        spec = definition["spec"]
+        for version in spec["versions"]:
+            listed = await self.get_or_none(f"/apis/{spec['group']}/{version['name']}")
+            resources = listed["resources"] if listed else []
+            kinds = {each["kind"] for each in resources}
+            if version["served"] and spec["names"]["kind"] not in kinds:
+                return False
+        return True
 
     async def path_of(self, manifest: Mapping[str, Any]) -> str:
         """The URL path of an object."""

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from kftrainer.devcluster import binaries, jobset, kubernetes, kwok, manifests, places
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.folders import own_folder
+from kftrainer.devcluster.manifests import Document
 from kftrainer.devcluster.ports import PortReservations
 from kftrainer.devcluster.process import ManagedProcess
 from kftrainer.devcluster.progress import SILENT, Progress
@@ -68,7 +70,7 @@ async def gather_supplies(shape: Shape, cache: Path, progress: Progress) -> Supp
     )
 
 
-async def _put_up(site: Site, shape: Shape, progress: Progress) -> None:
+async def _put_up(site: Site, shape: Shape, crds: Sequence[Document], progress: Progress) -> None:
     """Start every part after what it needs."""
     with progress.step("starting etcd"):
         etcd = await kubernetes.start_etcd(site)
@@ -76,8 +78,8 @@ async def _put_up(site: Site, shape: Shape, progress: Progress) -> None:
         signing = await kubernetes.start_apiserver(site, etcd, service_accounts=shape.controllers)
     async with site.client() as client:
         with progress.step("installing CRDs"):
-            for file in _crd_files(site, shape):
-                await kubernetes.install_crds(client, file)
+            for definition in crds:
+                await client.apply_crd(definition)
         controllers = kubernetes.begin_controllers(site, signing) if shape.controllers else None
         if shape.nodes:
             with progress.step(f"starting kwok with {shape.nodes} nodes"):
@@ -90,9 +92,19 @@ async def _put_up(site: Site, shape: Shape, progress: Progress) -> None:
                 await controllers.wait_ready(site, client)
 
 
-def _crd_files(site: Site, shape: Shape) -> list[Path]:
-    fetched = [(site.supplies.manifests[each.name], each.files) for each in shape.crds]
-    return [folder / file for folder, files in fetched for file in files] + list(shape.crd_files)
+async def _put_up_or_say_who_died(
+    site: Site, shape: Shape, crds: Sequence[Document], progress: Progress
+) -> None:
+    try:
+        await _put_up(site, shape, crds, progress)
+    except DevClusterError:
+        site.check()  # a request may have failed only because a part has died
+        raise
+
+
+def _crds(shape: Shape, supplies: Supplies) -> list[Document]:
+    fetched = [supplies.manifests[source.name] / source.crd_file for source in shape.crds]
+    return [crd for file in (*fetched, *shape.crd_files) for crd in kubernetes.crds_in(file)]
 
 
 @asynccontextmanager
@@ -106,6 +118,7 @@ async def running(
     """A control plane for the length of the block, in a folder of its own unless one is given."""
     cache = cache or places.cache_home()
     supplies = await gather_supplies(shape, cache, progress)
+    crds = _crds(shape, supplies)  # read now: a wrong file is told before anything starts
     with ExitStack() as stack:
         folder = folder or stack.enter_context(own_folder(cache))
         ports = PortReservations(places.ports(cache))
@@ -114,7 +127,7 @@ async def running(
         now = datetime.now(UTC)  # noqa: TID251  certificates are valid from this machine's now
         site = Site(folder, supplies, ports, apiserver_port=port, now=now)
         try:
-            await _put_up(site, shape, progress)
+            await _put_up_or_say_who_died(site, shape, crds, progress)
             yield ControlPlane(site, shape)
         finally:
             with progress.step("stopping the control plane"):

@@ -9,6 +9,8 @@ DevClusterError
 └── ApiError              the API server refused a request
 """
 
+import errno
+
 
 class DevClusterError(Exception):
     """Its text is the whole message: what happened, and what to do about it."""
@@ -41,3 +43,15 @@ class ApiError(DevClusterError):
         super().__init__(message)
         self.status = status
         self.reason = reason
+
+
+def in_words(error: OSError) -> str:
+    """What the operating system refused, and what to do about it."""
+    where = f" ({error.filename})" if error.filename else ""
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return f"The disk is full{where}: free some space and run this again."
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"No permission{where}: {error.strerror}. Is XDG_CACHE_HOME a folder of yours?"
+        case _:
+            return f"{error.strerror or error}{where}."

@@ -25,6 +25,7 @@ NETWORK_TROUBLE = re.compile(
 )
 DISK_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 LINES_SHOWN = 8
+CHANGES_BINARIES = ("GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOROOT")
 
 
 class GoError(MissingPartError):
@@ -37,20 +38,26 @@ class Go:
 
     executable: Path
 
-    def environment(self, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """What `go` runs with: nothing of the user's settings that would change the result.
 
         go.sum and our own checksums pin every module, so the checksum database, which may be out
         of reach where only a module proxy is, need not be asked.
         """
         return {
-            **environ,
+            **{name: value for name, value in os.environ.items() if name not in CHANGES_BINARIES},
             "CGO_ENABLED": "0",
             "GOFLAGS": "-mod=readonly -buildvcs=false",
             "GONOSUMDB": "*",
             "GOTOOLCHAIN": "local",
             "GOWORK": "off",
         }
+
+    async def settings(self, *names: str) -> list[str]:
+        """What `go env` says of these."""
+        argv: list[str | Path] = [self.executable, "env", *names]
+        _, output, _ = await run_on_leash(argv, cwd=Path.cwd(), env=self.environment())
+        return output.split("\n")[: len(names)]
 
 
 def explain(what: str, output: str) -> GoError:
@@ -114,9 +121,9 @@ async def _version_of(executable: Path) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-async def find_go(cache: Path, environ: Mapping[str, str] = os.environ) -> Go | None:
+async def find_go(cache: Path) -> Go | None:
     """A toolchain that is new enough: the one on PATH, or the one we installed before."""
-    on_path = shutil.which("go", path=environ.get("PATH"))
+    on_path = shutil.which("go")
     candidates = [Path(on_path)] if on_path else []
     candidates.append(cache / OWN_TOOLCHAIN / "go" / "bin" / "go")
     for candidate in candidates:

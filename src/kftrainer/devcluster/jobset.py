@@ -10,7 +10,7 @@ from typing import Any
 from kftrainer.devcluster import commands, pki
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.kubernetes import install_crds
+from kftrainer.devcluster.kubernetes import crds_in
 from kftrainer.devcluster.manifests import Document, read_documents
 from kftrainer.devcluster.ports import LOOPBACK
 from kftrainer.devcluster.rbac import bound_roles
@@ -104,7 +104,8 @@ def _by_url(client: dict[str, Any], port: int, authority: bytes) -> dict[str, An
 async def start(site: Site, client: ApiClient) -> None:
     """Install JobSet and wait until its webhooks answer."""
     files = site.supplies.manifests["jobset"]
-    await install_crds(client, files / CRD_FILE)
+    for definition in crds_in(files / CRD_FILE):
+        await client.apply_crd(definition)
     for document in identity(read_documents(files / ROLE_FILE)):
         await client.apply(document)
 

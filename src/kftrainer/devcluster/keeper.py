@@ -13,17 +13,22 @@ import os
 import shutil
 import signal
 import sys
+import traceback
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from kftrainer.devcluster.controlplane import ControlPlane, running
-from kftrainer.devcluster.errors import DevClusterError
+from kftrainer.devcluster.errors import DevClusterError, in_words
 from kftrainer.devcluster.named import NamedPlane, Part, State
 from kftrainer.devcluster.process import ManagedProcess
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import Shape
+from kftrainer.devcluster.waiting import until
 
 STDIN, STDOUT, STDERR = 0, 1, 2
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LOCK_WITHIN = 5.0
 LEFT_WHEN_DOWN = {"logs", "state.json"}
 
 
@@ -81,8 +86,14 @@ async def _told_to_keep() -> None:
 async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     assert me is not None  # noqa: S101  a coroutine that runs is in a task
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, me.cancel)
+
+    def stop() -> None:  # once: a second signal must not cut the clean-up short
+        for signum in SIGNALS:
+            loop.add_signal_handler(signum, lambda: None)
+        me.cancel()
+
+    for signum in SIGNALS:
+        loop.add_signal_handler(signum, stop)
 
     def lose_up() -> None:  # it sends nothing before we are ready, so this is its end
         loop.remove_reader(STDIN)
@@ -90,7 +101,7 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
 
     loop.add_reader(STDIN, lose_up)
 
-    starting = State("starting", keeper=os.getpid())
+    starting = State("starting")
     place.write(starting)
     async with running(
         shape, folder=place.folder, cache=cache, progress=Progress(sys.stderr)
@@ -104,10 +115,13 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
         )
         place.write(ready)
         loop.remove_reader(STDIN)
-        _answer(ready=True)
-        await _told_to_keep()
-        _detach(place.folder / "logs" / "keeper.log")
-        await _watch_all(plane)
+        try:
+            _answer(ready=True)
+            await _told_to_keep()
+            _detach(place.folder / "logs" / "keeper.log")
+            await _watch_all(plane)
+        finally:
+            place.write(replace(ready, phase="stopping"))
 
 
 def _clear(folder: Path) -> None:
@@ -116,12 +130,33 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+async def _take_lock(place: NamedPlane) -> bool:
+    async def taken() -> bool:  # somebody who asks for the status holds it for a moment, too
+        return place.lock.try_acquire()
+
+    try:
+        return await until(taken, within=LOCK_WITHIN, what="the lock coming free")
+    except DevClusterError:
+        return False
+
+
+def _why(error: Exception) -> str:
+    match error:
+        case DevClusterError():
+            return str(error)
+        case OSError():
+            return in_words(error)
+        case _:
+            traceback.print_exception(error)
+            return f"Something unexpected happened, which is a bug of kftrainer: {error!r}"
+
+
 def main() -> int:
     """Keep the control plane that a line of JSON on standard input describes."""
     request = json.loads(sys.stdin.readline())
     cache = Path(request["cache"])
     place = NamedPlane(request["name"], cache)
-    if not place.lock.try_acquire():
+    if not asyncio.run(_take_lock(place)):
         _answer(error=f"Another process is starting or stopping {place.name}; try again shortly.")
         return 1
     shutil.rmtree(place.folder, ignore_errors=True)
@@ -130,12 +165,13 @@ def main() -> int:
         asyncio.run(_keep(place, Shape.from_json(request["shape"]), cache))
     except asyncio.CancelledError:
         pass
-    except (DevClusterError, OSError) as error:
-        last = State("failed", reason=str(error))
+    except Exception as error:  # noqa: BLE001  the edge of the process: whatever it is, it is told
+        last = State("failed", reason=_why(error))
         if not isinstance(error, PartEndedError):  # then `up` still listens
-            _answer(error=str(error))
-    _clear(place.folder)
-    place.write(last)
+            _answer(error=last.reason)
+    with suppress(OSError):  # on a full disk the last state cannot be written, and is not needed
+        _clear(place.folder)
+        place.write(last)
     return 0 if last.phase == "stopped" else 1
 
 

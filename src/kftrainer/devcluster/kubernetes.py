@@ -5,11 +5,14 @@ from pathlib import Path
 
 from kftrainer.devcluster import commands, pki
 from kftrainer.devcluster.client import ApiClient, Object
-from kftrainer.devcluster.manifests import read_documents
+from kftrainer.devcluster.errors import DevClusterError
+from kftrainer.devcluster.manifests import Document, read_documents
 from kftrainer.devcluster.ports import LOOPBACK
 from kftrainer.devcluster.process import ManagedProcess
 from kftrainer.devcluster.site import READY_WITHIN, Site
 from kftrainer.devcluster.waiting import until
+
+CRD = "CustomResourceDefinition"
 
 
 async def start_etcd(site: Site) -> commands.EtcdAccess:
@@ -108,8 +111,9 @@ async def wait_for_service_account(client: ApiClient, namespace: str) -> None:
     await until(there, within=READY_WITHIN, what=f"a service account in namespace {namespace}")
 
 
-async def install_crds(client: ApiClient, file: Path) -> None:
-    """Serve the kinds that the file defines; other objects in it are left alone."""
-    for document in read_documents(file):
-        if document["kind"] == "CustomResourceDefinition":
-            await client.apply_crd(document)
+def crds_in(file: Path) -> list[Document]:
+    """The CustomResourceDefinitions in the file, which must hold some."""
+    found = [each for each in read_documents(file) if each["kind"] == CRD]
+    if not found:
+        raise DevClusterError(f"{file} holds no CustomResourceDefinition.")
+    return found

@@ -31,6 +31,8 @@ class FileLock:
         if os.fstat(fd).st_nlink == 0:  # a sweeper deleted it between our two calls
             os.close(fd)
             return False
+        os.truncate(fd, 0)
+        os.write(fd, str(os.getpid()).encode())
         self._fd = fd
         return True
 
@@ -46,14 +48,19 @@ class FileLock:
             self._fd = None
 
 
-def is_held(path: Path) -> bool:
-    """Whether some process holds the lock on this file now."""
-    if not path.exists():
-        return False
-    probe = FileLock(path)
-    free = probe.try_acquire()
-    probe.release()
-    return not free
+def holder(path: Path) -> int | None:
+    """The process that holds the lock on this file now, or None if nobody does."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return int(os.read(fd, 32) or 0)  # 0: it has the lock and has not said who it is yet
+    finally:
+        os.close(fd)
+    return None
 
 
 @asynccontextmanager

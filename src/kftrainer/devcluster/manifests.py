@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.errors import MissingPartError
+from kftrainer.devcluster.errors import DevClusterError, MissingPartError
 from kftrainer.devcluster.golang import explain, find_or_install_go, run_on_leash
 from kftrainer.devcluster.locks import exclusively
 from kftrainer.devcluster.parts import Manifests
@@ -21,15 +21,29 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The YAML documents of a file, empty ones left out."""
+    """The objects in a YAML file, empty documents left out."""
     try:
         for document in yaml.load_all(path.read_bytes(), Loader=Loader):
-            if document:
-                yield document
+            if document is None:
+                continue
+            if not _is_object(document):
+                raise DevClusterError(
+                    f"{path} holds a document that is no Kubernetes object: "
+                    f"each needs apiVersion, kind and metadata.name."
+                )
+            yield document
     except OSError as error:
-        raise MissingPartError(f"{path} cannot be read: {error.strerror}.") from None
+        raise DevClusterError(f"{path} cannot be read: {error.strerror}.") from None
     except yaml.YAMLError as error:
-        raise MissingPartError(f"{path} is not valid YAML: {error}") from None
+        raise DevClusterError(f"{path} is not valid YAML: {error}") from None
+
+
+def _is_object(document: object) -> bool:
+    match document:
+        case {"apiVersion": str(), "kind": str(), "metadata": {"name": str()}}:
+            return True
+        case _:
+            return False
 
 
 async def provide(wanted: Manifests, *, cache: Path, progress: Progress) -> Path:

@@ -9,10 +9,10 @@ from typing import Any, Literal, Self
 
 from kftrainer.devcluster import places
 from kftrainer.devcluster.errors import DevClusterError
-from kftrainer.devcluster.locks import FileLock, is_held
+from kftrainer.devcluster.locks import FileLock, holder
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-Phase = Literal["starting", "ready", "stopped", "failed"]
+Phase = Literal["starting", "ready", "stopping", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,6 @@ class State:
     """What a control plane's keeper wrote down last."""
 
     phase: Phase
-    keeper: int = 0
     url: str = ""
     kubeconfig: str = ""
     reason: str = ""
@@ -55,9 +54,13 @@ class NamedPlane:
         self.lock = FileLock(places.named(cache) / f"{name}.lock")
         self._state = self.folder / "state.json"
 
+    def keeper(self) -> int | None:
+        """The process that keeps it; a state file alone says nothing, it may be stale."""
+        return holder(self.lock.path)
+
     def kept(self) -> bool:
-        """Whether its keeper lives; a state file alone says nothing, it may be stale."""
-        return is_held(self.lock.path)
+        """Whether its keeper lives."""
+        return self.keeper() is not None
 
     def read(self) -> State | None:
         """What was written down last, if anything readable was."""

@@ -76,6 +76,11 @@ class Manifests:
     checksum: str
     files: tuple[str, ...]
 
+    @property
+    def crd_file(self) -> str:
+        """The file among them that defines the project's kind."""
+        return next(file for file in self.files if "/crd" in file)
+
 
 JOBSET_MANIFESTS = Manifests(
     "jobset",

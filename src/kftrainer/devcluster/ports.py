@@ -22,8 +22,12 @@ def is_free(port: int) -> bool:
         try:
             probe.bind((LOOPBACK, port))
         except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            if error.errno == errno.EADDRINUSE:
                 return False
+            if error.errno == errno.EACCES:
+                raise PortTakenError(
+                    f"Port {port} is not for ordinary users: choose one from 1024 on."
+                ) from None
             raise
     return True
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -13,16 +14,25 @@ from kftrainer.devcluster.subprocesses import leashed
 SIGNALLED = 128  # a leash reports death by signal as a shell does
 GRACE = 5.0
 LINES_SHOWN = 12
+LINES_SEARCHED = 2000
+FATAL = re.compile(r"F\d{4} |panic: |fatal error: ")
 PORT_TAKEN = "address already in use"
 
 
 def tail(log: Path, lines: int, start: int = 0) -> str:
     """The last lines of a log, reading from the given byte on."""
-    if not log.exists():
+    if not log.exists() or lines == 0:
         return ""
     with log.open("rb") as file:
         file.seek(start)
         return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+
+
+def last_words(log: Path) -> str:
+    """The end of a log, and before it the fatal line, which a dump of goroutines may follow."""
+    end = tail(log, LINES_SHOWN)
+    fatal = [line for line in tail(log, LINES_SEARCHED).splitlines() if FATAL.match(line)]
+    return "\n".join([*(line for line in fatal[-1:] if line not in end), end])
 
 
 class ManagedProcess:
@@ -70,11 +80,11 @@ class ManagedProcess:
         """Raise, saying why as far as the log tells, if it has ended."""
         if self.alive():
             return
-        last = tail(self.log, LINES_SHOWN)
+        last = last_words(self.log)
         if PORT_TAKEN in last:
             raise PortTakenError(
-                f"{self.name} could not start because another program took its port meanwhile: "
-                f"run this again, and another port is chosen.\n{last}"
+                f"{self.name} could not start because another program listens on its port: "
+                f"run this again, with another port if you asked for this one.\n{last}"
             )
         raise ProcessDiedError(
             f"{self.name} ended by itself ({self.ending()}). Its log is {self.log}, which ends:\n"
@@ -88,9 +98,9 @@ class ManagedProcess:
             return "not started" if self._popen is None else "running"
         if code < 0:
             return f"its leash was killed by {signal.Signals(-code).name}"
-        if code > SIGNALLED:
+        if code - SIGNALLED in set(signal.Signals):
             return f"killed by {signal.Signals(code - SIGNALLED).name}"
-        return f"exit code {code}"
+        return f"exit code {code}"  # 255, for one, is what Kubernetes' programs die with
 
     async def ended(self) -> None:
         """Return when it has ended, for whatever reason; only one task may wait for it."""

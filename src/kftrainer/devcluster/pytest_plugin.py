@@ -17,7 +17,7 @@ import pytest_asyncio
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, gather_supplies, running
-from kftrainer.devcluster.errors import MissingPartError
+from kftrainer.devcluster.errors import DevClusterError, MissingPartError, in_words
 from kftrainer.devcluster.process import tail
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import BARE, FULL, Shape
@@ -66,12 +66,17 @@ async def _for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[Con
     shape = replace(shape, crd_files=tuple(config.getini("devcluster_crds")))
     try:
         await gather_supplies(shape, places.cache_home(), progress)
+    except OSError as error:
+        pytest.fail(in_words(error), pytrace=False)
     except MissingPartError as error:
         if os.environ.get(REQUIRE_REAL) == "1":
             pytest.fail(f"{NOT_TO_BE_HAD}{error}", pytrace=False)
         pytest.skip(f"{NOT_TO_BE_HAD}{error}")
-    async with running(shape, progress=progress) as plane:
-        yield plane
+    try:
+        async with running(shape, progress=progress) as plane:
+            yield plane
+    except DevClusterError as error:
+        pytest.fail(str(error), pytrace=False)  # it ends with the log of the part that failed
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from kftrainer.devcluster import kubeconfig
 from kftrainer.devcluster.client import ApiClient, UnreachableError
-from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.errors import ApiError, NotReadyError
 from kftrainer.devcluster.pki import Authority, KeyPair, client_tls
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
-from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.process import ManagedProcess, last_words
 from kftrainer.devcluster.waiting import until
 
 READY_WITHIN = 90.0
@@ -106,10 +106,23 @@ class Site:
                     return False
                 return True
 
-            what = f"{process.name} becoming ready (its log is {process.log})"
-            await until(ready, within=READY_WITHIN, what=what)
+            try:
+                await until(ready, within=READY_WITHIN, what=f"{process.name} becoming ready")
+            except NotReadyError as error:
+                raise NotReadyError(
+                    f"{error} Its log is {process.log}, which ends:\n{last_words(process.log)}"
+                ) from None
 
     async def stop(self) -> None:
-        """Take every part down, the last one first."""
-        for process in reversed(self.processes):
-            await process.stop()
+        """Take every part down, the last one first; cut short, kill those that are left."""
+        try:
+            for process in reversed(self.processes):
+                await process.stop()
+        finally:
+            for process in reversed(self.processes):
+                process.kill()
+
+    def check(self) -> None:
+        """Raise if a part has ended by itself."""
+        for process in self.processes:
+            process.check()

@@ -29,7 +29,7 @@ def test_down_without_anything_is_no_error(capsys: pytest.CaptureFixture[str]) -
 def test_a_stale_state_file_is_not_believed(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    NamedPlane("default", cache).write(State("ready", keeper=1, url="https://127.0.0.1:1"))
+    NamedPlane("default", cache).write(State("ready", url="https://127.0.0.1:1"))
     assert main(["dev", "status"]) == 1
     assert "its keeper was killed, and its parts with it" in capsys.readouterr().out
     assert main(["dev", "down"]) == 0
@@ -124,7 +124,7 @@ def test_a_cache_that_cannot_be_written_is_told_in_words(
 
 def test_state_round_trips(cache: Path) -> None:
     place = NamedPlane("other", cache)
-    state = State("ready", keeper=7, url="u", kubeconfig="k")
+    state = State("ready", url="u", kubeconfig="k")
     place.write(state)
     assert place.read() == state
     assert json.loads((place.folder / "state.json").read_text())["phase"] == "ready"

@@ -12,12 +12,17 @@ from kftrainer.devcluster.parts import APISERVER, ETCD, GIB, KUBECTL
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until
 
-VERSION = 'case "$1" in version) echo go version go1.26.0 linux/amd64; exit;; esac\n'
+ANSWERS = """case "$1" in
+  version) echo go version go1.26.0 linux/amd64; exit;;
+  env) echo /; echo /; exit;;
+esac
+"""
 OUTPUT = 'while [ "$1" != "-o" ]; do shift; done\n'
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     return tmp_path / "cache"
 
 
@@ -32,7 +37,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def teach(go: Path, build: str) -> None:
-    go.write_text(f"#!/bin/sh\n{VERSION}{OUTPUT}{build}\n")
+    go.write_text(f"#!/bin/sh\n{ANSWERS}{OUTPUT}{build}\n")
 
 
 def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
@@ -42,44 +47,49 @@ def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-async def test_assets_come_before_the_cache(tmp_path: Path, cache: Path) -> None:
+async def test_assets_come_before_the_cache(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     executable(cached_path(cache, ETCD))
     asset = executable(tmp_path / "assets" / "etcd")
-    environ = {"KUBEBUILDER_ASSETS": str(asset.parent)}
-    found = await provide([ETCD], cache=cache, progress=SILENT, environ=environ)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(asset.parent))
+    found = await provide([ETCD], cache=cache, progress=SILENT)
     assert found == {"etcd": asset}
 
 
-async def test_what_the_assets_lack_is_taken_from_the_cache(tmp_path: Path, cache: Path) -> None:
+async def test_what_the_assets_lack_is_taken_from_the_cache(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asset = executable(tmp_path / "assets" / "etcd")
     built = executable(cached_path(cache, APISERVER))
-    environ = {"KUBEBUILDER_ASSETS": str(asset.parent)}
-    found = await provide([ETCD, APISERVER], cache=cache, progress=SILENT, environ=environ)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(asset.parent))
+    found = await provide([ETCD, APISERVER], cache=cache, progress=SILENT)
     assert found == {"etcd": asset, "kube-apiserver": built}
 
 
-async def test_assets_that_are_no_folder_are_refused(cache: Path) -> None:
+async def test_assets_that_are_no_folder_are_refused(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", "/nonesuch")
     with pytest.raises(MissingPartError, match="KUBEBUILDER_ASSETS is set to /nonesuch, which is"):
-        await provide(
-            [ETCD], cache=cache, progress=SILENT, environ={"KUBEBUILDER_ASSETS": "/nonesuch"}
-        )
+        await provide([ETCD], cache=cache, progress=SILENT)
 
 
 @pytest.mark.parametrize(("minor", "taken"), [(32, False), (35, True)])
 async def test_a_kubectl_on_path_is_taken_if_it_is_new_enough(
-    tmp_path: Path, cache: Path, minor: int, taken: bool
+    tmp_path: Path, cache: Path, minor: int, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = executable(
         tmp_path / "bin" / "kubectl", f"#!/bin/sh\necho 'Client Version: v1.{minor}.4-vendor'\n"
     )
-    found = await binaries.find(KUBECTL, cache, {"PATH": f"{there.parent}:/usr/bin:/bin"})
-    assert found == (there if taken else None)
+    monkeypatch.setenv("PATH", f"{there.parent}:/usr/bin:/bin")
+    assert await binaries.find(KUBECTL, cache) == (there if taken else None)
 
 
 async def test_a_build_goes_into_the_cache_and_is_not_done_again(cache: Path, go: Path) -> None:
     teach(go, 'echo built > "$2"; echo pkg/one >&2')
     for _ in range(2):
-        found = await provide([ETCD], cache=cache, progress=SILENT, environ={})
+        found = await provide([ETCD], cache=cache, progress=SILENT)
         assert found["etcd"].read_text() == "built\n"
         teach(go, "exit 1")
 
@@ -87,10 +97,10 @@ async def test_a_build_goes_into_the_cache_and_is_not_done_again(cache: Path, go
 async def test_a_failed_build_says_why_and_the_next_one_recovers(cache: Path, go: Path) -> None:
     teach(go, 'echo half > "$2"; echo "write: no space left on device" >&2; exit 1')
     with pytest.raises(MissingPartError, match="because the disk is full: free some space"):
-        await provide([ETCD], cache=cache, progress=SILENT, environ={})
+        await provide([ETCD], cache=cache, progress=SILENT)
     assert not cached_path(cache, ETCD).exists()
     teach(go, 'echo whole > "$2"')
-    found = await provide([ETCD], cache=cache, progress=SILENT, environ={})
+    found = await provide([ETCD], cache=cache, progress=SILENT)
     assert found["etcd"].read_text() == "whole\n"
 
 
@@ -104,13 +114,15 @@ async def test_an_interrupted_build_leaves_nothing_that_the_next_one_would_trust
         return begun.exists()
 
     async with asyncio.TaskGroup() as group:
-        build = group.create_task(provide([ETCD], cache=cache, progress=SILENT, environ={}))
+        build = group.create_task(provide([ETCD], cache=cache, progress=SILENT))
         await until(building, within=10, what="the build starting")
         build.cancel()
     assert not cached_path(cache, ETCD).exists()
+    assert (scratch := list((cache / "build").glob("*.scratch")))
     teach(go, 'echo whole > "$2"')
-    found = await provide([ETCD], cache=cache, progress=SILENT, environ={})
+    found = await provide([ETCD], cache=cache, progress=SILENT)
     assert found["etcd"].read_text() == "whole\n"
+    assert not any(folder.exists() for folder in scratch)
 
 
 async def test_two_builds_at_once_build_once(cache: Path, go: Path, tmp_path: Path) -> None:
@@ -118,7 +130,7 @@ async def test_two_builds_at_once_build_once(cache: Path, go: Path, tmp_path: Pa
     teach(go, f'echo x >> {count}; echo built > "$2"')
     async with asyncio.TaskGroup() as group:
         for _ in range(2):
-            group.create_task(provide([ETCD], cache=cache, progress=SILENT, environ={}))
+            group.create_task(provide([ETCD], cache=cache, progress=SILENT))
     assert count.read_text() == "x\n"
 
 
@@ -130,6 +142,6 @@ async def test_too_small_a_disk_is_told_before_the_build(
     teach(go, "exit 1")
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=GIB // 2))
     with pytest.raises(
-        MissingPartError, match=r"Building etcd needs about \d+ GiB .* 0.5 GiB free"
+        MissingPartError, match=r"Building etcd needs about 1.0 GiB .* 0.5 GiB free"
     ):
-        await provide([ETCD], cache=cache, progress=SILENT, environ={})
+        await provide([ETCD], cache=cache, progress=SILENT)

@@ -32,21 +32,29 @@ def test_a_failed_build_is_explained(output: str, advice: str) -> None:
     assert advice in str(explain("Building etcd", output))
 
 
-async def test_a_go_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+async def test_a_go_that_is_too_old_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_go(tmp_path / "bin", "1.21.3")
-    assert await find_go(tmp_path, {"PATH": str(tmp_path / "bin")}) is None
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert await find_go(tmp_path) is None
 
 
-async def test_a_go_on_path_that_is_new_enough_is_taken(tmp_path: Path) -> None:
+async def test_a_go_on_path_that_is_new_enough_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = fake_go(tmp_path / "bin", "1.26.0")
-    found = await find_go(tmp_path, {"PATH": str(tmp_path / "bin")})
-    assert found == golang.Go(path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert await find_go(tmp_path) == golang.Go(path)
 
 
-async def test_the_toolchain_that_we_installed_is_found_again(tmp_path: Path) -> None:
+async def test_the_toolchain_that_we_installed_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = fake_go(tmp_path / golang.OWN_TOOLCHAIN / "go" / "bin", "1.26.6")
     fake_go(tmp_path / "bin", "1.21.3")
-    assert await find_go(tmp_path, {"PATH": str(tmp_path / "bin")}) == golang.Go(path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert await find_go(tmp_path) == golang.Go(path)
 
 
 async def test_without_go_and_without_network_one_sentence_says_what_to_do(
@@ -55,7 +63,9 @@ async def test_without_go_and_without_network_one_sentence_says_what_to_do(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(GoError) as raised:
         await install_go(tmp_path, SILENT)
     told = str(raised.value)
@@ -90,3 +100,13 @@ async def test_lines_are_heard_as_they_come_and_output_is_kept_apart(tmp_path: P
     result = await run_on_leash(["sh", "-c", script], cwd=tmp_path, env=env, on_line=heard.append)
     assert result == (3, "out\n", "one\ntwo")
     assert heard == ["one", "two"]
+
+
+def test_settings_that_would_change_the_binaries_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GOOS", "plan9")
+    monkeypatch.setenv("GOPROXY", "https://example.com")
+    environment = golang.Go(Path("go")).environment()
+    assert "GOOS" not in environment
+    assert environment["GOPROXY"] == "https://example.com"

@@ -1,8 +1,13 @@
+import asyncio
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from kftrainer.devcluster.locks import FileLock, exclusively, is_held
+import pytest
+
+from kftrainer.devcluster.locks import FileLock, exclusively, holder
 from kftrainer.devcluster.progress import SILENT
 
 HOLD = """
@@ -28,28 +33,49 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout
-        assert holder.stdout.readline() == b"held\n"
-        assert is_held(path)
-        holder.kill()
-    assert not is_held(path)
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"held\n"
+        assert holder(path) == process.pid
+        process.kill()
+    assert holder(path) is None
 
 
-def test_a_lock_that_was_deleted_meanwhile_is_not_held(tmp_path: Path) -> None:
-    sweeper, late = FileLock(tmp_path / "x.lock"), FileLock(tmp_path / "x.lock")
-    assert sweeper.try_acquire()
-    sweeper.remove()
-    assert late.try_acquire()  # a new file under the old name
-    assert is_held(tmp_path / "x.lock")
-    late.remove()
-    assert not is_held(tmp_path / "x.lock")
+def test_a_lock_whose_file_was_deleted_meanwhile_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.lock"
+    flock = fcntl.flock
+
+    def delete_first(fd: int, how: int) -> None:
+        path.unlink()
+        flock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", delete_first)
+    assert not FileLock(path).try_acquire()
 
 
-async def test_a_block_waits_for_the_holder_before_it(tmp_path: Path) -> None:
-    order = []
-    async with exclusively(tmp_path / "x.lock", SILENT):
-        order.append("first")
-    async with exclusively(tmp_path / "x.lock", SILENT):
-        order.append("second")
-    assert order == ["first", "second"]
+async def test_blocks_that_want_the_same_lock_never_overlap(tmp_path: Path) -> None:
+    inside: list[str] = []
+    crowded: list[list[str]] = []
+
+    async def enter(name: str) -> None:
+        async with exclusively(tmp_path / "x.lock", SILENT):
+            inside.append(name)
+            await asyncio.sleep(0)
+            crowded.append(list(inside))
+            inside.remove(name)
+
+    async with asyncio.TaskGroup() as group:
+        for name in ("a", "b", "c"):
+            group.create_task(enter(name))
+    assert sorted(crowded) == [["a"], ["b"], ["c"]]
+
+
+def test_the_holder_is_known(tmp_path: Path) -> None:
+    lock = FileLock(tmp_path / "x.lock")
+    assert holder(lock.path) is None
+    assert lock.try_acquire()
+    assert holder(lock.path) == os.getpid()
+    lock.release()
+    assert holder(lock.path) is None

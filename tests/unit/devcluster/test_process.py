@@ -9,7 +9,13 @@ from kftrainer.devcluster.errors import PortTakenError, ProcessDiedError
 from kftrainer.devcluster.process import ManagedProcess, tail
 from kftrainer.devcluster.waiting import until
 
-LISTEN = "import socket, sys; s = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1])))"
+LISTEN = """
+import os, socket, sys
+try:
+    socket.socket().bind(("127.0.0.1", int(sys.argv[1])))
+except OSError as error:
+    sys.exit("listen: " + os.strerror(error.errno).lower())
+"""
 
 
 def process(tmp_path: Path, *argv: str) -> ManagedProcess:
@@ -42,8 +48,7 @@ async def test_a_taken_port_is_told_as_such(tmp_path: Path) -> None:
         part = process(tmp_path, sys.executable, "-c", LISTEN, str(taken.getsockname()[1]))
         part.start()
         await part.ended()
-    (tmp_path / "logs" / "part.log").write_text("listen tcp: bind: address already in use\n")
-    with pytest.raises(PortTakenError, match="another program took its port"):
+    with pytest.raises(PortTakenError, match="another program listens on its port"):
         part.check()
     await part.stop()
 
@@ -93,9 +98,23 @@ async def test_it_leaks_no_file_descriptor(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+async def test_an_exit_code_that_is_no_signal_is_told_as_it_is(tmp_path: Path) -> None:
+    script = (
+        'echo "F0102 03:04:05 no luck"; for n in $(seq 50); do echo "goroutine $n"; done; exit 255'
+    )
+    part = process(tmp_path, "bash", "-c", script)
+    part.start()
+    await part.ended()
+    with pytest.raises(ProcessDiedError, match=r"\(exit code 255\)") as raised:
+        part.check()
+    assert "F0102 03:04:05 no luck" in str(raised.value)
+    await part.stop()
+
+
 def test_tail_reads_from_where_it_is_told(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n1\n2\n3\n")
     assert tail(log, 2, start=len("before\n")) == "2\n3"
     assert tail(log, 9, start=len("before\n")) == "1\n2\n3"
+    assert tail(log, 0) == ""
     assert tail(tmp_path / "nonesuch", 5) == ""

@@ -1,13 +1,11 @@
+import asyncio
 from collections.abc import Callable
 from io import StringIO
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pytest
 
 from kftrainer.devcluster.progress import CLEAR_LINE, Progress, Step, duration
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class Timer:
@@ -89,9 +87,30 @@ def test_on_a_terminal_one_line_is_kept_up_to_date() -> None:
     ]
 
 
-async def test_a_step_that_fails_leaves_no_timer_behind() -> None:
-    with pytest.raises(ValueError, match="no"), Progress(StringIO()).step("trying"):
-        raise ValueError("no")
+def test_a_step_that_is_over_says_no_more() -> None:
+    stream, loop = StringIO(), Loop()
+    slow = step(stream, loop)
+    loop.pass_time(2)
+    slow.finish("gave up")
+    told = stream.getvalue()
+    loop.pass_time(600)
+    assert stream.getvalue() == told
+
+
+async def test_a_step_that_fails_is_told_and_its_error_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kftrainer.devcluster.progress.QUIET_FOR", 0)
+    stream = StringIO()
+
+    async def fail() -> None:
+        with Progress(stream).step("trying"):
+            await asyncio.sleep(0.01)  # lets the step's timer run
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await fail()
+    assert stream.getvalue().splitlines()[-1].startswith("trying: gave up after ")
 
 
 @pytest.mark.parametrize(

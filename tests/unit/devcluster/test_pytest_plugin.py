@@ -28,10 +28,16 @@ def bare_machine(
     pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.Pytester:
     """No Go, no network, nothing built."""
-    for name in ("KUBEBUILDER_ASSETS", "KFTRAINER_REQUIRE_REAL", "PIP_FIND_LINKS"):
+    for name in (
+        "KUBEBUILDER_ASSETS",
+        "KFTRAINER_REQUIRE_REAL",
+        "PIP_FIND_LINKS",
+        "PIP_EXTRA_INDEX_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
     pytester.makepyfile(TESTS)
