@@ -17,6 +17,7 @@ LINES_SHOWN = 12
 LINES_SEARCHED = 2000
 FATAL = re.compile(r"F\d{4} |panic: |fatal error: ")
 PORT_TAKEN = "address already in use"
+DISK_FULL = "no space left on device"
 
 
 def tail(log: Path, lines: int, start: int = 0) -> str:
@@ -85,6 +86,11 @@ class ManagedProcess:
             raise PortTakenError(
                 f"{self.name} could not start because another program listens on its port: "
                 f"run this again, with another port if you asked for this one.\n{last}"
+            )
+        if DISK_FULL in tail(self.log, LINES_SEARCHED):
+            raise ProcessDiedError(
+                f"{self.name} ended because the disk of {self._home} is full: "
+                f"free some space and run this again."
             )
         raise ProcessDiedError(
             f"{self.name} ended by itself ({self.ending()}). Its log is {self.log}, which ends:\n"

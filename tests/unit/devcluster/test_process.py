@@ -98,6 +98,15 @@ async def test_it_leaks_no_file_descriptor(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    part = process(tmp_path, "sh", "-c", "echo 'wal: no space left on device'; echo panic; exit 2")
+    part.start()
+    await part.ended()
+    with pytest.raises(ProcessDiedError, match=r"^part ended because the disk of .* is full: free"):
+        part.check()
+    await part.stop()
+
+
 async def test_an_exit_code_that_is_no_signal_is_told_as_it_is(tmp_path: Path) -> None:
     script = (
         'echo "F0102 03:04:05 no luck"; for n in $(seq 50); do echo "goroutine $n"; done; exit 255'
