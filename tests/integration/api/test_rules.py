@@ -140,19 +140,9 @@ TRAIN_JOBS: dict[str, tuple[Object, str, str]] = {
         "spec",
         "podSpecOverrides is the old name of podTemplateOverrides: only one can be set",
     ),
-    "an override for nobody": (
-        train_job(podTemplateOverrides=[{"spec": {}}]),
-        "spec.podTemplateOverrides[0].targetJobs",
-        "Required value",
-    ),
     "an override for a job without a name": (
         train_job(podTemplateOverrides=[{"targetJobs": [{"name": ""}]}]),
         "spec.podTemplateOverrides[0].targetJobs[0].name",
-        "should be at least 1 chars long",
-    ),
-    "an override of a container without a name": (
-        train_job(podTemplateOverrides=override(spec={"containers": [{"name": ""}]})),
-        "spec.podTemplateOverrides[0].spec.containers[0].name",
         "should be at least 1 chars long",
     ),
     "an override of the pods' names": (
@@ -171,6 +161,29 @@ TRAIN_JOBS: dict[str, tuple[Object, str, str]] = {
         "should be at least 1 chars long",
     ),
 }
+for _field in ("containers", "initContainers"):
+    for _nameless, _told in (({"name": ""}, "should be at least 1 chars"), ({}, "Required value")):
+        TRAIN_JOBS[f"an override of {_field} with {_nameless}"] = (
+            train_job(podTemplateOverrides=override(spec={_field: [_nameless]})),
+            f"spec.podTemplateOverrides[0].spec.{_field}[0].name",
+            _told,
+        )
+        TRAIN_JOBS[f"an override of 2.0 of {_field} with {_nameless}"] = (
+            train_job(podSpecOverrides=override(**{_field: [_nameless]})),
+            f"spec.podSpecOverrides[0].{_field}[0].name",
+            _told,
+        )
+for _dialect in ("podTemplateOverrides", "podSpecOverrides"):
+    TRAIN_JOBS[f"{_dialect} for nobody"] = (
+        train_job(**{_dialect: [{}]}),
+        f"spec.{_dialect}[0].targetJobs",
+        "Required value",
+    )
+    TRAIN_JOBS[f"{_dialect} for a job that is not named"] = (
+        train_job(**{_dialect: [{"targetJobs": [{}]}]}),
+        f"spec.{_dialect}[0].targetJobs[0].name",
+        "Required value",
+    )
 
 
 @pytest.mark.parametrize(("document", "path", "told"), TRAIN_JOBS.values(), ids=TRAIN_JOBS)
@@ -397,11 +410,6 @@ STATUSES: dict[str, tuple[Object, str, str]] = {
         "status.conditions[1]",
         "Duplicate value",
     ),
-    "a condition without a time": (
-        {"conditions": [without(CONDITION, "lastTransitionTime")]},
-        "status.conditions[0].lastTransitionTime",
-        "Required value",
-    ),
     "a condition with a free reason": (
         {"conditions": [{**CONDITION, "reason": "it is done"}]},
         "status.conditions[0].reason",
@@ -417,22 +425,43 @@ STATUSES: dict[str, tuple[Object, str, str]] = {
         "status.conditions[0].status",
         'supported values: "True", "False", "Unknown"',
     ),
-    "a count below nothing": (
-        {"jobsStatus": [{**COUNTS, "active": -1}]},
-        "status.jobsStatus[0].active",
-        "should be greater than or equal to 0",
-    ),
-    "a row without a count": (
-        {"jobsStatus": [without(COUNTS, "suspended")]},
-        "status.jobsStatus[0].suspended",
-        "Required value",
-    ),
     "a row without a name": (
         {"jobsStatus": [{**COUNTS, "name": ""}]},
         "status.jobsStatus[0].name",
         "should be at least 1 chars long",
     ),
 }
+for _name in CONDITION:
+    STATUSES[f"a condition without {_name}"] = (
+        {"conditions": [without(CONDITION, _name)]},
+        f"status.conditions[0].{_name}",
+        "Required value",
+    )
+for _name, _value, _told in (
+    ("message", "x" * 32769, "Too long: may not be more than 32768 bytes"),
+    ("reason", "x" * 1025, "Too long: may not be more than 1024 bytes"),
+    ("reason", "", "should be at least 1 chars long"),
+    ("type", "x" * 317, "Too long: may not be more than 316 bytes"),
+    ("observedGeneration", -1, "should be greater than or equal to 0"),
+    ("lastTransitionTime", "yesterday", "must be of type date-time"),
+):
+    STATUSES[f"a condition whose {_name} is {str(_value)[:9]!r}"] = (
+        {"conditions": [{**CONDITION, _name: _value}]},
+        f"status.conditions[0].{_name}",
+        _told,
+    )
+for _name in COUNTS:
+    STATUSES[f"a row without {_name}"] = (
+        {"jobsStatus": [without(COUNTS, _name)]},
+        f"status.jobsStatus[0].{_name}",
+        "Required value",
+    )
+for _name in without(COUNTS, "name"):
+    STATUSES[f"{_name} below nothing"] = (
+        {"jobsStatus": [{**COUNTS, _name: -1}]},
+        f"status.jobsStatus[0].{_name}",
+        "should be greater than or equal to 0",
+    )
 
 
 @pytest.mark.parametrize(("status", "path", "told"), STATUSES.values(), ids=STATUSES)
