@@ -1,7 +1,7 @@
 """What can go wrong on the wire.
 
 KubeError
-├── TransportError                  no answer came back; the request may have been carried out or not
+├── TransportError                  no answer came back: the request was carried out or not
 │   └── RequestTimeoutError         … within its time
 └── ApiError                        the API server answered with an error
     ├── BadRequestError             400

@@ -1,0 +1,32 @@
+"""What an informer tells its handlers: how one object was, and how it is."""
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from kftrainer.kube.resource import Manifest, ObjectKey
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Seen(Protocol[T_co]):
+    """An object as it was seen at one moment; its own type is made only when asked for."""
+
+    @property
+    def metadata(self) -> Manifest:
+        """The object's metadata, without managedFields."""
+        ...
+
+    @property
+    def object(self) -> T_co:
+        """The object as `Resource.decode` makes it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[T_co]):
+    """One object has come (old is None), gone (new is None) or changed."""
+
+    key: ObjectKey
+    old: Seen[T_co] | None
+    new: Seen[T_co] | None
+    initial: bool = False  # it was there when we came, or nothing about it has changed since
