@@ -7,17 +7,18 @@ when the first test asks for it; every test gets a namespace of its own.
 
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, gather_supplies, running
 from kftrainer.devcluster.errors import DevClusterError, MissingPartError, in_words
+from kftrainer.devcluster.parts import KUBECTL
 from kftrainer.devcluster.process import tail
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import BARE, FULL, Shape
@@ -61,17 +62,24 @@ class _Terminal:
         return self._reporter is not None and bool(self._reporter.isatty)
 
 
-async def _for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
-    progress = Progress(_Terminal(config))
-    shape = replace(shape, crd_files=tuple(config.getini("devcluster_crds")))
+@contextmanager
+def _or_skip() -> Iterator[None]:
+    """Skip, or fail where that is asked for, if what the block looks for cannot be had."""
     try:
-        await gather_supplies(shape, places.cache_home(), progress)
+        yield
     except OSError as error:
         pytest.fail(in_words(error), pytrace=False)
     except MissingPartError as error:
         if os.environ.get(REQUIRE_REAL) == "1":
             pytest.fail(f"{NOT_TO_BE_HAD}{error}", pytrace=False)
         pytest.skip(f"{NOT_TO_BE_HAD}{error}")
+
+
+async def _for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
+    progress = Progress(_Terminal(config))
+    shape = replace(shape, crd_files=tuple(config.getini("devcluster_crds")))
+    with _or_skip():
+        await gather_supplies(shape, places.cache_home(), progress)
     try:
         async with running(shape, progress=progress) as plane:
             yield plane
@@ -91,6 +99,15 @@ async def full_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[Contr
     """The whole cluster, shared by the session; tests ask for `control_plane`."""
     async for plane in _for_session(pytestconfig, FULL):
         yield plane
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def kubectl_program(pytestconfig: pytest.Config) -> Path:
+    """The path of kubectl, built first if there is none that is new enough."""
+    progress = Progress(_Terminal(pytestconfig))
+    with _or_skip():
+        found = await binaries.provide([KUBECTL], cache=places.cache_home(), progress=progress)
+    return found["kubectl"]
 
 
 @pytest.fixture

@@ -11,11 +11,8 @@ import pytest
 import yaml
 
 from kftrainer.cli import crds
-from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, running
-from kftrainer.devcluster.parts import KUBECTL
-from kftrainer.devcluster.progress import Progress
 from tests.support.objects import train_job
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -23,19 +20,17 @@ NAMES = [
     f"{plural}.trainer.kubeflow.org"
     for plural in ("clustertrainingruntimes", "trainingruntimes", "trainjobs")
 ]
-CACHE = places.cache_home()
 Kubectl = Callable[..., str]
 
 
 @pytest.fixture
-async def kubectl(control_plane: ControlPlane, tmp_path: Path) -> Kubectl:
+def kubectl(kubectl_program: Path, control_plane: ControlPlane, tmp_path: Path) -> Kubectl:
     """Runs kubectl as the administrator and returns what it prints."""
-    program = (await binaries.provide([KUBECTL], cache=CACHE, progress=Progress()))["kubectl"]
     environ = {**os.environ, "KUBECONFIG": str(control_plane.kubeconfig), "HOME": str(tmp_path)}
 
     def run(*arguments: str, stdin: str = "") -> str:
         done = subprocess.run(
-            [program, *arguments],
+            [kubectl_program, *arguments],
             env=environ,
             input=stdin,
             capture_output=True,
@@ -67,12 +62,13 @@ async def test_it_leaves_room_for_client_side_apply(name: str) -> None:
     assert size < 128 * 1024, "half of what an annotation may hold"
 
 
-async def test_both_ways_of_kubectl_apply_install_them(tmp_path: Path) -> None:
+async def test_both_ways_of_kubectl_apply_install_them(
+    kubectl_program: Path, tmp_path: Path
+) -> None:
     async with running() as plane:
-        program = (await binaries.provide([KUBECTL], cache=CACHE, progress=Progress()))["kubectl"]
         for way in ("--server-side=false", "--server-side", "--server-side=false"):
             done = subprocess.run(
-                [program, f"--kubeconfig={plane.kubeconfig}", "apply", way, "-f", "-"],
+                [kubectl_program, f"--kubeconfig={plane.kubeconfig}", "apply", way, "-f", "-"],
                 input="---\n".join(crds.documents()),
                 env={**os.environ, "HOME": str(tmp_path)},
                 capture_output=True,
