@@ -17,10 +17,17 @@ from kftrainer.devcluster.parts import JOBSET_MANIFESTS
 from kftrainer.devcluster.progress import Progress
 
 ROOT = Path(__file__).parent.parent.parent
-CRD_FOLDER = ROOT / "charts" / "kftrainer" / "crds"
+CRD_FOLDER = ROOT / "src" / "kftrainer" / "api" / "crds"  # the chart has a link to it
 MERGE_KEYS = ROOT / "src" / "kftrainer" / "kube" / "pod_template_merge_keys.json"
 DEFINITIONS = "kubernetes-json-schema/v1.36.0-local/_definitions.json"
 HEADER = "# Generated from the types in src/kftrainer/api by `make generate`; edit those.\n"
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes what is shared in memory twice: anchors would renumber with every new field."""
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
 
 
 async def jobset_spec() -> Library:
@@ -38,7 +45,7 @@ def generated(library: Library) -> dict[Path, str]:
     out = {}
     for crd in crds.all_crds(library):
         path = CRD_FOLDER / f"{crd['metadata']['name']}.yaml"
-        out[path] = HEADER + yaml.safe_dump(crd, width=100, sort_keys=True)
+        out[path] = HEADER + yaml.dump(crd, Dumper=_PlainDumper, width=100, sort_keys=True)
     definitions = json.loads((files("kubernetes_validate") / DEFINITIONS).read_bytes())["$defs"]
     out[MERGE_KEYS] = json.dumps(merge_keys.table(definitions), indent=1, sort_keys=True) + "\n"
     return out
@@ -53,12 +60,18 @@ def main(arguments: list[str]) -> int:
         return 1
     wanted = generated(library)
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    leftover = [path for path in CRD_FOLDER.glob("*") if path not in wanted]
+    if "--check" in arguments:
+        for path in stale + leftover:
+            print(f"stale: {path.relative_to(ROOT)}")
+        return 1 if stale or leftover else 0
+    for path in leftover:
+        path.unlink()
     for path in stale:
-        if "--check" not in arguments:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[path])
-        print(f"{'stale' if '--check' in arguments else 'wrote'}: {path.relative_to(ROOT)}")
-    return 1 if stale and "--check" in arguments else 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(wanted[path])
+        print(f"wrote: {path.relative_to(ROOT)}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, MaxLen, MinLen
-from pydantic import BaseModel
+from annotated_types import Ge, Le, MaxLen, MinLen
+from pydantic import BaseModel, BeforeValidator, SkipValidation
 from pydantic.fields import FieldInfo
 
 from kftrainer.api.markers import Atomic, Cel, Embedded, IntOrString, ListMap, SchemaOf
@@ -19,6 +19,8 @@ INT_OR_STRING: Schema = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     "x-kubernetes-int-or-string": True,
 }
+# Markers that say nothing about the schema, or are read elsewhere.
+WITHOUT_SCHEMA = (BeforeValidator, Cel, Embedded, IntOrString, SchemaOf)
 # The API server knows these of every object.
 ROOT_FIELDS: Mapping[str, Schema] = {
     "apiVersion": {
@@ -26,7 +28,8 @@ ROOT_FIELDS: Mapping[str, Schema] = {
         "description": "Version of the API that this object is written in.",
     },
     "kind": {"type": "string", "description": "Kind of this object."},
-    "metadata": {"type": "object"},
+    # Of metadata a schema may restrict the name alone; it must be there for a rule to point to it.
+    "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
 }
 
 
@@ -157,27 +160,50 @@ def _plain(annotation: Any, markers: Sequence[Any], library: Library) -> Schema:
 
 
 def _mark(schema: Schema, marker: Any) -> None:
-    size = "Items" if schema.get("type") == "array" else "Length"
+    if isinstance(marker, FieldInfo):
+        for each in marker.metadata:
+            _mark(schema, each)
+        schema |= marker.json_schema_extra if isinstance(marker.json_schema_extra, dict) else {}
+    else:
+        schema |= _said_by(marker, listed=schema.get("type") == "array")
+
+
+def _said_by(marker: Any, *, listed: bool) -> Schema:
+    size, kind = ("Items", "list") if listed else ("Length", "map")
+    said: Schema = {}
     match marker:
         case ListMap(keys=keys):
-            schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+            said = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
         case Atomic():
-            schema["x-kubernetes-list-type"] = "atomic"
+            said = {f"x-kubernetes-{kind}-type": "atomic"}
         case Ge(ge=least):
-            schema["minimum"] = least
+            said = {"minimum": least}
+        case Le(le=most):
+            said = {"maximum": most}
         case MinLen(min_length=least):
-            schema[f"min{size}"] = least
+            said = {f"min{size}": least}
         case MaxLen(max_length=most):
-            schema[f"max{size}"] = most
-        case FieldInfo(json_schema_extra=dict() as extra):
-            schema |= extra
+            said = {f"max{size}": most}
         case _:
-            if pattern := getattr(marker, "pattern", None):
-                schema["pattern"] = pattern
+            said = _said_otherwise(marker)
+    return said
+
+
+def _said_otherwise(marker: Any) -> Schema:
+    if pattern := getattr(marker, "pattern", None):
+        return {"pattern": pattern}
+    if marker is SkipValidation or isinstance(marker, WITHOUT_SCHEMA):
+        return {}
+    # Better no CRD than one that is laxer than the types.
+    raise TypeError(f"no schema is known for {marker!r}")
 
 
 def _validations(rules: Sequence[Cel]) -> list[Schema]:
-    return [{"rule": rule.rule, "message": rule.message} for rule in rules]
+    return [
+        {"rule": rule.rule, "message": rule.message}
+        | ({"fieldPath": rule.field_path} if rule.field_path else {})
+        for rule in rules
+    ]
 
 
 def _sentence(doc: str | None) -> str:

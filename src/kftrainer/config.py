@@ -21,6 +21,10 @@ class _StrictLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is not a word", key_node.start_mark
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} is said twice", key_node.start_mark
@@ -35,6 +39,8 @@ def read(path: Path) -> Configuration:
         text = path.read_text()
     except OSError as error:
         raise ConfigurationError(f"failed to read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"failed to read {path}: it is not UTF-8 text") from None
     return parse(text, source=str(path))
 
 

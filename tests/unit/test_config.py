@@ -1,18 +1,20 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kftrainer import config
-from kftrainer.api.configuration import DEFAULT
+from kftrainer.api.configuration import DEFAULT, Configuration
 from kftrainer.config import ConfigurationError
 
 HEAD = "apiVersion: config.trainer.kubeflow.org/v1alpha1\nkind: Configuration\n"
-# As the chart of Kubeflow Trainer 2.1 writes it.
+# What the chart of Kubeflow Trainer 2.1 says, and all else that its file can say.
 SHIPPED = (
     HEAD
     + """
 webhook:
   port: 9443
+  host: ""
 metrics:
   bindAddress: ":8443"
   secureServing: true
@@ -26,6 +28,7 @@ leaderElection:
   renewDeadline: 10s
   retryPeriod: 2s
   resourceName: trainer.kubeflow.org
+  resourceNamespace: ""
 controller:
   groupKindConcurrency:
     TrainJob.trainer.kubeflow.org: 5
@@ -45,7 +48,8 @@ clientConnection:
 def test_the_file_of_release_2_1_is_read() -> None:
     read = config.parse(SHIPPED, "file")
     assert read.leader_election.leader_elect is True
-    assert (read.leader_election.lease_duration, read.leader_election.retry_period) == (15.0, 2.0)
+    election = read.leader_election
+    assert (election.lease_duration.seconds, election.retry_period.seconds) == (15.0, 2.0)
     assert read.controller.concurrency("TrainJob") == 5
     assert read.client_connection.qps == 50.0
 
@@ -60,7 +64,8 @@ def test_what_is_not_said_has_its_default() -> None:
 
 def test_a_block_without_durations_has_those_that_work() -> None:
     election = config.parse(HEAD + "leaderElection: {leaderElect: true}\n", "file").leader_election
-    assert (election.lease_duration, election.renew_deadline, election.retry_period) == (15, 10, 2)
+    durations = (election.lease_duration, election.renew_deadline, election.retry_period)
+    assert durations == ("15s", "10s", "2s")
 
 
 @pytest.mark.parametrize(
@@ -76,20 +81,26 @@ def test_a_block_without_durations_has_those_that_work() -> None:
         ("health: {readinessEndpointName: a/b}", "health.readinessEndpointName: must match"),
         ("leaderElection: {leaseDuration: 15}", "leaderElection.leaseDuration: must be a duration"),
         (
-            "leaderElection: {leaseDuration: 10s}",
+            "leaderElection: {leaderElect: true, leaseDuration: 10s}",
+            "leaderElection: leaseDuration must be longer than renewDeadline",
+        ),
+        (
+            "leaderElection: {leaderElect: true, retryPeriod: 0s}",
             "leaderElection: leaseDuration must be longer than renewDeadline",
         ),
         ("leaderElection: {resourceLock: configmaps}", "leaderElection.resourceLock: must be one"),
         (
             "controller: {groupKindConcurrency: {TrainJob.trainer.kubeflow.org: 0}}",
-            "controller.groupKindConcurrency: TrainJob.trainer.kubeflow.org must be greater than 0",
+            "controller.groupKindConcurrency[TrainJob.trainer.kubeflow.org]: must be at least 1",
         ),
         (
             "controller: {groupKindConcurrency: {TrainJob: 3}}",
-            "controller.groupKindConcurrency: has no controller TrainJob; known: TrainJob.trainer",
+            "controller.groupKindConcurrency.TrainJob: is not the kind of a controller: TrainJob.",
         ),
         ("clientConnection: {qps: -1.0}", "clientConnection.qps: must be at least 0"),
         ("clientConnection: {burst: -1}", "clientConnection.burst: must be at least 0"),
+        ("clientConnection: {qps: 5, burst: 0}", "clientConnection: burst must be at least 1"),
+        ("clientConnection: {qps: .inf}", "clientConnection.qps: "),
     ],
 )
 def test_a_wrong_setting_is_told_by_its_path(text: str, told: str) -> None:
@@ -103,6 +114,27 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         config.parse(HEAD + "webhook: {port: 0}\nclientConnection: {burst: -1}\n", "f")
 
 
+def test_durations_of_an_election_that_is_off_do_not_matter() -> None:
+    election = config.parse(HEAD + "leaderElection: {leaseDuration: 0s}\n", "f").leader_election
+    assert election.leader_elect is False
+
+
+@pytest.mark.parametrize("text", ["webhook:\n", "webhook: {host: }\n", "leaderElection: ~\n"])
+def test_a_key_without_a_value_says_nothing(text: str) -> None:
+    assert config.parse(HEAD + text, "f").webhook == DEFAULT.webhook
+
+
+def test_an_empty_address_means_the_default() -> None:
+    read = config.parse(HEAD + "metrics: {bindAddress: ''}\n", "f")
+    assert read.metrics.address == ":8443"
+    assert DEFAULT.health.address == ":8081"
+
+
+def test_what_is_read_is_given_back() -> None:
+    document = yaml.safe_load(SHIPPED)
+    assert Configuration.parse(document).dump() == document
+
+
 def test_whole_numbers_will_do_for_qps() -> None:
     assert config.parse(HEAD + "clientConnection: {qps: 50}\n", "f").client_connection.qps == 50
 
@@ -113,6 +145,8 @@ def test_whole_numbers_will_do_for_qps() -> None:
         ("webhook: {port: 1}\nwebhook: {port: 2}\n", "key 'webhook' is said twice"),
         ("webhook: {port: 1, port: 2}\n", "key 'port' is said twice"),
         ("a: [", "failed to decode config file: f"),
+        ("? [a]\n: b\n", "is not a word"),
+        ("1: b\n", "key 1 is not a word"),
     ],
 )
 def test_what_is_no_proper_yaml_is_refused(text: str, told: str) -> None:
@@ -124,6 +158,12 @@ def test_what_is_no_proper_yaml_is_refused(text: str, told: str) -> None:
 def test_an_empty_file_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="it must be an object"):
         config.parse("", "f")
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="it is not UTF-8 text"):
+        config.read(tmp_path / "file")
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from kftrainer.api import names
@@ -22,13 +22,22 @@ RETRY_JITTER = 1.2
 LAST_PORT = 65_535
 
 
-def _seconds(value: object) -> object:
-    """A duration as Go writes it, such as 1m30s."""
+class Duration(str):
+    """A time as Go writes it, such as 1m30s; it stays as it was written."""
+
+    __slots__ = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long that is."""
+        parts = DURATION_PART.findall(self)
+        return sum(float(amount) * DURATION_UNITS[unit] for amount, unit in parts)
+
+
+def _duration(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(f"({DURATION_PART.pattern})+", value):
         raise PydanticCustomError("duration", "must be a duration such as 15s or 1m30s")
-    return sum(
-        float(amount) * DURATION_UNITS[unit] for amount, unit in DURATION_PART.findall(value)
-    )
+    return Duration(value)
 
 
 def _port(value: object) -> object:
@@ -46,7 +55,7 @@ def _address(value: object) -> object:
     return value
 
 
-Seconds = Annotated[float, BeforeValidator(_seconds)]
+Span = Annotated[Duration, PlainValidator(_duration)]
 Port = Annotated[int, BeforeValidator(_port)]
 Address = Annotated[str, BeforeValidator(_address), Field(max_length=255)]
 EndpointName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9._-]+$")]
@@ -56,6 +65,14 @@ class Settings(KubeModel):
     """Settings that somebody wrote by hand: a field that is not known is a mistake."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_unset(cls, document: object) -> object:
+        """A key without a value, as `webhook:` alone, says nothing."""
+        if not isinstance(document, Mapping):
+            return document
+        return {key: value for key, value in document.items() if value is not None}
 
 
 class Webhook(Settings):
@@ -74,12 +91,12 @@ class LeaderElection(Settings):
         bool, Field(description="Whether replicas elect a leader before they reconcile.")
     ] = False
     lease_duration: Annotated[
-        Seconds, Field(description="How long the others wait for a leader that is silent.")
-    ] = 15.0
+        Span, Field(description="How long the others wait for a leader that is silent.")
+    ] = Duration("15s")
     renew_deadline: Annotated[
-        Seconds, Field(description="How long a leader tries to renew before it gives up.")
-    ] = 10.0
-    retry_period: Annotated[Seconds, Field(description="Time between two tries.")] = 2.0
+        Span, Field(description="How long a leader tries to renew before it gives up.")
+    ] = Duration("10s")
+    retry_period: Annotated[Span, Field(description="Time between two tries.")] = Duration("2s")
     resource_lock: Annotated[
         Literal["leases", ""], Field(description="Kind of the lock; only leases are known.")
     ] = "leases"
@@ -93,11 +110,14 @@ class LeaderElection(Settings):
 
     @model_validator(mode="after")
     def _durations_fit(self) -> Self:
-        if not self.lease_duration > self.renew_deadline > self.retry_period * RETRY_JITTER:
+        lease, renew, retry = (
+            each.seconds for each in (self.lease_duration, self.renew_deadline, self.retry_period)
+        )
+        if self.leader_elect and not lease > renew > retry * RETRY_JITTER > 0:
             raise PydanticCustomError(
                 "durations",
-                "leaseDuration must be longer than renewDeadline, and renewDeadline longer than "
-                "1.2 times retryPeriod",
+                "leaseDuration must be longer than renewDeadline, renewDeadline longer than "
+                "1.2 times retryPeriod, and retryPeriod longer than nothing",
             )
         return self
 
@@ -111,6 +131,12 @@ class Metrics(Settings):
     secure_serving: Annotated[bool, Field(description="Whether metrics are served by HTTPS.")] = (
         True
     )
+
+    @property
+    def address(self) -> str:
+        """Where to listen; an empty address means the default."""
+        default: str = type(self).model_fields["bind_address"].default
+        return self.bind_address or default
 
 
 class Health(Settings):
@@ -126,24 +152,28 @@ class Health(Settings):
         EndpointName, Field(description="Path of the liveness probe.")
     ] = "healthz"
 
+    @property
+    def address(self) -> str:
+        """Where to listen; an empty address means the default."""
+        default: str = type(self).model_fields["health_probe_bind_address"].default
+        return self.health_probe_bind_address or default
 
-def _concurrency(value: object) -> object:
-    if isinstance(value, Mapping):
-        for key, count in value.items():
-            if key not in CONTROLLERS:
-                known = ", ".join(CONTROLLERS)
-                raise PydanticCustomError("controller", f"has no controller {key}; known: {known}")
-            if isinstance(count, int) and count < 1:
-                raise PydanticCustomError("controller", f"{key} must be greater than 0")
+
+def _known_controller(value: object) -> object:
+    if value not in CONTROLLERS:
+        known = ", ".join(CONTROLLERS)
+        raise PydanticCustomError("controller", f"is not the kind of a controller: {known} are")
     return value
+
+
+ControllerKind = Annotated[str, BeforeValidator(_known_controller)]
 
 
 class Controller(Settings):
     """How much is done at once."""
 
     group_kind_concurrency: Annotated[
-        Mapping[str, int],
-        BeforeValidator(_concurrency),
+        Mapping[ControllerKind, Annotated[int, Field(ge=1)]],
         Field(description="How many objects of a kind are reconciled at once, by Kind.group."),
     ] = {}
 
@@ -178,13 +208,20 @@ class ClientConnection(Settings):
         float,
         Field(
             ge=0,
+            allow_inf_nan=False,
             description="Requests per second in the long run; 0 leaves it to the server's "
             "priority and fairness.",
         ),
     ] = 0.0
     burst: Annotated[
-        int, Field(ge=0, description="Requests at once on top of that, where qps is set.")
+        int, Field(ge=0, description="How many requests may come at once, where qps is set.")
     ] = 100
+
+    @model_validator(mode="after")
+    def _burst_lets_something_through(self) -> Self:
+        if self.qps and not self.burst:
+            raise PydanticCustomError("burst", "burst must be at least 1 where qps is set")
+        return self
 
 
 class Configuration(Settings):

@@ -16,6 +16,7 @@ class Cel:
 
     rule: str
     message: str
+    field_path: str | None = None  # where the trouble is, if not where the rule stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ def list_map(*keys: str) -> ListMap:
 
 # How many processes a node runs, where a word may stand for "as many as it has devices".
 PROCESS_WORDS = ("auto", "cpu", "gpu")
+PROCESSES_RULE = f"type(self) == int ? self >= 1 : self in {list(PROCESS_WORDS)}"
 PROCESSES_MESSAGE = "NumProcPerNode must be equal to auto, cpu, gpu, or int value"
 
 
@@ -73,6 +75,6 @@ ProcessesPerNode = Annotated[
     int | str,
     BeforeValidator(_processes),
     IntOrString(),
-    Cel("type(self) == int ? self >= 1 : self in ['auto', 'cpu', 'gpu']", PROCESSES_MESSAGE),
+    Cel(PROCESSES_RULE, PROCESSES_MESSAGE),
 ]
-Int32 = Annotated[int, Field(json_schema_extra={"format": "int32"})]
+Int32 = Annotated[int, Field(le=2**31 - 1, json_schema_extra={"format": "int32"})]

@@ -92,7 +92,7 @@ class PodTemplateOverride(KubeModel):
     target_jobs: Annotated[
         list[TargetJob],
         Atomic(),
-        Field(description="The jobs of the runtime's template that this is for."),
+        Field(min_length=1, description="The jobs of the runtime's template that this is for."),
     ]
     metadata: Annotated[
         TemplateMetadata | None, Field(description="Labels and annotations for the pods.")
@@ -110,7 +110,7 @@ class LegacyPodSpecOverride(PodSpecOverride):
     target_jobs: Annotated[
         list[TargetJob],
         Atomic(),
-        Field(description="The jobs of the runtime's template that this is for."),
+        Field(min_length=1, description="The jobs of the runtime's template that this is for."),
     ]
 
     def modern(self) -> PodTemplateOverride:

@@ -15,6 +15,7 @@ class TemplateMetadata(KubeModel):
     # Kubeflow Trainer takes the three others and does nothing with them.
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
+            # Letting empty values pass as well would cost more than the API server allows a rule.
             "!has(self.name) && !has(self.namespace) && !has(self.finalizers)",
             "only labels and annotations have an effect here",
         ),

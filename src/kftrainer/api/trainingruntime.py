@@ -33,7 +33,7 @@ class MPIPolicy(KubeModel):
         Field(description="The MPI implementation; empty means OpenMPI."),
     ] = "OpenMPI"
     ssh_auth_mount_path: Annotated[
-        str, Field(max_length=4096, description="Where the SSH keys are mounted.")
+        str, Field(min_length=1, max_length=4096, description="Where the SSH keys are mounted.")
     ] = "/root/.ssh"
     run_launcher_as_node: Annotated[
         bool, Field(description="Whether the launcher trains as well and counts as a node.")
@@ -74,7 +74,7 @@ class NetworkTopology(KubeModel):
         Field(description="Whether it must hold (hard) or had better hold (soft)."),
     ] = "hard"
     highest_tier_allowed: Annotated[
-        int, Field(description="The highest tier of switches that a job may span.")
+        int, Field(ge=0, description="The highest tier of switches that a job may span.")
     ] = 1
 
 

@@ -104,7 +104,8 @@ class TrainJobSpec(KubeModel):
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
-            "!(has(self.podTemplateOverrides) && has(self.podSpecOverrides))",
+            "!has(self.podTemplateOverrides) || size(self.podTemplateOverrides) == 0"
+            " || !has(self.podSpecOverrides) || size(self.podSpecOverrides) == 0",
             "podSpecOverrides is the old name of podTemplateOverrides: only one can be set",
         ),
     )
@@ -194,8 +195,13 @@ class TrainJob(KubeModel):
         Cel(
             "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             "metadata.name must match RFC 1035 DNS label format",
+            field_path=".metadata.name",
         ),
-        Cel("size(self.metadata.name) <= 63", "metadata.name must be no more than 63 characters"),
+        Cel(
+            "size(self.metadata.name) <= 63",
+            "metadata.name must be no more than 63 characters",
+            field_path=".metadata.name",
+        ),
     )
 
     api_version: Literal["trainer.kubeflow.org/v1alpha1"]

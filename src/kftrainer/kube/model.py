@@ -1,5 +1,6 @@
 """The base of all typed objects: strict, frozen, and true to the document that it was read from."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -9,6 +10,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 Document = Mapping[str, Any]
+FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,23 @@ class KubeModel(BaseModel):
             raise InvalidDocumentError(problems_of(error)) from None
 
     def dump(self) -> dict[str, Any]:
-        """The document that this was read from."""
-        return self.model_dump(by_alias=True, exclude_unset=True)
+        """The document that this was read from; opaque parts are not copied."""
+        extra = self.model_extra or {}
+        document = dict(extra)
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            # An unknown field that is called as ours is in Python does not mean that ours was set.
+            if name in self.model_fields_set and (name not in extra or value != field.default):
+                document[field.alias or name] = _dumped(value)
+        return document
+
+
+def _dumped(value: object) -> object:
+    if isinstance(value, KubeModel):
+        return value.dump()
+    if isinstance(value, list):
+        return [_dumped(each) for each in value]
+    return value
 
 
 def _mapping(value: object) -> object:
@@ -89,6 +106,8 @@ def _path(location: tuple[int | str, ...]) -> str:
             path += f"[{step}]"
         elif step == "[key]":
             continue
+        elif not FIELD_NAME.fullmatch(step):
+            path += f"[{step}]"  # the key of a map, such as a label's
         else:
             path += f".{step}" if path else step
     return path

@@ -143,6 +143,10 @@ JOBS: dict[str, Object] = {
     "suspended for Kueue": {"suspend": True, "podTemplateOverrides": [KUEUE]},
     "Kueue 0.14": {"suspend": True, "podSpecOverrides": [FLAT_OVERRIDE]},
     "every override": {"podTemplateOverrides": [EVERY_OVERRIDE]},
+    "empty words that say nothing": {
+        "podTemplateOverrides": [],
+        "podSpecOverrides": [FLAT_OVERRIDE],
+    },
     "MultiKueue": {"managedBy": "kueue.x-k8s.io/multikueue"},
 }
 

@@ -93,7 +93,7 @@ async def test_everything_that_we_own_is_described(api: ApiClient) -> None:
         found = []
         for name, each in schema.get("properties", {}).items():  # type: ignore[attr-defined]
             here = f"{path}.{name}"
-            if "description" not in each:
+            if not each.get("description"):
                 found.append(here)
             elif "description" in each.get("items", each):
                 found += undescribed(each.get("items", each), here)

@@ -13,7 +13,11 @@ from kftrainer.kube.model import KubeModel
 words = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=8)
 maps = st.dictionaries(words, words, max_size=3)
 json = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**40), 2**40)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
     max_leaves=4,
 )
@@ -21,8 +25,9 @@ anything = st.dictionaries(words, json, max_size=2)
 things = st.lists(anything, max_size=2)
 counts = st.integers(1, 2**31 - 1)
 processes = counts | st.sampled_from(["auto", "cpu", "gpu"])
-# Names that no field has, in this release or the next.
-unknown = st.dictionaries(words.map("x-{}".format), json, max_size=1)
+# Names that no field has in the document; some are what a field is called in Python.
+strange = words.map("x-{}".format) | st.sampled_from(["num_nodes", "storage_uri", "ml_policy"])
+unknown = st.dictionaries(strange, json, max_size=1)
 
 
 def objects(
@@ -34,15 +39,20 @@ def objects(
 
 asset = objects(storageUri=words, env=things, secretRef=anything)
 override = objects(
-    {"targetJobs": st.lists(objects({"name": words}), max_size=2)},
+    {"targetJobs": st.lists(objects({"name": words}), min_size=1, max_size=2)},
     metadata=objects(labels=maps, annotations=maps),
     spec=anything,
 )
 legacy_override = objects(
-    {"targetJobs": st.lists(objects({"name": words}), max_size=2)},
+    {"targetJobs": st.lists(objects({"name": words}), min_size=1, max_size=2)},
     serviceAccountName=words,
     nodeSelector=maps,
+    affinity=anything,
     tolerations=things,
+    volumes=things,
+    schedulingGates=things,
+    imagePullSecrets=things,
+    initContainers=st.lists(objects({"name": words}, volumeMounts=things), max_size=2),
     containers=st.lists(objects({"name": words}, env=things), max_size=2),
 )
 trainer = objects(
@@ -74,6 +84,12 @@ metadata = objects(
     generation=counts,
     resourceVersion=words,
     managedFields=things,
+    ownerReferences=st.lists(
+        objects(
+            dict.fromkeys(("apiVersion", "kind", "name", "uid"), words), controller=st.booleans()
+        ),
+        max_size=2,
+    ),
 )
 train_jobs = objects(
     {
@@ -85,6 +101,7 @@ train_jobs = objects(
             initializer=objects(dataset=asset, model=asset),
             trainer=st.none() | trainer,
             labels=maps,
+            annotations=maps,
             podTemplateOverrides=st.lists(override, max_size=2),
             podSpecOverrides=st.lists(legacy_override, max_size=2),
             suspend=st.booleans(),
