@@ -43,9 +43,9 @@ generate: $(READY)  ## Write what is derived from the API types: CRDs and merge 
 
 .PHONY: bench bench-machinery
 bench: bench-machinery  ## Measure everything that is claimed to be fast: minutes
-	@$(BIN)/python hack/bench/parsing.py
+	@PYTHONPATH=hack $(BIN)/python -m bench.parsing
 bench-machinery: $(READY)  ## Measure queue, informer, watch and client against others
-	@$(BIN)/python hack/bench/machinery.py
+	@PYTHONPATH=hack $(BIN)/python -m bench.machinery
 
 .PHONY: fmt
 fmt: $(READY)  ## Format the code and mend what can be mended

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Manifest = Mapping[str, Any]  # an object as it is on the wire; nobody writes into one that was read
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ObjectKey:
-    """Which object of a kind; the namespace of a cluster-scoped one is empty."""
+class ObjectKey(NamedTuple):
+    """Which object of a kind; the namespace of a cluster-scoped one is empty.
+
+    A tuple, because queues and caches do little else than hash and compare these.
+    """
 
     namespace: str
     name: str

@@ -1,0 +1,1 @@
+"""Measures what is claimed to be fast: `make bench`."""

@@ -1,0 +1,37 @@
+"""The same client merely decoding a watch: nothing is kept, nobody is told."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from common import report, rss
+
+from kftrainer.kube.client import Client
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.resource import Resource, as_it_is
+from kftrainer.kube.transport import HttpTransport
+
+TRAIN_JOBS = Resource(
+    "trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs", namespaced=True, decode=as_it_is
+)
+
+
+async def main(updates: int) -> None:
+    """Open a watch, report, count events, report."""
+    connection = await load_connection(Path(os.environ["KUBECONFIG"]))
+    transport = HttpTransport(connection, user_agent="bench")
+    client = Client(transport)
+    version = (await client.list(TRAIN_JOBS, limit=1)).resource_version
+    seen = 0
+    async with client.watch(TRAIN_JOBS, resource_version=version, timeout_seconds=600) as events:
+        report(seconds=0, stall=0, before=rss())
+        async for _ in events:
+            seen += 1
+            if seen >= updates:
+                break
+    report()
+    await transport.close()
+
+
+asyncio.run(main(int(sys.argv[1])))

@@ -1,0 +1,283 @@
+"""The verbs of the API server, on manifests as they are on the wire."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from kftrainer.kube.errors import TransportError, error_from_response
+from kftrainer.kube.ratelimit import RateLimiter
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.transport import FIRST_FAILURE, NOTHING, REQUEST_TIMEOUT, Lane, Transport
+from kftrainer.kube.warning_log import WarningLog
+from kftrainer.kube.watch import WatchEvent, events_in
+
+APPLY_PATCH = "application/apply-patch+yaml"  # and JSON is YAML
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+PAGE_SIZE = 500
+LIST_TIMEOUT = 120.0
+WATCH_GRACE = 30.0  # seconds that the server may take to end a watch whose time has come
+
+Propagation = Literal["Background", "Foreground", "Orphan"]
+AnyResource = Resource[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, and the resourceVersion at which it is true."""
+
+    items: list[Manifest]
+    resource_version: str
+
+
+class Client:
+    """Reads and writes objects; answers that are errors are raised as `ApiError`.
+
+    After a `TransportError` a write was carried out or not: nobody knows until it is read again.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        limiter: RateLimiter | None = None,
+        lane: Lane = "general",
+        field_manager: str = "kftrainer",
+    ) -> None:
+        self._transport = transport
+        self._limiter = limiter
+        self._lane = lane
+        self._field_manager = field_manager
+        self._warnings = WarningLog()
+
+    async def get(self, resource: AnyResource, key: ObjectKey) -> Manifest:
+        """Read one object, as it is now."""
+        return await self._ask("GET", resource.object_path(key))
+
+    async def list(
+        self,
+        resource: AnyResource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str = "",
+        limit: int = PAGE_SIZE,
+    ) -> Page:
+        """All pages as one, true at the resourceVersion of the first."""
+        pages = [
+            page
+            async for page in self.list_pages(
+                resource,
+                namespace=namespace,
+                label_selector=label_selector,
+                field_selector=field_selector,
+                resource_version=resource_version,
+                limit=limit,
+            )
+        ]
+        return Page([item for page in pages for item in page.items], pages[0].resource_version)
+
+    async def list_pages(
+        self,
+        resource: AnyResource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str = "",
+        limit: int = PAGE_SIZE,
+    ) -> AsyncIterator[Page]:
+        """One page after the other; ExpiredError later than on the first means: begin again."""
+        path = resource.collection_path(namespace)
+        selectors = _selectors(label_selector, field_selector)
+        query = {**selectors, "limit": str(limit), **_set("resourceVersion", resource_version)}
+        while True:
+            told = await self._ask("GET", path, query=query, timeout=LIST_TIMEOUT)
+            metadata = told["metadata"]
+            items = [_typed(resource, item) for item in told["items"] or ()]
+            yield Page(items, metadata["resourceVersion"])
+            if not metadata.get("continue"):
+                return
+            # The token holds the resourceVersion, and the server refuses to hear it twice.
+            query = {**selectors, "limit": str(limit), "continue": metadata["continue"]}
+
+    async def create(
+        self, resource: AnyResource, manifest: Manifest, *, dry_run: bool = False
+    ) -> Manifest:
+        """Create the object; AlreadyExistsError if there is one of that name."""
+        path = resource.collection_path(manifest["metadata"].get("namespace"))
+        return await self._ask("POST", path, query=self._write(dry_run), body=manifest)
+
+    async def update(
+        self,
+        resource: AnyResource,
+        manifest: Manifest,
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Manifest:
+        """Replace the object; ConflictError unless its resourceVersion is the newest."""
+        path = resource.object_path(key_of(manifest), subresource)
+        return await self._ask("PUT", path, query=self._write(dry_run), body=manifest)
+
+    async def apply(
+        self,
+        resource: AnyResource,
+        manifest: Manifest,
+        *,
+        field_manager: str | None = None,
+        force: bool = True,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Manifest:
+        """Say all that we want of the object: what we wanted before and leave out is removed.
+
+        Without force, ConflictError if a field belongs to somebody else. A deleted object comes
+        back, unless the manifest has its uid.
+        """
+        path = resource.object_path(key_of(manifest), subresource)
+        query = {**self._write(dry_run, field_manager), "force": "true" if force else "false"}
+        return await self._ask("PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH)
+
+    async def merge_patch(
+        self,
+        resource: AnyResource,
+        key: ObjectKey,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+    ) -> Manifest:
+        """Change some fields; null removes one, a list replaces the whole list."""
+        path = resource.object_path(key, subresource)
+        query = self._write(dry_run, field_manager)
+        return await self._ask("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
+
+    async def json_patch(
+        self,
+        resource: AnyResource,
+        key: ObjectKey,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+    ) -> Manifest:
+        """Change the object step by step; InvalidError if a `test` among the steps fails."""
+        path = resource.object_path(key, subresource)
+        query = self._write(dry_run, field_manager)
+        return await self._ask("PATCH", path, query=query, body=operations, content_type=JSON_PATCH)
+
+    async def delete(
+        self,
+        resource: AnyResource,
+        key: ObjectKey,
+        *,
+        propagation: Propagation = "Background",
+        uid: str | None = None,
+        resource_version: str | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Delete the object, if it is the one that is meant; ConflictError if it is another."""
+        conditions = {**_set("uid", uid), **_set("resourceVersion", resource_version)}
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": propagation,
+            **({"preconditions": conditions} if conditions else {}),
+            **({"dryRun": ["All"]} if dry_run else {}),
+        }
+        await self._ask("DELETE", resource.object_path(key), body=options)
+
+    def watch(  # noqa: PLR0913  all that the server lets one choose
+        self,
+        resource: AnyResource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str = "",
+        send_initial_events: bool = False,
+        timeout_seconds: int,
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """What happens from a resourceVersion on, until the server ends it; never held back.
+
+        With `send_initial_events` all objects that are there come first, as if they were added,
+        and then a bookmark that says so.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(timeout_seconds),
+            **_selectors(label_selector, field_selector),
+            **_set("resourceVersion", resource_version),
+        }
+        if send_initial_events:
+            query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        return self._watch(resource.collection_path(namespace), query, timeout_seconds)
+
+    @asynccontextmanager
+    async def _watch(
+        self, path: str, query: Mapping[str, str], timeout_seconds: int
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        deadline = timeout_seconds + WATCH_GRACE
+        async with (
+            self._transport.stream(path, query=query, timeout=deadline) as chunks,
+            # Nobody else would close it where a watch is left early.
+            aclosing(events_in(chunks)) as events,
+        ):
+            yield events
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] = NOTHING,
+        body: object = None,
+        content_type: str = "application/json",
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  it is the transport's
+    ) -> dict[str, Any]:
+        if self._limiter is not None:
+            await self._limiter.wait()
+        response = await self._transport.request(
+            method,
+            path,
+            query=query,
+            body=None if body is None else orjson.dumps(body),
+            content_type=content_type,
+            timeout=timeout,
+            lane=self._lane,
+        )
+        self._warnings.log(response.headers, path)
+        if response.status >= FIRST_FAILURE:
+            raise error_from_response(response.status, response.headers, response.body)
+        try:
+            answer: dict[str, Any] = orjson.loads(response.body)
+        except orjson.JSONDecodeError as error:
+            raise TransportError(f"{method} {path}: the answer is no JSON") from error
+        return answer
+
+    def _write(self, dry_run: bool, field_manager: str | None = None) -> dict[str, str]:  # noqa: FBT001
+        manager = {"fieldManager": field_manager or self._field_manager}
+        return {**manager, "dryRun": "All"} if dry_run else manager
+
+
+def _set(name: str, value: str | None) -> dict[str, str]:
+    return {name: value} if value else {}
+
+
+def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    return {**_set("labelSelector", label_selector), **_set("fieldSelector", field_selector)}
+
+
+def _typed(resource: AnyResource, item: dict[str, Any]) -> Manifest:
+    # In lists of its own kinds the server leaves out what the list says for all.
+    item.setdefault("apiVersion", resource.api_version)
+    item.setdefault("kind", resource.kind)
+    return item

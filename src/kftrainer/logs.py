@@ -1,0 +1,87 @@
+"""Logs as events: one JSON object per line, or a readable form where a person looks on."""
+
+import json
+import logging
+import sys
+from typing import Literal, TextIO
+
+import orjson
+import structlog
+from structlog.types import Processor
+
+Level = Literal["debug", "info", "warning", "error"]
+Form = Literal["json", "console"]
+
+LEVELS: dict[Level, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+# At DEBUG it writes whole answers of the API server, Secrets among them.
+NEVER_AT_DEBUG = ("kubernetes_asyncio",)
+
+
+def set_up(level: Level = "info", form: Form | None = None, stream: TextIO | None = None) -> None:
+    """Send our own logs and those of libraries to the stream, by default standard error.
+
+    Without a form it is the readable one on a terminal, and JSON elsewhere.
+    """
+    stream = sys.stderr if stream is None else stream
+    form = form or ("console" if stream.isatty() else "json")
+    _route_libraries(LEVELS[level], _formatter(form), stream)
+    structlog.configure(
+        processors=[*_shared(), structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _shared() -> list[Processor]:
+    """What is done to each entry, whoever wrote it."""
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
+def _formatter(form: Form) -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*_shared(), structlog.stdlib.ExtraAdder()],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            *(_as_json() if form == "json" else _as_text()),
+        ],
+    )
+
+
+def _as_json() -> list[Processor]:
+    # Local variables hold tokens and keys: a traceback must not show them.
+    traceback = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return [
+        structlog.processors.ExceptionRenderer(traceback),
+        structlog.processors.JSONRenderer(serializer=_json),
+    ]
+
+
+def _as_text() -> list[Processor]:
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(exception_formatter=plain)]
+
+
+def _json(entry: object, **_: object) -> str:
+    try:
+        return orjson.dumps(entry, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # huge numbers, half a character: rare, but no reason to lose the entry
+        return json.dumps(entry, default=repr)
+
+
+def _route_libraries(level: int, formatter: logging.Formatter, stream: TextIO) -> None:
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    for name in NEVER_AT_DEBUG:
+        logging.getLogger(name).setLevel(max(level, logging.INFO))

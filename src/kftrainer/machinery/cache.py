@@ -1,0 +1,91 @@
+"""The informers of a process, as one place to read from."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.machinery.informer import Informer
+
+T = TypeVar("T")
+
+
+class NotCachedError(LookupError):
+    """Nobody has declared that objects of this kind are read from the cache."""
+
+
+class NotSyncedError(NotCachedError):
+    """The objects have not been listed yet: that one is not here would mean nothing."""
+
+
+class Cache:
+    """Synchronous reads of all kinds that were declared; never opens a watch by itself."""
+
+    name = "cache"
+
+    def __init__(self) -> None:
+        self._informers: dict[Resource[Any], Informer[Any]] = {}
+        self._start: Callable[[Informer[Any]], None] | None = None
+
+    def add(self, informer: Informer[Any]) -> None:
+        """Declare a kind; while the cache runs its informer is started at once."""
+        if informer.resource in self._informers:
+            raise ValueError(f"there is an informer of {informer.resource.group_kind} already")
+        self._informers[informer.resource] = informer
+        if self._start is not None:
+            self._start(informer)
+
+    def informer(self, resource: Resource[T]) -> Informer[T]:
+        """The informer of a kind, to add handlers to."""
+        try:
+            return cast("Informer[T]", self._informers[resource])
+        except KeyError:
+            raise NotCachedError(
+                f"{resource.group_kind} is not cached: add an informer of it at the start"
+            ) from None
+
+    def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
+        """The object of this key, if there is one."""
+        return self._synced(resource).get(key)
+
+    def by_index(self, resource: Resource[T], name: str, value: str) -> list[T]:
+        """The objects for which the index function of this name gives this value."""
+        return self._synced(resource).by_index(name, value)
+
+    def list(self, resource: Resource[T], namespace: str | None = None) -> list[T]:
+        """All objects of a kind, or those of a namespace."""
+        return self._synced(resource).list(namespace)
+
+    def _synced(self, resource: Resource[T]) -> Informer[T]:
+        informer = self.informer(resource)
+        if not informer.has_synced:
+            raise NotSyncedError(f"{informer.name} has not synced yet")
+        return informer
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Run all informers; ready when those that were there at the start have synced."""
+        async with asyncio.TaskGroup() as tasks:
+
+            def start(informer: Informer[Any]) -> None:
+                tasks.create_task(informer.run(_nothing, stop), name=informer.name)
+
+            first = tuple(self._informers.values())
+            for informer in first:
+                start(informer)
+            self._start = start
+            try:
+                announcing = tasks.create_task(_announce(first, ready), name="cache: announce")
+                await stop.wait()
+                announcing.cancel()
+            finally:
+                self._start = None
+
+
+async def _announce(informers: tuple[Informer[Any], ...], ready: Callable[[], None]) -> None:
+    for informer in informers:
+        await informer.wait_synced()
+    ready()
+
+
+def _nothing() -> None:
+    """One informer's readiness is not the cache's."""

@@ -1,0 +1,262 @@
+"""A controller: changes of the kinds it watches become requests, and workers reconcile them."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+from uuid import uuid4
+
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from kftrainer.kube.resource import Resource
+from kftrainer.machinery.backoff import Backoff, Exponential
+from kftrainer.machinery.changes import Change
+from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.handlers import Handler
+from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.predicates import Predicate
+from kftrainer.machinery.reconcile import Reconciler, Request, Result, TerminalError
+from kftrainer.machinery.workqueue import QueueShutDownError, WorkQueue
+
+log = structlog.get_logger(__name__)
+
+# What was there before us can wait: what happens now comes first.
+INITIAL_PRIORITY = -100
+
+# Nobody raises these on purpose: they are mistakes in the reconciler, which Go would panic at.
+MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+)
+
+
+class NotSyncedError(Exception):
+    """What a controller watches could not be read in time."""
+
+
+class ReconcileCancelledError(Exception):
+    """Something inside a reconcile was cancelled, though the reconcile itself was not."""
+
+
+class Watchable(Protocol):
+    """What a controller needs of an informer."""
+
+    @property
+    def resource(self) -> Resource[Any]:
+        """The kind that it watches."""
+        ...
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether all that was there at the start has been seen."""
+        ...
+
+    async def wait_synced(self) -> None:
+        """Return when all that was there at the start has been seen."""
+        ...
+
+    def add_handler(self, handler: Callable[[Change[Any]], None], /) -> None:
+        """Tell the handler of all objects, and of all changes from now on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    informer: Watchable
+    handler: Handler
+    predicates: tuple[Predicate, ...]
+
+
+class Controller:
+    """Keeps the objects reconciled that its watches lead to; a service that runs once.
+
+    When it is told to stop, the reconciles in flight are finished and nothing else is begun.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        name: str,
+        reconciler: Reconciler,
+        *,
+        clock: Clock,
+        workers: int = 1,
+        timeout: float | None = None,
+        backoff: Backoff | None = None,
+        metrics: Metrics | None = None,
+        sync_timeout: float = 120.0,
+    ) -> None:
+        if workers < 1:
+            raise ValueError(f"the controller {name} needs a worker")
+        metrics = metrics if metrics is not None else Metrics()
+        self._name = name
+        self._reconciler = reconciler
+        self._clock = clock
+        self._workers = workers
+        self._timeout = timeout
+        self._sync_timeout = sync_timeout
+        self._metrics = metrics.for_controller(name)
+        self._metrics.max_workers(workers)
+        backoff = backoff if backoff is not None else Exponential()
+        self._queue = WorkQueue(clock, backoff, metrics.for_queue(name))
+        self._watches: list[_Watch] = []
+
+    @property
+    def name(self) -> str:
+        """Unique in a process: metrics and logs are told apart by it."""
+        return self._name
+
+    def watch(self, informer: Watchable, handler: Handler, *predicates: Predicate) -> None:
+        """Let the handler make requests of those changes that pass all predicates."""
+        self._watches.append(_Watch(informer, handler, predicates))
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Work until `stop` is set; ready when all that it watches has been read."""
+        if not self._watches:
+            raise ValueError(f"the controller {self._name} watches nothing")
+        for watch in self._watches:
+            watch.informer.add_handler(self._enqueue_by(watch))
+        if not await self._synced(stop):
+            return
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._workers):
+                group.create_task(self._work(), name=f"{self._name}-{number}")
+            log.info("controller.started", controller=self._name, workers=self._workers)
+            try:
+                ready()
+                await stop.wait()
+            finally:
+                # Also when cancelled: a reconciler that swallows that must not go on to the next.
+                self._queue.shut_down()
+        log.info("controller.stopped", controller=self._name)
+
+    def _enqueue_by(self, watch: _Watch) -> Callable[[Change[Any]], None]:
+        def enqueue(change: Change[Any]) -> None:
+            if all(predicate(change) for predicate in watch.predicates):
+                priority = INITIAL_PRIORITY if change.initial else 0
+                for request in watch.handler(change):
+                    self._queue.add(request, priority=priority)
+
+        return enqueue
+
+    async def _synced(self, stop: asyncio.Event) -> bool:
+        """Wait until all informers have synced; False if it is told to stop before that."""
+        async with asyncio.TaskGroup() as group:
+            syncing = group.create_task(self._missing_kinds())
+            stopping = group.create_task(stop.wait())
+            await asyncio.wait((syncing, stopping), return_when=asyncio.FIRST_COMPLETED)
+            syncing.cancel()
+            stopping.cancel()
+        if syncing.cancelled():
+            return False
+        if missing := syncing.result():
+            kinds = ", ".join(missing)
+            raise NotSyncedError(
+                f"the controller {self._name} has waited {self._sync_timeout:g} s for {kinds}: "
+                "is the kind installed, and may we list and watch it?"
+            )
+        return True
+
+    async def _missing_kinds(self) -> list[str]:
+        try:
+            async with asyncio.timeout(self._sync_timeout):
+                for watch in self._watches:
+                    await watch.informer.wait_synced()
+        except TimeoutError:
+            informers = [watch.informer for watch in self._watches]
+            return [each.resource.group_kind for each in informers if not each.has_synced]
+        return []
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                request, priority = await self._queue.next()
+            except QueueShutDownError:
+                return
+            try:
+                await self._work_one(request, priority)
+            finally:
+                self._queue.done(request)
+
+    async def _work_one(self, request: Request, priority: int) -> None:
+        started = self._clock.monotonic()
+        self._metrics.active(1)
+        try:
+            with bound_contextvars(
+                controller=self._name,
+                namespace=request.namespace,
+                name=request.name,
+                reconcileID=str(uuid4()),
+            ):
+                outcome = await self._reconcile(request)
+                seconds = self._clock.monotonic() - started
+                if isinstance(outcome, Result):
+                    self._succeeded(request, priority, outcome, seconds)
+                else:
+                    self._failed(request, priority, outcome, seconds)
+        finally:
+            self._metrics.active(-1)
+
+    async def _reconcile(self, request: Request) -> Result | Exception:
+        deadline = asyncio.timeout(self._timeout)
+        try:
+            async with deadline:
+                result: object = await self._reconciler.reconcile(request)
+            # Not every reconciler is type-checked, and a forgotten `return` is soon written.
+            return result if isinstance(result, Result) else TypeError(f"not a Result: {result!r}")
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            cancelled = ReconcileCancelledError("something inside the reconcile was cancelled")
+            cancelled.__cause__ = error
+            return cancelled
+        except Exception as error:  # noqa: BLE001  whatever a reconciler does, its worker lives
+            return error
+        finally:
+            if deadline.expired():
+                self._metrics.timed_out()
+
+    def _succeeded(self, request: Request, priority: int, result: Result, seconds: float) -> None:
+        self._queue.forget(request)
+        if result.requeue_after is None:
+            self._metrics.reconciled("success", seconds)
+        else:
+            self._queue.add(request, priority=priority, after=result.requeue_after)
+            self._metrics.reconciled("requeue_after", seconds)
+        log.debug("reconcile.succeeded", seconds=seconds, requeue_after=result.requeue_after)
+
+    def _failed(self, request: Request, priority: int, error: Exception, seconds: float) -> None:
+        self._metrics.reconciled("error", seconds)
+        errors = list(_within(error))
+        if any(isinstance(each, MISTAKES) for each in errors):
+            self._metrics.panicked()
+        if all(_is_terminal(each) for each in errors):
+            self._metrics.terminal()
+            log.error("reconcile.gave_up", seconds=seconds, exc_info=error)
+            return
+        self._queue.add_rate_limited(request, priority=priority)
+        retries = self._queue.retries(request)
+        log.error("reconcile.failed", seconds=seconds, retries=retries, exc_info=error)
+
+
+def _within(error: BaseException) -> Iterator[BaseException]:
+    """The errors of a group, of which each one counts; or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _within(each)
+    else:
+        yield error
+
+
+def _is_terminal(error: BaseException | None) -> bool:
+    """Whether it is a TerminalError, or was raised from one."""
+    while error is not None and not isinstance(error, TerminalError):
+        error = error.__cause__
+    return error is not None

@@ -1,0 +1,144 @@
+"""Which Events are worth writing, and which are repeats of others: client-go's rules. Pure.
+
+Exact repeats raise the count of the Event that is there. From the tenth different message on, what
+is said about one object for one reason becomes a single Event. Who says too much about one object
+is not listened to for a while.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+from kftrainer.machinery.lru import Lru
+
+EventType = Literal["Normal", "Warning"]
+
+SIMILAR_ENOUGH = 10
+SIMILAR_WITHIN = 600.0
+COMBINED = "(combined from similar events): "
+SPAM_BURST = 25
+SPAM_REFILL = 300.0  # seconds for one more
+REMEMBERED = 4096
+LONGEST_MESSAGE = 1024  # bytes
+ELLIPSIS = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The object that an Event is about."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Something happened to an object, or was done to it."""
+
+    regarding: Reference
+    type: EventType
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An Event as it is to be in the API server."""
+
+    key: tuple[object, ...]
+    name: str
+    occurrence: Occurrence
+    first: datetime
+    last: datetime
+    count: int
+
+
+@dataclass(slots=True)
+class _Similar:
+    messages: OrderedDict[str, None]
+    last: float
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+def cut(message: str, longest: int = LONGEST_MESSAGE) -> str:
+    """The message in so many bytes of UTF-8, without half a character at its end."""
+    encoded = message.encode(errors="replace")
+    if len(encoded) <= longest:
+        return encoded.decode()
+    room = longest - len(ELLIPSIS.encode())
+    return encoded[:room].decode(errors="ignore") + ELLIPSIS
+
+
+class Correlator:
+    """Remembers what was said of late."""
+
+    def __init__(self) -> None:
+        self._similar: Lru[tuple[object, ...], _Similar] = Lru(REMEMBERED)
+        self._entries: Lru[tuple[object, ...], Entry] = Lru(REMEMBERED)
+        self._buckets: Lru[tuple[object, ...], _Bucket] = Lru(REMEMBERED)
+        self._last_stamp = 0
+
+    def take(self, said: Occurrence, now: float, today: datetime) -> Entry | None:
+        """What to write of this: a new Event if its count is 1, else a repeat; None if too much."""
+        key, said = self._combined(replace(said, message=cut(said.message)), now)
+        before = self._entries.get(key)
+        if before is None:
+            entry = Entry(key, self._new_name(said, today), said, today, today, 1)
+        else:
+            entry = replace(before, occurrence=said, last=today, count=before.count + 1)
+        self._entries.put(key, entry)
+        return entry if self._is_bearable(said, now) else None
+
+    def written(self, entry: Entry) -> None:
+        """The Event is there, under the name that the entry has now."""
+        known = self._entries.get(entry.key)
+        if known is not None:
+            self._entries.put(entry.key, replace(known, name=entry.name))
+
+    def renamed(self, entry: Entry, today: datetime) -> Entry:
+        """The same as a new Event: the one that was there is gone."""
+        return replace(entry, name=self._new_name(entry.occurrence, today))
+
+    def _combined(self, said: Occurrence, now: float) -> tuple[tuple[object, ...], Occurrence]:
+        group = (said.regarding, said.type, said.reason)
+        similar = self._similar.get(group)
+        if similar is None or now - similar.last > SIMILAR_WITHIN:
+            similar = _Similar(OrderedDict(), now)
+            self._similar.put(group, similar)
+        similar.messages[said.message] = None
+        similar.last = now
+        if len(similar.messages) < SIMILAR_ENOUGH:
+            return (*group, said.message), said
+        similar.messages.popitem(last=False)  # so that it does not grow
+        return group, replace(said, message=cut(COMBINED + said.message))
+
+    def _is_bearable(self, said: Occurrence, now: float) -> bool:
+        key = (said.regarding, said.type)
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            bucket = _Bucket(float(SPAM_BURST), now)
+            self._buckets.put(key, bucket)
+        gained = (now - bucket.filled_at) / SPAM_REFILL
+        bucket.tokens = min(float(SPAM_BURST), bucket.tokens + gained)
+        bucket.filled_at = now
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+    def _new_name(self, said: Occurrence, today: datetime) -> str:
+        """The object's name and a time in nanoseconds, which no two Events of ours share."""
+        since_epoch = today - datetime(1970, 1, 1, tzinfo=UTC)
+        stamp = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**9
+        stamp += since_epoch.microseconds * 1000
+        self._last_stamp = max(stamp, self._last_stamp + 1)
+        return f"{said.regarding.name}.{self._last_stamp:x}"

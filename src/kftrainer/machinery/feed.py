@@ -1,0 +1,212 @@
+"""Carries out what the reflector decides: reads, and puts the news into an inbox."""
+
+import asyncio
+from random import Random
+from typing import Generic, TypeVar, assert_never
+
+import structlog
+
+from kftrainer.kube.errors import KubeError, RequestTimeoutError
+from kftrainer.kube.resource import key_of
+from kftrainer.kube.watch import Bookmark, Deleted, Upserted, WatchEvent
+from kftrainer.machinery.breather import Breather
+from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.entry import EntryMaker
+from kftrainer.machinery.inbox import Arrived, Gone, Inbox, Reached, Replaced
+from kftrainer.machinery.metrics import InformerMetrics
+from kftrainer.machinery.pulse import Pulse, server_timeout
+from kftrainer.machinery.reflector import (
+    Action,
+    AskVersion,
+    ListAsStream,
+    Listed,
+    ListFailed,
+    ListInPages,
+    Outcome,
+    Reason,
+    Reflector,
+    Step,
+    StreamBroke,
+    VersionTold,
+    Watch,
+    WatchEnded,
+)
+from kftrainer.machinery.source import Source
+from kftrainer.machinery.store import Contents, Store
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class _Stream(Generic[T]):
+    """What one stream has brought so far."""
+
+    def __init__(self, action: ListAsStream | Watch, pulse: Pulse, collected: Contents[T]) -> None:
+        self.action = action
+        self.pulse = pulse
+        self.collected = collected
+        self.is_complete = isinstance(action, Watch)
+        self.opened: float | None = None
+
+    def outcome(self, error: KubeError | None, now: float) -> Outcome:
+        """How it ended."""
+        lived = now - self.opened if self.opened is not None else 0.0
+        if isinstance(self.action, ListAsStream) and not self.is_complete:
+            return StreamBroke(self.action, lived, error)
+        return WatchEnded(lived, self.pulse.events, error)
+
+
+class Feed(Generic[T]):
+    """Reads one kind for ever; what cannot be read now is read later."""
+
+    def __init__(  # noqa: PLR0913  all that stands between the server and the store
+        self,
+        source: Source,
+        *,
+        clock: Clock,
+        rng: Random,
+        maker: EntryMaker[T],
+        store: Store[T],
+        inbox: Inbox[T],
+        metrics: InformerMetrics | None,
+    ) -> None:
+        self._source = source
+        self._clock = clock
+        self._rng = rng
+        self._maker = maker
+        self._store = store
+        self._inbox = inbox
+        self._metrics = metrics
+        self._reflector = Reflector(rng)
+        self._breather = Breather(clock)
+        self._log = log.bind(kind=source.resource.group_kind)
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        step = self._reflector.start()
+        while True:
+            await self._clock.sleep(step.delay)
+            self._breather.begin()
+            outcome = await self._carry_out(step.action)
+            await self._inbox.emptied()  # only then does the store say how far we have come
+            now = self._clock.monotonic()
+            step = self._reflector.after(outcome, self._store.resource_version, now)
+            self._tell(outcome, step)
+
+    def _tell(self, outcome: Outcome, step: Step) -> None:
+        say = self._log.warning if step.delay else self._log.debug
+        say("informer.step", after=repr(outcome), next=repr(step.action), delay=step.delay)
+        resumed = isinstance(outcome, WatchEnded | VersionTold) and isinstance(step.action, Watch)
+        if resumed and self._metrics is not None:
+            self._metrics.reconnected()
+
+    async def _carry_out(self, action: Action) -> Outcome:
+        match action:
+            case ListAsStream() | Watch():
+                return await self._stream(action)
+            case ListInPages():
+                return await self._list(action)
+            case AskVersion():
+                return await self._ask_version()
+            case _:
+                assert_never(action)
+
+    async def _stream(self, action: ListAsStream | Watch) -> Outcome:
+        seconds = server_timeout(self._rng)
+        pulse = Pulse(self._clock.monotonic(), seconds)
+        stream = _Stream(action, pulse, self._store.empty_contents())
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(self._read(stream, seconds), name="informer-read")
+            guard = tasks.create_task(self._guard(reading, pulse), name="informer-guard")
+            await asyncio.wait((reading,))
+            guard.cancel()
+        silent = RequestTimeoutError("the watch was silent, or did not end in its time")
+        error = silent if reading.cancelled() else reading.result()
+        return stream.outcome(error, self._clock.monotonic())
+
+    async def _guard(self, reading: "asyncio.Task[KubeError | None]", pulse: Pulse) -> None:
+        """A connection can die without a word: do not wait for it for ever."""
+        while (left := pulse.left(self._clock.monotonic())) > 0:
+            await self._clock.sleep(left)
+        reading.cancel()
+
+    async def _read(self, stream: _Stream[T], seconds: int) -> KubeError | None:
+        try:
+            async with self._source.watch(
+                stream.action.resource_version,
+                with_initial=isinstance(stream.action, ListAsStream),
+                seconds=seconds,
+            ) as events:
+                stream.opened = self._clock.monotonic()
+                async for event in events:
+                    stream.pulse.heard(event, self._clock.monotonic())
+                    self._take(event, stream)
+                    await self._breather.breathe()
+        except KubeError as error:
+            return error
+        return None
+
+    def _take(self, event: WatchEvent, stream: _Stream[T]) -> None:
+        self._count(event)
+        if not stream.is_complete:
+            self._collect(event, stream)
+            return
+        match event:
+            case Upserted(manifest):
+                self._inbox.put(Arrived(self._maker.make(manifest)))
+            case Deleted(manifest):
+                self._inbox.put(Gone(self._maker.make(manifest)))
+            case Bookmark(version):
+                self._inbox.put(Reached(version))
+
+    def _collect(self, event: WatchEvent, stream: _Stream[T]) -> None:
+        """Before all objects have come: they come in no order, so nothing is believed yet."""
+        match event:
+            case Upserted(manifest):
+                stream.collected.put(self._maker.make(manifest))
+            case Deleted(manifest):
+                stream.collected.remove(key_of(manifest))
+            case Bookmark(version, initial_events_end=True) if isinstance(
+                stream.action, ListAsStream
+            ):
+                stream.is_complete = True
+                self._replace(stream.collected, version, stream.action.reason)
+            case Bookmark():
+                pass  # says nothing without the objects
+
+    def _replace(self, contents: Contents[T], version: str, reason: Reason) -> None:
+        self._inbox.put(Replaced(contents, version))
+        if self._metrics is not None:
+            self._metrics.relisted(reason)
+
+    def _count(self, event: WatchEvent) -> None:
+        if self._metrics is None:
+            return
+        match event:
+            case Upserted(added=added):
+                self._metrics.event("ADDED" if added else "MODIFIED")
+            case Deleted():
+                self._metrics.event("DELETED")
+            case Bookmark():
+                self._metrics.event("BOOKMARK")
+
+    async def _list(self, action: ListInPages) -> Listed | ListFailed:
+        contents, versions = self._store.empty_contents(), []
+        try:
+            async for page in self._source.pages(action.resource_version, action.page):
+                versions.append(page.resource_version)
+                for item in page.items:
+                    contents.put(self._maker.make(item))
+                    await self._breather.breathe()
+        except KubeError as error:
+            return ListFailed(action, len(versions), error)
+        # All that happened after the first page is yet to be told, whatever later pages show.
+        self._replace(contents, versions[0], action.reason)
+        return Listed()
+
+    async def _ask_version(self) -> VersionTold:
+        try:
+            return VersionTold(await self._source.version())
+        except KubeError as error:
+            return VersionTold(error)

@@ -1,0 +1,179 @@
+"""A true copy of the objects of one kind, and word of each change to those who asked for it."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from random import Random, SystemRandom
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar, assert_never
+
+import structlog
+
+from kftrainer.kube.client import Client
+from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.machinery.breather import Breather
+from kftrainer.machinery.changes import Change, Seen
+from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.entry import EntryMaker, IndexFunction, Transform
+from kftrainer.machinery.feed import Feed
+from kftrainer.machinery.inbox import Arrived, Gone, Inbox, News, Reached, Replaced
+from kftrainer.machinery.metrics import InformerMetrics
+from kftrainer.machinery.source import Source
+from kftrainer.machinery.store import Store
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+ChangeHandler = Callable[[Change[T]], None]
+NO_INDEXES: Mapping[str, IndexFunction[Any]] = MappingProxyType({})
+
+
+class Informer(Generic[T]):
+    """Lists and watches one kind, for as long as it runs.
+
+    Reads are answered at once from what is known, which may be a little behind the server; each
+    gives a fresh object. Handlers are called one after the other, in the order in which each
+    object changed, when reads show the change already; they must not take long. An exception of
+    a handler is logged; one of the transform or of an index function ends the informer.
+    """
+
+    def __init__(  # noqa: PLR0913  what can be said of a watch
+        self,
+        client: Client,
+        resource: Resource[T],
+        *,
+        clock: Clock,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        transform: Transform | None = None,
+        indexes: Mapping[str, IndexFunction[T]] = NO_INDEXES,
+        metrics: InformerMetrics | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self.resource = resource
+        self._clock = clock
+        self._metrics = metrics
+        self._store: Store[T] = Store(indexes)
+        self._inbox: Inbox[T] = Inbox()
+        self._handlers: tuple[ChangeHandler[T], ...] = ()
+        self._synced = asyncio.Event()
+        self._log = log.bind(kind=resource.group_kind)
+        self._feed = Feed(
+            Source(client, resource, namespace, label_selector, field_selector),
+            clock=clock,
+            rng=rng if rng is not None else SystemRandom(),
+            maker=EntryMaker(resource, transform, indexes),
+            store=self._store,
+            inbox=self._inbox,
+            metrics=metrics,
+        )
+
+    @property
+    def name(self) -> str:
+        """For logs and error messages."""
+        return f"informer of {self.resource.group_kind}"
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether all objects of the first list are here, and the handlers have been told."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Wait until that is so."""
+        await self._synced.wait()
+
+    @property
+    def resource_version(self) -> str:
+        """Up to where we know the server's history; empty before the first list."""
+        return self._store.resource_version
+
+    def get(self, key: ObjectKey) -> T | None:
+        """The object of this key, if there is one."""
+        entry = self._store.contents.get(key)
+        return entry.object if entry is not None else None
+
+    def seen(self, key: ObjectKey) -> Seen[T] | None:
+        """The same, not yet decoded."""
+        return self._store.contents.get(key)
+
+    def by_index(self, name: str, value: str) -> list[T]:
+        """The objects for which the index function of this name gives this value."""
+        return [entry.object for entry in self._store.contents.by_index(name, value)]
+
+    def list(self, namespace: str | None = None) -> list[T]:
+        """All objects, or those of a namespace."""
+        contents = self._store.contents
+        entries = contents if namespace is None else contents.in_namespace(namespace)
+        return [entry.object for entry in entries]
+
+    def add_handler(self, handler: ChangeHandler[T]) -> None:
+        """Tell this handler of all objects that are here, before this returns, and of changes."""
+        self._handlers = (*self._handlers, handler)
+        for entry in tuple(self._store.contents):
+            self._tell((handler,), Change(entry.key, None, entry, initial=True))
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """List and watch until told to stop; ready when it has synced."""
+        async with asyncio.TaskGroup() as tasks:
+            running = (
+                tasks.create_task(self._feed.run(), name=f"{self.name}: read"),
+                tasks.create_task(self._process(), name=f"{self.name}: process"),
+                tasks.create_task(self._announce(ready), name=f"{self.name}: announce"),
+            )
+            await stop.wait()
+            for task in running:
+                task.cancel()
+
+    async def _announce(self, ready: Callable[[], None]) -> None:
+        await self._synced.wait()
+        self._log.info("informer.synced", objects=len(self._store.contents))
+        ready()
+
+    async def _process(self) -> None:
+        breather = Breather(self._clock)
+        while True:
+            if not len(self._inbox):
+                self._measure()
+            news = await self._inbox.next()
+            await self._absorb(news, breather)
+            self._inbox.done()
+            await breather.breathe()
+
+    async def _absorb(self, news: News[T], breather: Breather) -> None:
+        match news:
+            case Arrived(entry):
+                self._tell(self._handlers, self._store.upsert(entry))
+            case Gone(entry):
+                self._tell(self._handlers, self._store.delete(entry))
+            case Reached(version):
+                self._store.advance(version)
+            case Replaced():
+                await self._replace(news, breather)
+            case _:
+                assert_never(news)
+
+    async def _replace(self, news: Replaced[T], breather: Breather) -> None:
+        # Who comes while this goes on has been told of all that is here.
+        handlers = self._handlers
+        initial = not self.has_synced
+        for change in self._store.replace(news.contents, news.resource_version, initial=initial):
+            self._tell(handlers, change)
+            await breather.breathe()
+        self._synced.set()
+
+    def _tell(self, handlers: Iterable[ChangeHandler[T]], change: Change[T] | None) -> None:
+        if change is None:
+            return
+        for handler in handlers:
+            try:
+                handler(change)
+            except Exception:  # noqa: BLE001  one handler must not take the others' news
+                self._log.exception("informer.handler_failed", key=str(change.key))
+                if self._metrics is not None:
+                    self._metrics.event("handler_failed")
+
+    def _measure(self) -> None:
+        if self._metrics is not None:
+            self._metrics.objects(len(self._store.contents))
+            self._metrics.bytes_held(self._store.contents.bytes_held)

@@ -1,0 +1,55 @@
+"""Which objects of a kind an informer reads, and the requests that it reads them with."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from kftrainer.kube.client import Client, Page
+from kftrainer.kube.resource import Resource
+from kftrainer.kube.watch import WatchEvent
+
+NOBODY = "metadata.name=no-such-object"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kind on a server, or the part of it that is selected."""
+
+    client: Client
+    resource: Resource[Any]
+    namespace: str | None = None
+    label_selector: str | None = None
+    field_selector: str | None = None
+
+    def watch(
+        self, resource_version: str, *, with_initial: bool, seconds: int
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """What happens from this version on, perhaps with all that is there sent first."""
+        return self.client.watch(
+            self.resource,
+            namespace=self.namespace,
+            label_selector=self.label_selector,
+            field_selector=self.field_selector,
+            resource_version=resource_version,
+            send_initial_events=with_initial,
+            timeout_seconds=seconds,
+        )
+
+    def pages(self, resource_version: str, limit: int) -> AsyncIterator[Page]:
+        """All that is there."""
+        return self.client.list_pages(
+            self.resource,
+            namespace=self.namespace,
+            label_selector=self.label_selector,
+            field_selector=self.field_selector,
+            resource_version=resource_version,
+            limit=limit,
+        )
+
+    async def version(self) -> str:
+        """How far the server's own history goes: the shortest list is one that nobody is in."""
+        page = await self.client.list(
+            self.resource, namespace=self.namespace, field_selector=NOBODY
+        )
+        return page.resource_version

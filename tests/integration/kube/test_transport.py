@@ -1,0 +1,194 @@
+"""Requests to the real API server: what goes over the wire, and what is left behind."""
+
+import asyncio
+import gc
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from kftrainer.kube.client import Client
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.errors import KubeError, NotFoundError, RequestTimeoutError, TransportError
+from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.transport import HttpTransport
+from tests.integration.kube.kinds import CONFIG_MAPS, NAMESPACES, config_map
+
+DEFAULT = ObjectKey("", "default")
+
+
+def open_sockets(plane: ControlPlane) -> list[socket.socket]:
+    """The connections of this process to the API server that have not been closed."""
+    port = int(plane.url.rpartition(":")[2])
+    found = [each for each in gc.get_objects() if isinstance(each, socket.socket)]
+    return [
+        each
+        for each in found
+        if each.fileno() != -1 and each.type == socket.SOCK_STREAM and remote_port(each) == port
+    ]
+
+
+def remote_port(connected: socket.socket) -> int | None:
+    try:
+        return int(connected.getpeername()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+async def test_every_answer_and_every_failure_is_told(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    told: list[tuple[str, str, str]] = []
+
+    def on_response(code: str, method: str, host: str, seconds: float) -> None:
+        assert seconds > 0
+        told.append((code, method, host))
+
+    connection = await load_connection(control_plane.kubeconfig)
+    async with HttpTransport(
+        connection, user_agent="kftrainer-tests/1", on_response=on_response
+    ) as transport:
+        client = Client(transport)
+        await client.create(CONFIG_MAPS, config_map(namespace))
+        with pytest.raises(NotFoundError):
+            await client.get(CONFIG_MAPS, ObjectKey(namespace, "missing"))
+        async with client.watch(CONFIG_MAPS, namespace=namespace, timeout_seconds=60):
+            pass
+        with pytest.raises(RequestTimeoutError):
+            await transport.request("GET", "/api", timeout=0.0)
+    host = control_plane.url.removeprefix("https://")
+    assert told == [
+        ("201", "POST", host),
+        ("404", "GET", host),
+        ("200", "GET", host),
+        ("<error>", "GET", host),
+    ]
+
+
+async def test_a_body_of_more_than_a_mebibyte_is_sent(client: Client, namespace: str) -> None:
+    with pytest.raises(KubeError, match=r"must have at most 1048576 bytes|Too long"):
+        await client.create(CONFIG_MAPS, config_map(namespace, text="x" * (2**20 + 1)))
+
+
+async def test_the_user_agent_names_us(transport: HttpTransport, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    body = b'{"metadata": {"name": "settings"}, "data": {"color": "red"}}'
+    response = await transport.request("POST", path, body=body)
+    assert response.status == 201
+    assert b'"manager":"kftrainer-tests"' in response.body, "the user agent, for want of a manager"
+
+
+async def test_requests_share_a_connection_and_watches_have_their_own(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    before = len(open_sockets(control_plane))
+    connection = await load_connection(control_plane.kubeconfig)
+    async with HttpTransport(connection, user_agent="kftrainer-tests/1") as transport:
+        client, leases = Client(transport), Client(transport, lane="lease")
+        for _ in range(3):
+            await client.get(NAMESPACES, DEFAULT)
+        assert len(open_sockets(control_plane)) == before + 1
+        await leases.get(NAMESPACES, DEFAULT)
+        assert len(open_sockets(control_plane)) == before + 2
+        async with client.watch(CONFIG_MAPS, namespace=namespace, timeout_seconds=60):
+            assert len(open_sockets(control_plane)) == before + 3
+    assert len(open_sockets(control_plane)) == before
+
+
+async def test_many_watches_do_not_keep_requests_waiting(client: Client, namespace: str) -> None:
+    async def watch(is_open: asyncio.Event, stop: asyncio.Event) -> None:
+        async with client.watch(CONFIG_MAPS, namespace=namespace, timeout_seconds=60):
+            is_open.set()
+            await stop.wait()
+
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as watches:
+        opened = [asyncio.Event() for _ in range(120)]
+        for is_open in opened:
+            watches.create_task(watch(is_open, stop))
+        async with asyncio.timeout(30):
+            for is_open in opened:
+                await is_open.wait()
+            await client.get(NAMESPACES, DEFAULT)
+        stop.set()
+
+
+class SilentRelay:
+    """Stands before the API server, and can fall silent: it listens, and passes nothing on."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._port = int(plane.url.rpartition(":")[2])
+        self.is_silent = False
+        self.heard_while_silent = asyncio.Event()
+        self.open = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        async with asyncio.TaskGroup() as pumps:
+            answers = pumps.create_task(self._pump(there, writer))
+            await self._pump(reader, back)
+            answers.cancel()
+        self.open -= 1
+        for each in (back, writer):
+            each.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while said := await reader.read(65536):
+                if self.is_silent:
+                    self.heard_while_silent.set()
+                else:
+                    writer.write(said)
+
+    async def is_left(self) -> bool:
+        return self.open == 0
+
+
+@pytest.fixture
+async def relayed(
+    control_plane: ControlPlane,
+) -> AsyncIterator[tuple[SilentRelay, HttpTransport]]:
+    relay = SilentRelay(control_plane)
+    listener = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
+    host = f"https://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    connection = replace(await load_connection(control_plane.kubeconfig), host=host)
+    async with HttpTransport(connection, user_agent="kftrainer-tests/1") as transport:
+        yield relay, transport
+    listener.close()
+    await until(relay.is_left, within=5, what="the end of the relay's connections")
+
+
+async def test_a_watch_of_a_silent_server_is_left_without_waiting_for_a_goodbye(
+    relayed: tuple[SilentRelay, HttpTransport], namespace: str
+) -> None:
+    relay, transport = relayed
+    async with Client(transport).watch(CONFIG_MAPS, namespace=namespace, timeout_seconds=60):
+        assert relay.open == 1
+        relay.is_silent = True
+    await until(relay.is_left, within=2, what="the end of the connection")
+
+
+async def test_closing_ends_what_a_cancelled_request_to_a_silent_server_left(
+    relayed: tuple[SilentRelay, HttpTransport],
+) -> None:
+    relay, transport = relayed
+    await transport.request("GET", "/version")
+    relay.is_silent = True
+    async with asyncio.TaskGroup() as tasks:
+        request = tasks.create_task(transport.request("GET", "/version"))
+        await relay.heard_while_silent.wait()
+        request.cancel()
+    await transport.close()
+    await until(relay.is_left, within=2, what="the end of the connection")
+
+
+async def test_what_was_closed_stays_closed(transport: HttpTransport) -> None:
+    await transport.request("GET", "/version")
+    await transport.close()
+    with pytest.raises(TransportError, match="have been closed"):
+        await transport.request("GET", "/version")

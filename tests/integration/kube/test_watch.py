@@ -1,0 +1,146 @@
+"""Watches on the real API server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kftrainer.kube.client import Client
+from kftrainer.kube.errors import ExpiredError, InvalidError, NotFoundError, RequestTimeoutError
+from kftrainer.kube.resource import ObjectKey, key_of
+from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.watch import Bookmark, Deleted, Upserted, WatchEvent
+from tests.integration.kube.kinds import CONFIG_MAPS, TRAIN_JOBS, config_map, resource
+
+TOLD_WITHIN = 10.0
+
+
+async def take(events: AsyncIterator[WatchEvent], count: int) -> list[WatchEvent]:
+    async with asyncio.timeout(TOLD_WITHIN):
+        return [await anext(events) for _ in range(count)]
+
+
+async def read_all(chunks: AsyncIterator[bytes]) -> bytes:
+    async with asyncio.timeout(TOLD_WITHIN):
+        return b"".join([chunk async for chunk in chunks])
+
+
+async def version_now(client: Client, namespace: str) -> str:
+    return (await client.list(CONFIG_MAPS, namespace=namespace)).resource_version
+
+
+async def test_it_tells_what_happens_to_an_object(client: Client, namespace: str) -> None:
+    key = ObjectKey(namespace, "settings")
+    since = await version_now(client, namespace)
+    async with client.watch(
+        CONFIG_MAPS, namespace=namespace, resource_version=since, timeout_seconds=60
+    ) as events:
+        created = await client.create(CONFIG_MAPS, config_map(namespace, color="red"))
+        changed = await client.merge_patch(CONFIG_MAPS, key, {"data": {"color": "blue"}})
+        await client.delete(CONFIG_MAPS, key)
+        *upserted, deleted = await take(events, 3)
+    assert upserted == [Upserted(created, added=True), Upserted(changed, added=False)]
+    assert isinstance(deleted, Deleted)
+    assert deleted.manifest["data"] == {"color": "blue"}
+    versions = [each["metadata"]["resourceVersion"] for each in (changed, deleted.manifest)]
+    assert int(versions[0]) < int(versions[1]), "that of the deletion"
+
+
+async def test_it_goes_on_where_another_one_ended(client: Client, namespace: str) -> None:
+    await client.create(CONFIG_MAPS, config_map(namespace, "first"))
+    since = await version_now(client, namespace)
+    await client.create(CONFIG_MAPS, config_map(namespace, "second"))
+    async with client.watch(
+        CONFIG_MAPS, namespace=namespace, resource_version=since, timeout_seconds=60
+    ) as events:
+        [event] = await take(events, 1)
+    assert isinstance(event, Upserted)
+    assert key_of(event.manifest).name == "second"
+
+
+async def test_initial_events_end_with_a_bookmark_and_go_on_live(
+    client: Client, namespace: str
+) -> None:
+    names = {"first", "second"}
+    for name in names:
+        await client.create(CONFIG_MAPS, config_map(namespace, name))
+    async with client.watch(
+        CONFIG_MAPS, namespace=namespace, send_initial_events=True, timeout_seconds=60
+    ) as events:
+        *initial, bookmark = await take(events, 3)
+        later = await client.create(CONFIG_MAPS, config_map(namespace, "third"))
+        live = await take(events, 1)
+    told = [each for each in initial if isinstance(each, Upserted) and each.added]
+    assert {key_of(each.manifest).name for each in told} == names
+    assert isinstance(bookmark, Bookmark)
+    assert bookmark.initial_events_end
+    assert int(bookmark.resource_version) > 0
+    assert live == [Upserted(later, added=True)]
+
+
+async def test_a_bookmark_comes_before_the_end_and_then_the_end(
+    client: Client, namespace: str
+) -> None:
+    since = await version_now(client, namespace)
+    async with client.watch(
+        CONFIG_MAPS, namespace=namespace, resource_version=since, timeout_seconds=4
+    ) as events:
+        await client.create(CONFIG_MAPS, config_map("default", f"elsewhere-{namespace}"))
+        async with asyncio.timeout(TOLD_WITHIN):
+            told = [event async for event in events]
+    await client.delete(CONFIG_MAPS, ObjectKey("default", f"elsewhere-{namespace}"))
+    assert told, "a bookmark before the watch ends"
+    for event in told:
+        assert isinstance(event, Bookmark)
+        assert not event.initial_events_end
+
+
+async def test_selectors_choose_what_is_told(client: Client, namespace: str) -> None:
+    since = await version_now(client, namespace)
+    for name in ("plain", "marked"):
+        manifest = config_map(namespace, name)
+        manifest["metadata"]["labels"] = {"marked": str(name == "marked")}
+        await client.create(CONFIG_MAPS, manifest)
+    key = ObjectKey(namespace, "marked")
+    async with client.watch(
+        CONFIG_MAPS,
+        namespace=namespace,
+        label_selector="marked=True",
+        resource_version=since,
+        timeout_seconds=60,
+    ) as events:
+        await client.merge_patch(CONFIG_MAPS, key, {"metadata": {"labels": None}})
+        told = await take(events, 2)
+    assert [type(event) for event in told] == [Upserted, Deleted]
+
+
+async def test_a_version_that_is_too_old_is_told_as_expired(client: Client) -> None:
+    # The server began to remember what happens to a kind when it learned of the kind.
+    await client.list(TRAIN_JOBS)  # which waits until that has been
+    async with client.watch(TRAIN_JOBS, resource_version="1", timeout_seconds=60) as events:
+        with pytest.raises(ExpiredError, match="too old resource version"):
+            await take(events, 1)
+
+
+async def test_a_kind_that_is_not_served_is_an_error_when_it_begins(client: Client) -> None:
+    unknown = resource("Thing", "things", group="nowhere.example")
+    with pytest.raises(NotFoundError, match="page not found"):
+        async with client.watch(unknown, timeout_seconds=60):
+            pass
+
+
+async def test_a_stream_that_asks_for_nonsense_is_an_error_when_it_begins(
+    transport: HttpTransport,
+) -> None:
+    query = {"watch": "true", "sendInitialEvents": "true"}
+    with pytest.raises(InvalidError) as told:
+        async with transport.stream("/api/v1/configmaps", query=query, timeout=10):
+            pass
+    assert [cause.field for cause in told.value.causes] == ["resourceVersionMatch"]
+
+
+async def test_a_stream_has_a_deadline_of_its_own(transport: HttpTransport, namespace: str) -> None:
+    path = CONFIG_MAPS.collection_path(namespace)
+    async with transport.stream(path, query={"watch": "true"}, timeout=0.5) as chunks:
+        with pytest.raises(RequestTimeoutError):
+            await read_all(chunks)

@@ -1,0 +1,258 @@
+"""Informers against the real API server: what is there, what changes, and who is told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from kftrainer.kube.client import Client
+from kftrainer.kube.resource import Manifest
+from kftrainer.machinery.cache import Cache
+from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.informer import Informer
+from tests.support.informers import (
+    CONFIG_MAPS,
+    Server,
+    Witness,
+    agreement,
+    connected,
+    running,
+)
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:
+    async with connected(control_plane.kubeconfig) as client:
+        yield client
+
+
+@pytest.fixture
+def server(api: ApiClient, namespace: str) -> Server:
+    return Server(api, namespace)
+
+
+@pytest.fixture
+def witness() -> Witness:
+    return Witness()
+
+
+def informer_of(client: Client, server: Server, witness: Witness) -> Informer[Manifest]:
+    informer = Informer(client, CONFIG_MAPS, clock=CLOCK, namespace=server.namespace)
+    informer.add_handler(witness)
+    return informer
+
+
+async def test_what_is_there_comes_first_and_is_marked_so(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    for name in ("a", "b"):
+        await server.put(name, x="1")
+    informer = informer_of(client, server, witness)
+    assert not informer.has_synced
+    async with running(informer):
+        await informer.wait_synced()
+        assert [(each.key.name, each.initial) for each in witness.told] == [
+            ("a", True),
+            ("b", True),
+        ]
+        await server.put("c")
+        await agreement(informer, server, witness)
+        assert (witness.told[2].key, witness.told[2].initial) == (server.key("c"), False)
+
+
+async def test_an_empty_namespace_syncs_too(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    informer = informer_of(client, server, witness)
+    async with running(informer), asyncio.timeout(10):
+        await informer.wait_synced()
+    assert informer.list() == []
+    assert int(informer.resource_version) > 0
+
+
+async def test_changes_and_deletes_are_told_with_how_it_was(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    informer = informer_of(client, server, witness)
+    async with running(informer):
+        await informer.wait_synced()
+        await server.put("a", x="1")
+        await server.put("a", x="2")
+        await server.delete("a")
+
+        async def all_told() -> bool:
+            return len(witness.told) == 3
+
+        await until(all_told, within=10, what="three changes")
+    data = [
+        (each.old and each.old.object["data"]["x"], each.new and each.new.object["data"]["x"])
+        for each in witness.told
+    ]
+    assert data == [(None, "1"), ("1", "2"), ("2", None)]
+    assert informer.get(server.key("a")) is None
+
+
+async def test_managed_fields_are_not_kept(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    informer = informer_of(client, server, witness)
+    await server.put("a", x="1")
+    async with running(informer):
+        await informer.wait_synced()
+    held = informer.get(server.key("a"))
+    assert held is not None
+    assert "managedFields" not in held["metadata"]
+    assert held["metadata"] == witness.told[0].new.metadata  # type: ignore[union-attr]
+
+
+async def test_a_late_handler_is_told_of_what_is_there_and_then_of_changes(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    informer = informer_of(client, server, witness)
+    await server.put("a", x="1")
+    late = Witness()
+    async with running(informer):
+        await informer.wait_synced()
+        informer.add_handler(late)
+        assert [(each.key, each.initial) for each in late.told] == [(server.key("a"), True)]
+        await server.put("a", x="2")
+        await agreement(informer, server, late)
+    assert len(late.told) == 2
+
+
+async def test_a_handler_that_fails_keeps_neither_others_nor_itself_from_the_next_news(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    informer = Informer(client, CONFIG_MAPS, clock=CLOCK, namespace=server.namespace)
+    calls: list[str] = []
+
+    def failing(change: object) -> None:
+        calls.append("call")
+        raise ZeroDivisionError
+
+    informer.add_handler(failing)
+    informer.add_handler(witness)
+    async with running(informer):
+        await server.put("a")
+        await server.put("b")
+        await agreement(informer, server, witness)
+    assert len(calls) == 2
+
+
+async def test_only_what_is_selected_is_held(
+    client: Client, server: Server, witness: Witness, namespace: str
+) -> None:
+    def labelled(name: str, color: str) -> dict[str, object]:
+        metadata = {"name": name, "namespace": namespace, "labels": {"color": color}}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+    informer = Informer(
+        client, CONFIG_MAPS, clock=CLOCK, namespace=namespace, label_selector="color=red"
+    )
+    informer.add_handler(witness)
+    async with running(informer):
+        await server.api.apply(labelled("a", "red"))
+        await server.api.apply(labelled("b", "blue"))
+        await server.api.apply(labelled("c", "red"))
+
+        async def both() -> bool:
+            return set(witness.known) == {server.key("a"), server.key("c")}
+
+        await until(both, within=10, what="the red ones")
+        await server.api.apply(labelled("a", "blue"))
+
+        async def one() -> bool:
+            return set(witness.known) == {server.key("c")}
+
+        await until(one, within=10, what="only one red one")
+        assert [each["metadata"]["name"] for each in informer.list()] == ["c"]
+    assert witness.contradictions == []
+
+
+async def test_a_transform_decides_what_is_kept_and_an_index_finds_it(
+    client: Client, server: Server
+) -> None:
+    def only_x(manifest: Manifest) -> Manifest:
+        return {**manifest, "data": {"x": manifest["data"]["x"]}}
+
+    informer = Informer(
+        client,
+        CONFIG_MAPS,
+        clock=CLOCK,
+        namespace=server.namespace,
+        transform=only_x,
+        indexes={"x": lambda seen: [seen.object["data"]["x"]]},
+    )
+    await server.put("a", x="1", y="2")
+    await server.put("b", x="3")
+    async with running(informer):
+        await informer.wait_synced()
+        assert [each["data"] for each in informer.by_index("x", "1")] == [{"x": "1"}]
+        await server.put("a", x="3", y="2")
+
+        async def moved() -> bool:
+            names = {each["metadata"]["name"] for each in informer.by_index("x", "3")}
+            return names == {"a", "b"} and informer.by_index("x", "1") == []
+
+        await until(moved, within=10, what="the index following the object")
+
+
+async def test_two_thousand_updates_of_one_object_end_in_its_last_state(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    informer = informer_of(client, server, witness)
+    async with running(informer):
+        await informer.wait_synced()
+        await server.put("a", n="-1")
+        for worker in range(2000 // 8):
+            async with asyncio.TaskGroup() as tasks:
+                for n in range(8):
+                    patch = {"data": {"n": str(worker * 8 + n)}}
+                    tasks.create_task(client.merge_patch(CONFIG_MAPS, server.key("a"), patch))
+        await agreement(informer, server, witness)
+        assert len(witness.told) > 1000
+
+
+async def test_a_slow_handler_gets_the_last_state_of_everything(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    informer = informer_of(client, server, witness)
+    busy = asyncio.get_running_loop()
+
+    def slow(change: object) -> None:
+        until_then = busy.time() + 0.01
+        while busy.time() < until_then:
+            pass
+
+    informer.add_handler(slow)
+    async with running(informer):
+        await informer.wait_synced()
+        for n in range(100):
+            name = f"c-{n % 10}"
+            await server.put(name, n=str(n))
+            if n % 17 == 0:
+                await server.delete(name)
+        await agreement(informer, server, witness)
+
+
+async def test_the_cache_is_ready_when_all_its_informers_have_synced(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    await server.put("a", x="1")
+    cache, ready = Cache(), asyncio.Event()
+    informer = informer_of(client, server, witness)
+    cache.add(informer)
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(cache.run(ready.set, stop))
+        await ready.wait()
+        assert informer.has_synced
+        held = cache.get(CONFIG_MAPS, server.key("a"))
+        assert held is not None
+        assert held["data"] == {"x": "1"}
+        stop.set()

@@ -1,0 +1,357 @@
+"""Informers behind a proxy that breaks things: afterwards cache, handlers and server agree."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.controlplane import running as running_plane
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.waiting import until
+from kftrainer.kube.resource import Manifest
+from kftrainer.machinery.informer import Informer
+from tests.support.fast_clock import FastClock
+from tests.support.fault_proxy import (
+    Answer,
+    Cut,
+    Delay,
+    Fault,
+    FaultProxy,
+    ProxiedRequest,
+    Stall,
+    running_proxy,
+    status_answer,
+)
+from tests.support.informers import (
+    CONFIG_MAPS,
+    Server,
+    Witness,
+    agreement,
+    connected,
+    running,
+)
+
+BIG = "x" * 20_000
+EXPIRED = status_answer(410, "Expired")
+BROKEN = status_answer(500, "InternalError")
+LATE = status_answer(504, "Timeout")
+BUSY = Answer(429, "Too many requests, please try again later.\n", {"Retry-After": "3"})
+
+
+def is_watch(request: ProxiedRequest) -> bool:
+    return request.is_watch
+
+
+def is_resumed_watch(request: ProxiedRequest) -> bool:
+    return request.is_watch and "sendInitialEvents" not in request.query
+
+
+def is_streamed_list(request: ProxiedRequest) -> bool:
+    return request.is_watch and "sendInitialEvents" in request.query
+
+
+def is_list(request: ProxiedRequest) -> bool:
+    return request.is_list
+
+
+def is_any(request: ProxiedRequest) -> bool:
+    return True
+
+
+@pytest.fixture
+async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    async with running_proxy(control_plane, tmp_path) as proxy:
+        yield proxy
+        await nobody_is_connected(proxy)
+
+
+async def nobody_is_connected(proxy: FaultProxy) -> None:
+    async def nobody() -> bool:
+        return proxy.open_connections == 0
+
+    await until(nobody, within=5, what="the end of all connections")
+
+
+@pytest.fixture
+def server(api: ApiClient, namespace: str) -> Server:
+    return Server(api, namespace)
+
+
+class Scene:
+    """An informer behind a proxy, and a witness."""
+
+    def __init__(
+        self, proxy: FaultProxy, server: Server, informer: Informer[Manifest], clock: FastClock
+    ) -> None:
+        self.proxy = proxy
+        self.server = server
+        self.informer = informer
+        self.clock = clock
+        self.witness = Witness()
+        informer.add_handler(self.witness)
+
+    async def agreement(self, within: float = 15) -> None:
+        await agreement(self.informer, self.server, self.witness, within)
+
+    async def behind_its_back(self) -> None:
+        """Change things while the informer hears nothing: one new, one changed, one gone."""
+        self.proxy.stall_all()
+        await self.server.put("new", x="1")
+        await self.server.put("changed", x="2")
+        await self.server.delete("gone")
+
+
+@asynccontextmanager
+async def scene(proxy: FaultProxy, server: Server, times: float = 20) -> AsyncIterator[Scene]:
+    """A running informer; time runs faster for it, so that it waits seconds and not minutes."""
+    clock = FastClock(times)
+    async with connected(proxy.kubeconfig) as client:
+        informer = Informer(client, CONFIG_MAPS, clock=clock, namespace=server.namespace)
+        made = Scene(proxy, server, informer, clock)
+        async with running(informer):
+            yield made
+
+
+@asynccontextmanager
+async def synced_scene(
+    proxy: FaultProxy, server: Server, times: float = 20
+) -> AsyncIterator[Scene]:
+    """The same with some objects, which it has seen."""
+    for name in ("same", "changed", "gone"):
+        await server.put(name, x="1")
+    async with scene(proxy, server, times) as made:
+        await made.agreement()
+        yield made
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+async def test_a_watch_cut_in_the_middle_of_a_line_is_resumed(
+    proxy: FaultProxy, server: Server, reset: bool
+) -> None:
+    async with synced_scene(proxy, server) as play:
+        proxy.inject(Cut(after=10_000, reset=reset), is_resumed_watch)
+        proxy.reset_all()
+        await server.put("big", x=BIG)
+        await play.agreement()
+        assert proxy.faults_left == 0
+        assert not any(is_list(each) for each in proxy.requests)
+
+
+async def test_a_streamed_list_cut_before_its_end_is_begun_again(
+    proxy: FaultProxy, server: Server
+) -> None:
+    for n in range(5):
+        await server.put(f"big-{n}", x=BIG)
+    proxy.inject(Cut(after=50_000), is_streamed_list, times=2)
+    async with scene(proxy, server) as play:
+        await play.agreement()
+        assert proxy.faults_left == 0
+        assert len(play.witness.told) == 5
+
+
+async def test_a_server_that_streams_no_lists_is_listed_in_pages(
+    proxy: FaultProxy, server: Server
+) -> None:
+    await server.put("a", x="1")
+    proxy.inject(status_answer(422, "Invalid"), is_streamed_list, times=100)
+    async with scene(proxy, server) as play:
+        await play.agreement()
+        await server.put("b", x="1")
+        await play.agreement()
+
+
+@pytest.mark.parametrize("relists", [0, 1], ids=["resumable", "not-resumable"])
+async def test_an_expired_watch_is_listed_anew_and_missed_deletes_are_told(
+    proxy: FaultProxy, server: Server, relists: int
+) -> None:
+    async with synced_scene(proxy, server) as play:
+        await play.behind_its_back()
+        proxy.inject(EXPIRED, is_resumed_watch)
+        proxy.inject(EXPIRED, is_streamed_list, times=relists)
+        proxy.reset_all()
+        await play.agreement()
+        told = [(each.key.name, each.initial) for each in play.witness.told[3:]]
+        assert told[0] == ("gone", False)
+        assert sorted(told[1:]) == [("changed", False), ("new", False)]
+        first, seen, *again = [each.query.get("resourceVersion", "") for each in proxy.requests]
+        assert (first, again) == ("", [seen, ""] if relists else [seen])
+
+
+async def test_a_list_whose_continuation_has_expired_is_read_in_one_piece(
+    proxy: FaultProxy, server: Server, control_plane: ControlPlane
+) -> None:
+    async with connected(control_plane.kubeconfig) as client:
+        for batch in range(26):
+            async with asyncio.TaskGroup() as tasks:
+                for n in range(20):
+                    metadata = {"name": f"c-{batch}-{n}", "namespace": server.namespace}
+                    tasks.create_task(client.create(CONFIG_MAPS, {"metadata": metadata}))
+    proxy.inject(BROKEN, is_streamed_list)
+    proxy.inject(EXPIRED, lambda request: request.is_continuation)
+    async with scene(proxy, server) as play:
+        await play.agreement()
+        assert proxy.faults_left == 0
+        assert len(play.witness.told) == 520
+        assert [each.query["limit"] for each in proxy.requests if is_list(each)] == [
+            "500",
+            "500",
+            "0",
+        ]
+
+
+async def test_a_busy_server_is_given_the_time_it_asks_for(
+    proxy: FaultProxy, server: Server
+) -> None:
+    async with synced_scene(proxy, server) as play:
+        await play.behind_its_back()
+        proxy.inject(BUSY, is_watch, times=2)
+        began = play.clock.monotonic()
+        proxy.reset_all()
+        await play.agreement()
+        assert play.clock.monotonic() - began >= 6
+        assert len(proxy.requests) == 4
+        assert not any(is_list(each) for each in proxy.requests)
+
+
+@pytest.mark.parametrize("answer", [BROKEN, LATE], ids=["500", "504"])
+async def test_a_burst_of_errors_is_outlived_without_a_rush(
+    proxy: FaultProxy, server: Server, answer: Answer
+) -> None:
+    async with synced_scene(proxy, server) as play:
+        await play.behind_its_back()
+        proxy.inject(answer, is_any, times=7)
+        began = play.clock.monotonic()
+        proxy.reset_all()
+        await play.agreement(within=30)
+        assert proxy.faults_left == 0
+        # A watch, and three times a streamed list and one in pages.
+        assert play.clock.monotonic() - began >= 0.8 + 1.6 + 3.2 + 6.4
+
+
+async def test_an_open_connection_that_has_gone_silent_is_given_up(
+    proxy: FaultProxy, server: Server
+) -> None:
+    async with synced_scene(proxy, server, times=60) as play:
+        await play.behind_its_back()
+        await play.agreement()
+        assert proxy.watches() == 1
+
+
+@pytest.mark.parametrize("fault", [Stall(after=100), Delay(3600)], ids=["half", "no-answer"])
+async def test_a_first_list_that_stalls_is_read_in_another_way(
+    proxy: FaultProxy, server: Server, fault: Fault
+) -> None:
+    await server.put("a", x="1")
+    proxy.inject(fault, is_streamed_list)
+    async with scene(proxy, server, times=60) as play:
+        await play.agreement()
+        assert [is_list(each) for each in proxy.requests[:3]] == [False, True, False]
+
+
+async def test_a_watch_that_ends_at_once_again_and_again_is_no_busy_loop(
+    proxy: FaultProxy, server: Server
+) -> None:
+    proxy.inject(Cut(after=0), is_watch, times=1000)
+    async with scene(proxy, server, times=40) as play:
+
+        async def six() -> bool:
+            return len(proxy.requests) >= 6
+
+        await until(six, within=20, what="six requests")
+        assert play.clock.monotonic() >= 0.8 + 1.6 + 3.2 + 6.4
+        proxy.forget_faults()
+        await play.agreement(within=20)
+
+
+async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Path) -> None:
+    async with running_plane() as plane, plane.client() as api:
+        etcd, apiserver = plane.processes
+        server = Server(api, await plane.create_namespace(api))
+
+        async def put(name: str) -> bool:
+            try:
+                await server.put(name, x="1")
+            except (ApiError, UnreachableError):
+                return False
+            return True
+
+        async with (
+            running_proxy(plane, tmp_path) as proxy,
+            synced_scene(proxy, server, times=5) as play,
+        ):
+            for part in (apiserver, etcd):
+                part.kill()
+                part.start()
+                await until(lambda: put("after"), within=60, what=f"{part.name} being back")
+                await server.delete("after")
+                await server.put("changed", x=part.name)
+                await play.agreement(within=60)
+            assert len(proxy.requests) < 60
+
+
+async def test_cancelled_at_any_moment_it_leaves_nothing_behind(
+    proxy: FaultProxy, server: Server
+) -> None:
+    for n in range(5):
+        await server.put(f"big-{n}", x=BIG)
+    rng = Random(4)  # noqa: S311
+    before = asyncio.all_tasks()
+    for rounds in range(0, 120, 3):
+        clock = FastClock(20)
+        fault = rng.choice([None, Cut(after=rng.randrange(100_000)), BROKEN, Delay(0.01)])
+        proxy.forget_faults()
+        if fault is not None:
+            proxy.inject(fault, is_any)
+        async with connected(proxy.kubeconfig) as client:
+            informer = Informer(client, CONFIG_MAPS, clock=clock, namespace=server.namespace)
+            async with asyncio.TaskGroup() as tasks:
+                task = tasks.create_task(informer.run(lambda: None, asyncio.Event()))
+                for _ in range(rounds):
+                    await asyncio.sleep(0.0005 if rounds % 2 else 0)
+                task.cancel()
+            assert task.cancelled()
+        await nobody_is_connected(proxy)
+        assert asyncio.all_tasks() == before
+
+
+FAULTS: list[Fault] = [
+    *(Cut(after=size, reset=reset) for size in (0, 300, 5000) for reset in (False, True)),
+    EXPIRED,
+    BROKEN,
+    LATE,
+    BUSY,
+    Stall(after=1000),
+    Delay(0.1),
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_after_random_writes_and_faults_cache_and_server_agree(
+    proxy: FaultProxy, server: Server, seed: int
+) -> None:
+    rng = Random(seed)  # noqa: S311
+    there: set[str] = set()
+    async with scene(proxy, server, times=60) as play:
+        for n in range(120):
+            name = f"c-{rng.randrange(8)}"
+            if name in there and rng.random() < 0.4:
+                await server.delete(name)
+                there.discard(name)
+            else:
+                await server.put(name, n=str(n), x="y" * rng.randrange(3000))
+                there.add(name)
+            match rng.random():
+                case chance if chance < 0.1:
+                    proxy.inject(rng.choice(FAULTS), is_any, times=rng.randrange(1, 3))
+                case chance if chance < 0.18:
+                    proxy.reset_all()
+                case chance if chance < 0.2:
+                    proxy.stall_all()
+        proxy.forget_faults()
+        await play.agreement(within=30)
+        assert {key.name for key in play.witness.known} == there

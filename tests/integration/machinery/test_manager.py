@@ -1,0 +1,192 @@
+"""The manager with real parts: the example as people run it, and how it ends."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from kftrainer.kube.client import Client
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.resource import Resource, as_it_is
+from kftrainer.kube.transport import HttpTransport
+from kftrainer.machinery.cache import Cache
+from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.controller import Controller
+from kftrainer.machinery.election import LeaderElection, LeaseLostError
+from kftrainer.machinery.handlers import enqueue_self
+from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.manager import Manager, Parts
+from kftrainer.machinery.reconcile import DONE, Request, Result
+
+EXAMPLE = Path(__file__).parent.parent.parent.parent / "examples" / "greeter.py"
+CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is)
+
+
+def config_map(namespace: str, name: str, **labels: str) -> dict[str, object]:
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+async def text_of(api: ApiClient, namespace: str, name: str) -> str | None:
+    found = await api.get_or_none(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+    return found["data"]["text"] if found else None
+
+
+async def wait_for_text(api: ApiClient, namespace: str, name: str, text: str) -> None:
+    async def there() -> bool:
+        return await text_of(api, namespace, name) == text
+
+    await until(there, within=30, what=f"{name} saying {text!r}")
+
+
+async def test_the_example_does_what_it_says(
+    control_plane: ControlPlane, api: ApiClient, namespace: str
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLE),
+        env={**os.environ, "KUBECONFIG": str(control_plane.kubeconfig)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        await api.create(config_map(namespace, "one", greet="Ada"))
+        await wait_for_text(api, namespace, "one-greeting", "Hello, Ada!")
+        await api.apply(config_map(namespace, "one", greet="Grace"))
+        await wait_for_text(api, namespace, "one-greeting", "Hello, Grace!")
+        await api.delete(f"/api/v1/namespaces/{namespace}/configmaps/one-greeting")
+        await wait_for_text(api, namespace, "one-greeting", "Hello, Grace!")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+
+
+class Slow:
+    """A reconciler whose work is held back until the test lets it go on."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self.begun: list[str] = []
+        self.finished: list[str] = []
+        self.go_on = asyncio.Event()
+
+    async def reconcile(self, request: Request) -> Result:
+        if request.namespace == self._namespace:
+            self.begun.append(request.name)
+            await self.go_on.wait()
+            self.finished.append(request.name)
+        return DONE
+
+
+@pytest.fixture
+async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:
+    connection = await load_connection(control_plane.kubeconfig)
+    transport = HttpTransport(connection, user_agent="test")
+    yield Client(transport)
+    await transport.close()
+
+
+def manager_of(
+    client: Client, slow: Slow, namespace: str, election: LeaderElection | None = None
+) -> Manager:
+    clock, cache = SystemClock(), Cache()
+    informer = Informer(client, CONFIG_MAPS, clock=clock, namespace=namespace)
+    cache.add(informer)
+    controller = Controller("slow", slow, clock=clock, workers=2)
+    controller.watch(informer, enqueue_self)
+    parts = Parts(caches=[cache], controllers=[controller])
+    return Manager(parts, clock=clock, election=election)
+
+
+async def test_what_has_begun_is_finished_when_the_manager_stops(
+    client: Client, api: ApiClient, namespace: str
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        await api.create(config_map(namespace, name))
+    slow, stop = Slow(namespace), asyncio.Event()
+
+    async def both_workers_busy() -> bool:
+        return len(slow.begun) == 2
+
+    manager = manager_of(client, slow, namespace)
+
+    async def stopping() -> bool:
+        return manager.stopping
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(manager.run(stop))
+        await until(both_workers_busy, within=30, what="two reconciles beginning")
+        stop.set()
+        await until(stopping, within=30, what="the manager noticing")
+        slow.go_on.set()
+        await running
+    assert sorted(slow.finished) == sorted(slow.begun)
+    assert len(slow.begun) == 2, "nothing new was begun after the stop"
+
+
+async def test_a_lost_lease_ends_the_manager_at_once(
+    client: Client, api: ApiClient, namespace: str, control_plane: ControlPlane
+) -> None:
+    await api.create(config_map(namespace, "a"))
+    slow = Slow(namespace)
+    election = LeaderElection(
+        client,
+        clock=SystemClock(),
+        lease_name="manager",
+        lease_namespace=namespace,
+        identity="me",
+        lease_duration=3,
+        renew_deadline=2,
+        retry_period=0.5,
+    )
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/manager"
+
+    async def busy() -> bool:
+        return slow.begun == ["a"]
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(manager_of(client, slow, namespace, election).run(asyncio.Event()))
+            await until(busy, within=30, what="a reconcile beginning")
+            stolen = await api.get(lease)
+            stolen["spec"] |= {"holderIdentity": "thief", "leaseDurationSeconds": 60}
+            await api.request("PUT", lease, body=stolen)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await run()
+    assert raised.group_contains(LeaseLostError)
+    assert slow.finished == []
+    assert (await api.get(lease))["spec"]["holderIdentity"] == "thief"
+
+
+async def test_the_lease_is_given_back_when_the_manager_stops(
+    client: Client, api: ApiClient, namespace: str
+) -> None:
+    slow, stop = Slow(namespace), asyncio.Event()
+    slow.go_on.set()
+    await api.create(config_map(namespace, "a"))
+    election = LeaderElection(
+        client,
+        clock=SystemClock(),
+        lease_name="manager",
+        lease_namespace=namespace,
+        identity="me",
+    )
+
+    async def done() -> bool:
+        return slow.finished == ["a"]
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(manager_of(client, slow, namespace, election).run(stop))
+        await until(done, within=30, what="a reconcile finishing")
+        stop.set()
+        await running
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/manager"
+    assert (await api.get(lease))["spec"].get("holderIdentity", "") == ""

@@ -1,0 +1,65 @@
+"""Time that passes only when a test says so."""
+
+import asyncio
+import heapq
+import itertools
+from datetime import UTC, datetime, timedelta
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MAX_ROUNDS = 10_000
+
+
+class FakeClock:
+    """A clock at zero seconds; whoever sleeps by it is woken in the order of their times."""
+
+    def __init__(self) -> None:
+        self._time = 0.0
+        self._count = itertools.count()
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def monotonic(self) -> float:
+        """Seconds that a test has let pass."""
+        return self._time
+
+    def now(self) -> datetime:
+        """The same as a time of day."""
+        return START + timedelta(seconds=self._time)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until a test has let this time pass."""
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        sleeper = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._time + seconds, next(self._count), sleeper))
+        await sleeper
+
+    @property
+    def sleeping(self) -> list[float]:
+        """When those who sleep now will wake, the first one first."""
+        return sorted(at for at, _, sleeper in self._sleepers if not sleeper.done())
+
+    async def advance(self, seconds: float) -> None:
+        """Let time pass: each sleeper wakes at its own moment, and acts before the next one wakes.
+
+        What is ready to run has run before and after; what waits for other processes has not.
+        """
+        until = self._time + seconds
+        await at_rest()
+        while self._sleepers and self._sleepers[0][0] <= until:
+            at, _, sleeper = heapq.heappop(self._sleepers)
+            if not sleeper.done():
+                self._time = at
+                sleeper.set_result(None)
+                await at_rest()
+        self._time = until
+
+
+async def at_rest() -> None:
+    """Return when every other task waits for something."""
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+    for _ in range(MAX_ROUNDS):
+        if not ready:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("The tasks never come to rest.")

@@ -1,0 +1,27 @@
+"""A real clock that runs faster, for waiting out in seconds what takes minutes."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class FastClock:
+    """Counts so many seconds for each that passes."""
+
+    def __init__(self, times: float) -> None:
+        self._times = times
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+
+    def monotonic(self) -> float:
+        """Seconds since the clock was made, as it counts them."""
+        return (self._loop.time() - self._began) * self._times
+
+    def now(self) -> datetime:
+        """The same as a time of day."""
+        return START + timedelta(seconds=self.monotonic())
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until it has counted so many seconds."""
+        await asyncio.sleep(seconds / self._times)

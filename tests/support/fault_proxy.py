@@ -1,0 +1,294 @@
+"""Stands between a client and the API server, and breaks what it is told to break.
+
+It ends TLS on both sides and relays the answers' bytes, one request to a connection; so a fault
+can hit any byte of an answer.
+"""
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from kftrainer.devcluster import kubeconfig
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.ports import LOOPBACK
+
+CHUNK = 65536
+HEAD_END = b"\r\n\r\n"
+GONE = (OSError, asyncio.IncompleteReadError)  # what either side leaves behind when it goes
+LINGER_NOT = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxiedRequest:
+    """What a client asked for."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+
+    @property
+    def is_watch(self) -> bool:
+        """Whether the answer is a stream of events."""
+        return "watch" in self.query
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the answer may be a list: nobody here reads single objects through a proxy."""
+        return self.method == "GET" and not self.is_watch
+
+    @property
+    def is_continuation(self) -> bool:
+        """Whether this is the second page of a list, or a later one."""
+        return "continue" in self.query
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Do not ask the server, say this."""
+
+    status: int
+    body: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        """The whole answer."""
+        headers = {**self.headers, "Content-Length": len(self.body), "Connection": "close"}
+        lines = [f"HTTP/1.1 {self.status} Fault", *(f"{k}: {v}" for k, v in headers.items())]
+        return ("\r\n".join(lines) + "\r\n\r\n" + self.body).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """End the connection after so many bytes of the answer's body, with a reset or without."""
+
+    after: int
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """Send no more after so many bytes of the answer's body, and keep the connection."""
+
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Ask the server only after a while."""
+
+    seconds: float
+
+
+Fault = Answer | Cut | Stall | Delay
+Match = Callable[[ProxiedRequest], bool]
+
+
+def status_answer(code: int, reason: str) -> Answer:
+    """An error as the API server tells it."""
+    body = f'{{"kind":"Status","apiVersion":"v1","code":{code},"reason":"{reason}"}}'
+    return Answer(code, body, {"Content-Type": "application/json"})
+
+
+@dataclass(slots=True)
+class _Rule:
+    fault: Fault
+    match: Match
+    left: int
+
+
+class _Connection:
+    """One client's connection, and what is to happen to it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.request: ProxiedRequest | None = None
+        self.is_stalled = False
+
+    def reset(self) -> None:
+        connection: socket.socket | None = self.writer.get_extra_info("socket")
+        if connection is not None:  # the client has not left by itself a moment ago
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
+        self.writer.transport.abort()
+
+
+class FaultProxy:
+    """A proxy that is told what to break; `running_proxy` makes them."""
+
+    def __init__(self, upstream_port: int, upstream_tls: ssl.SSLContext) -> None:
+        self._upstream_port = upstream_port
+        self._upstream_tls = upstream_tls
+        self._rules: list[_Rule] = []
+        self._connections: set[_Connection] = set()
+        self.requests: list[ProxiedRequest] = []
+        self.kubeconfig = Path()
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections clients have to it."""
+        return len(self._connections)
+
+    def inject(self, fault: Fault, match: Match, times: int = 1) -> None:
+        """Do this to the next so many requests that match."""
+        self._rules.append(_Rule(fault, match, times))
+
+    @property
+    def faults_left(self) -> int:
+        """How many faults have not happened yet."""
+        return sum(rule.left for rule in self._rules)
+
+    def forget_faults(self) -> None:
+        """Break nothing more."""
+        self._rules.clear()
+
+    def watches(self) -> int:
+        """How many watches are open."""
+        return sum(1 for each in self._connections if each.request and each.request.is_watch)
+
+    def reset_all(self) -> None:
+        """Reset every connection that is open now."""
+        for connection in tuple(self._connections):
+            connection.reset()
+
+    def stall_all(self) -> None:
+        """Let not a byte more through on the connections that are open now."""
+        for connection in self._connections:
+            connection.is_stalled = True
+
+    def _fault_for(self, request: ProxiedRequest) -> Fault | None:
+        for rule in self._rules:
+            if rule.left and rule.match(request):
+                rule.left -= 1
+                return rule.fault
+        return None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one request, then close."""
+        connection = _Connection(reader, writer)
+        self._connections.add(connection)
+        try:
+            with suppress(*GONE):
+                await self._carry(connection)
+        finally:
+            self._connections.discard(connection)
+            writer.transport.abort()
+
+    async def _carry(self, connection: _Connection) -> None:
+        head = await connection.reader.readuntil(HEAD_END)
+        request, length = _parse(head)
+        body = await connection.reader.readexactly(length)
+        connection.request = request
+        self.requests.append(request)
+        fault = self._fault_for(request)
+        if isinstance(fault, Answer):
+            connection.writer.write(fault.encoded())
+            await connection.writer.drain()
+            connection.writer.close()
+            await connection.writer.wait_closed()
+            return
+        asked = _one_only(head) + body
+        async with asyncio.TaskGroup() as tasks:
+            relaying = tasks.create_task(self._relay(connection, asked, fault))
+            leaving = tasks.create_task(_gone(connection.reader))
+            await asyncio.wait((relaying, leaving), return_when=asyncio.FIRST_COMPLETED)
+            relaying.cancel()
+            leaving.cancel()
+
+    async def _relay(self, connection: _Connection, asked: bytes, fault: Fault | None) -> None:
+        if isinstance(fault, Delay):
+            await asyncio.sleep(fault.seconds)
+        with suppress(*GONE):
+            reader, writer = await asyncio.open_connection(
+                LOOPBACK, self._upstream_port, ssl=self._upstream_tls
+            )
+            try:
+                writer.write(asked)
+                await _answer(reader, connection, fault)
+            finally:
+                writer.transport.abort()
+
+
+async def _gone(reader: asyncio.StreamReader) -> None:
+    """Return when the client has closed; after its request it says nothing more."""
+    with suppress(OSError):
+        while await reader.read(CHUNK):
+            pass
+
+
+async def _answer(
+    reader: asyncio.StreamReader, connection: _Connection, fault: Fault | None
+) -> None:
+    writer = connection.writer
+    writer.write(await reader.readuntil(HEAD_END))
+    left = fault.after if isinstance(fault, Cut | Stall) else None
+    while chunk := await reader.read(CHUNK):
+        if connection.is_stalled:
+            await asyncio.Event().wait()
+        writer.write(chunk[:left])
+        await writer.drain()
+        if left is not None:
+            left -= len(chunk)
+            if left <= 0:
+                break
+    if isinstance(fault, Stall):
+        await asyncio.Event().wait()
+    elif isinstance(fault, Cut) and fault.reset:
+        connection.reset()
+    else:
+        writer.close()
+        await writer.wait_closed()
+
+
+def _parse(head: bytes) -> tuple[ProxiedRequest, int]:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, target, _ = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    url = urlsplit(target)
+    request = ProxiedRequest(method, url.path, dict(parse_qsl(url.query)))
+    return request, int(headers.get("content-length", 0))
+
+
+def _one_only(head: bytes) -> bytes:
+    """The same request, on a connection that ends with it."""
+    first, _, rest = head.partition(b"\r\n")
+    lines = [x for x in rest.split(b"\r\n") if not x.lower().startswith(b"connection:")]
+    return b"\r\n".join([first, b"Connection: close", *lines])
+
+
+@asynccontextmanager
+async def running_proxy(plane: ControlPlane, folder: Path) -> AsyncIterator[FaultProxy]:
+    """A proxy before this control plane; its kubeconfig is the administrator's."""
+    site = plane._site
+    pair = site.authority.issue("fault-proxy", common_name="fault-proxy", hosts=[LOOPBACK])
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pair.certificate, pair.key)
+    proxy = FaultProxy(site.apiserver_port, site.admin_tls())
+    async with asyncio.TaskGroup() as tasks:
+        serving: set[asyncio.Task[None]] = set()
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = tasks.create_task(proxy.serve(reader, writer))
+            serving.add(task)
+            task.add_done_callback(serving.discard)
+
+        server = await asyncio.start_server(connected, LOOPBACK, 0, ssl=tls)
+        port = server.sockets[0].getsockname()[1]
+        proxy.kubeconfig = kubeconfig.write(
+            folder / "proxy-kubeconfig",
+            server=f"https://{LOOPBACK}:{port}",
+            authority=plane.certificate_authority,
+            user="kubernetes-admin",
+            client=pair,
+        )
+        try:
+            yield proxy
+        finally:
+            server.close()
+            for task in tuple(serving):
+                task.cancel()

@@ -1,0 +1,129 @@
+"""Informers for tests: one that runs, and a witness of all that it tells."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.waiting import until
+from kftrainer.kube.client import Client
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.transport import HttpTransport
+from kftrainer.machinery.changes import Change
+from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.service import Service
+
+CONFIG_MAPS: Resource[Manifest] = Resource(
+    "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is
+)
+
+
+def config_map(name: str, **data: str) -> dict[str, Any]:
+    """A ConfigMap without a namespace."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+@asynccontextmanager
+async def connected(kubeconfig: Path) -> AsyncIterator[Client]:
+    """A client of the machinery's own."""
+    connection = await load_connection(kubeconfig)
+    async with HttpTransport(connection, user_agent="tests") as transport:
+        yield Client(transport)
+
+
+@asynccontextmanager
+async def running(service: Service) -> AsyncIterator[None]:
+    """Run it for the block, which begins before it is ready."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(service.run(lambda: None, stop))
+        yield
+        stop.set()
+
+
+class Witness:
+    """A handler that believes only what it is told, and notes what contradicts what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Change[Manifest]] = []
+        self.known: dict[ObjectKey, str] = {}
+        self.contradictions: list[str] = []
+
+    def __call__(self, change: Change[Manifest]) -> None:
+        """Take note of the change."""
+        self.told.append(change)
+        before = self.known.get(change.key)
+        old, new = _version(change.old), _version(change.new)
+        if change.new is None and before is None:
+            self.contradictions.append(f"{change.key} is gone, and was not there")
+        if change.new is not None and (change.old is None) != (before is None):
+            self.contradictions.append(f"{change.key}: {old} to {new}, and was {before}")
+        if change.new is not None and before is not None and int(new or 0) <= int(before):
+            self.contradictions.append(f"{change.key}: {new} after {before}")
+        if new is None:
+            self.known.pop(change.key, None)
+        else:
+            self.known[change.key] = new
+
+
+def _version(seen: Any) -> str | None:
+    return None if seen is None else str(seen.metadata["resourceVersion"])
+
+
+class Server:
+    """The ConfigMaps of one namespace, as the server has them."""
+
+    def __init__(self, api: ApiClient, namespace: str) -> None:
+        self.api = api
+        self.namespace = namespace
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps"
+
+    def key(self, name: str) -> ObjectKey:
+        """The key of a ConfigMap."""
+        return ObjectKey(self.namespace, name)
+
+    async def put(self, name: str, **data: str) -> Mapping[str, Any]:
+        """Create it, or give it other data."""
+        manifest = config_map(name, **data)
+        manifest["metadata"]["namespace"] = self.namespace
+        return await self.api.apply(manifest)
+
+    async def delete(self, name: str) -> None:
+        """Delete it."""
+        await self.api.delete(f"{self._path}/{name}")
+
+    async def objects(self) -> dict[ObjectKey, Any]:
+        """All that are there, as a cache holds them."""
+        found = {}
+        for item in (await self.api.get(self._path))["items"]:
+            item["metadata"].pop("managedFields", None)
+            found[self.key(item["metadata"]["name"])] = {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                **item,
+            }
+        return found
+
+
+def cached(informer: Informer[Manifest]) -> dict[ObjectKey, Any]:
+    """All that an informer holds."""
+    return {
+        ObjectKey(each["metadata"]["namespace"], each["metadata"]["name"]): each
+        for each in informer.list()
+    }
+
+
+async def agreement(
+    informer: Informer[Manifest], server: Server, witness: Witness, within: float = 15
+) -> None:
+    """Wait until the informer and the server agree; then its handlers must agree with both."""
+
+    async def agree() -> bool:
+        return informer.has_synced and cached(informer) == await server.objects()
+
+    await until(agree, within=within, what="agreement of cache and server")
+    versions = {key: each["metadata"]["resourceVersion"] for key, each in cached(informer).items()}
+    assert (witness.known, witness.contradictions) == (versions, [])

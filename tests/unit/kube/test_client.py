@@ -1,0 +1,98 @@
+"""What a client asks of its transport, where the real API server cannot be made to show it."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+
+import orjson
+import pytest
+
+from kftrainer.kube.client import Client
+from kftrainer.kube.errors import ApiError, ExpiredError, TransportError
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.transport import NOTHING, Lane, Response
+
+PODS: Resource[Manifest] = Resource(
+    group="", version="v1", kind="Pod", plural="pods", namespaced=True, decode=as_it_is
+)
+
+
+class Told:
+    """A transport that gives the answers that it was made with, and remembers the questions."""
+
+    def __init__(self, *answers: tuple[int, object]) -> None:
+        self._answers = list(answers)
+        self.queries: list[dict[str, str]] = []
+        self.lanes: list[Lane] = []
+
+    async def request(  # noqa: PLR0913
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] = NOTHING,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float = 60.0,  # noqa: ASYNC109
+        lane: Lane = "general",
+    ) -> Response:
+        self.queries.append(dict(query))
+        self.lanes.append(lane)
+        status, answer = self._answers.pop(0)
+        return Response(status, {}, answer if isinstance(answer, bytes) else orjson.dumps(answer))
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        raise AssertionError("nobody watches here")
+
+    async def close(self) -> None:
+        pass
+
+
+def page(number: int, token: str = "") -> tuple[int, object]:
+    metadata = {"resourceVersion": str(number), "continue": token}
+    return 200, {"metadata": metadata, "items": [{"metadata": {"name": f"pod-{number}"}}]}
+
+
+async def test_only_the_first_page_is_asked_for_at_a_version() -> None:
+    transport = Told(page(7, "more"), page(8))
+    listed = await Client(transport).list(
+        PODS, resource_version="5", label_selector="a=b", field_selector="c=d", limit=1
+    )
+    selected = {"labelSelector": "a=b", "fieldSelector": "c=d", "limit": "1"}
+    assert transport.queries == [
+        {**selected, "resourceVersion": "5"},
+        {**selected, "continue": "more"},
+    ]
+    assert listed.resource_version == "7", "that of the first page"
+    assert [item["metadata"]["name"] for item in listed.items] == ["pod-7", "pod-8"]
+
+
+async def test_a_list_that_expires_between_its_pages_is_told_as_expired() -> None:
+    transport = Told(page(7, "more"), (410, {"kind": "Status", "reason": "Expired"}))
+    with pytest.raises(ExpiredError):
+        await Client(transport).list(PODS)
+
+
+async def test_a_list_without_items_may_say_null() -> None:
+    listed = await Client(Told((200, {"metadata": {"resourceVersion": "1"}, "items": None}))).list(
+        PODS
+    )
+    assert listed.items == []
+
+
+async def test_requests_go_by_the_lane_of_their_client() -> None:
+    transport = Told((200, {}), (200, {}))
+    await Client(transport).get(PODS, ObjectKey("team", "one"))
+    await Client(transport, lane="lease").get(PODS, ObjectKey("team", "one"))
+    assert transport.lanes == ["general", "lease"]
+
+
+async def test_a_redirect_is_an_error() -> None:
+    with pytest.raises(ApiError, match="HTTP 302"):
+        await Client(Told((302, b""))).get(PODS, ObjectKey("team", "one"))
+
+
+async def test_an_answer_that_is_no_json_is_an_error() -> None:
+    with pytest.raises(TransportError, match="GET /api/v1/namespaces/team/pods/one"):
+        await Client(Told((200, b"<html>"))).get(PODS, ObjectKey("team", "one"))

@@ -1,0 +1,102 @@
+"""Probes answer as controller-runtime's do."""
+
+import asyncio
+
+import pytest
+
+from kftrainer.machinery import health
+from kftrainer.machinery.health import Probe, probes
+from kftrainer.machinery.webserver import Answer, Asked, BindError, parse_bind
+
+
+async def well() -> str | None:
+    return None
+
+
+async def sick() -> str | None:
+    return "the cache is empty"
+
+
+async def get(path: str, *query: tuple[str, str], **checks: health.Check) -> Answer:
+    handler = probes({"healthz": Probe(checks)})
+    return await handler(Asked("GET", path, query, {}))
+
+
+async def test_all_well() -> None:
+    assert await get("/healthz", b=well, a=well) == Answer(200, "ok")
+
+
+async def test_verbose_names_each_check_in_order() -> None:
+    answer = await get("/healthz", ("verbose", ""), b=well, a=well)
+    assert answer == Answer(200, "[+]a ok\n[+]b ok\nhealthz check passed\n")
+
+
+async def test_a_failing_check_fails_all_and_keeps_its_reason_to_itself() -> None:
+    answer = await get("/healthz", a=well, b=sick)
+    text = "[+]a ok\n[-]b failed: reason withheld\nhealthz check failed\n"
+    assert answer == Answer(500, text)
+
+
+async def test_excluded_checks_do_not_count() -> None:
+    query = (("exclude", "b"), ("exclude", "x"), ("verbose", "1"))
+    answer = await get("/healthz", *query, a=well, b=sick)
+    assert answer == Answer(
+        200,
+        "[+]a ok\n[+]b excluded: ok\n"
+        'warn: some health checks cannot be excluded: no matches for "x"\n'
+        "healthz check passed\n",
+    )
+
+
+async def test_one_check_tells_its_reason() -> None:
+    assert await get("/healthz/a", a=well) == Answer(200, "ok")
+    answer = await get("/healthz/b", b=sick)
+    assert answer == Answer(500, "internal server error: the cache is empty\n")
+
+
+@pytest.mark.parametrize("path", ["/healthz/other", "/readyz", "/", "/healthz/a/b"])
+async def test_what_is_not_there_is_not_found(path: str) -> None:
+    assert (await get(path, a=well)).status == 404
+
+
+async def test_without_checks_there_is_a_ping() -> None:
+    answer = await get("/healthz", ("verbose", ""))
+    assert answer == Answer(200, "[+]ping ok\nhealthz check passed\n")
+
+
+async def test_checks_run_at_the_same_time() -> None:
+    meeting = asyncio.Barrier(2)
+
+    async def meets() -> str | None:
+        await meeting.wait()
+        return None
+
+    assert (await get("/healthz", a=meets, b=meets)).status == 200
+
+
+async def test_a_check_that_hangs_has_failed() -> None:
+    async def hangs() -> str | None:
+        await asyncio.Event().wait()
+        return None
+
+    answer = await get("/healthz/slow", slow=hangs)
+    assert answer == Answer(500, "internal server error: it did not answer within 1 s\n")
+
+
+@pytest.mark.parametrize(
+    ("address", "bind"),
+    [
+        ("127.0.0.1:8081", ("127.0.0.1", 8081)),
+        (":8081", (None, 8081)),
+        ("[::1]:8081", ("::1", 8081)),
+        ("0", None),
+        ("", None),
+    ],
+)
+def test_addresses(address: str, bind: tuple[str | None, int] | None) -> None:
+    assert parse_bind(address) == bind
+
+
+def test_an_address_without_a_port_is_refused_in_words() -> None:
+    with pytest.raises(BindError, match=r"^localhost is no address"):
+        parse_bind("localhost")
