@@ -25,3 +25,9 @@ def test_the_tool_has_nothing_to_say(command: list[str]) -> None:
         [TOOLS / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_example_in_the_documents_is_the_one_that_runs() -> None:
+    example = (ROOT / "examples" / "greeter.py").read_text()
+    assert example in (ROOT / "docs" / "machinery.md").read_text()
+    assert len(example.splitlines()) < 60
