@@ -74,6 +74,7 @@ class Outcome:
     """What a candidate told of itself."""
 
     sync_seconds: float
+    sync_cpu: float
     stall: float
     rss: float
     follow_cpu: float
@@ -112,6 +113,7 @@ async def candidate(
     await process.wait()
     return Outcome(
         synced["seconds"],
+        synced["cpu"] - synced["used"],
         synced["stall"],
         synced["rss"] - synced["before"],
         followed["cpu"] - synced["cpu"],
@@ -146,6 +148,11 @@ async def informers(plane: ControlPlane, client: Client, objects: int, updates: 
             f"    {name}: time to sync",
             f"{found.sync_seconds:.2f} s",
             f"{found.sync_seconds / ours.sync_seconds:.1f} x ours",
+        )
+        row(
+            f"    {name}: CPU to sync",
+            f"{found.sync_cpu:.2f} s",
+            f"{found.sync_cpu / ours.sync_cpu:.1f} x ours",
         )
         row(
             f"    {name}: longest stall of the loop",

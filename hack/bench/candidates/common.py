@@ -38,6 +38,14 @@ class Stalls:
             self.longest = max(self.longest, loop.time() - before - PROBE_EVERY)
 
 
+class Start:
+    """Where the measuring begins: after the imports."""
+
+    def __init__(self) -> None:
+        self.rss = rss()
+        self.cpu = time.process_time()
+
+
 def report(**numbers: float) -> None:
     """Tell the bench, with the processor's seconds so far: they do not depend on who else runs."""
     cpu = time.process_time()

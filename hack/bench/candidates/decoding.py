@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from common import report, rss
+from common import report
 
 from kftrainer.kube.client import Client
 from kftrainer.kube.credentials import load_connection
@@ -22,10 +22,10 @@ async def main(updates: int) -> None:
     connection = await load_connection(Path(os.environ["KUBECONFIG"]))
     transport = HttpTransport(connection, user_agent="bench")
     client = Client(transport)
-    version = (await client.list(TRAIN_JOBS, limit=1)).resource_version
+    version = (await anext(client.list_pages(TRAIN_JOBS, limit=1))).resource_version
     seen = 0
     async with client.watch(TRAIN_JOBS, resource_version=version, timeout_seconds=600) as events:
-        report(seconds=0, stall=0, before=rss())
+        report(seconds=0, stall=0, before=0, used=0)
         async for _ in events:
             seen += 1
             if seen >= updates:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import Stalls, report, rss
+from common import Stalls, Start, report
 
 from kftrainer.kube.client import Client
 from kftrainer.kube.credentials import load_connection
@@ -37,13 +37,13 @@ async def main(updates: int) -> None:
                 all_seen.set()
 
     informer.add_handler(count)
-    stalls, before, began = Stalls(), rss(), loop.time()
+    stalls, start, began = Stalls(), Start(), loop.time()
     async with asyncio.TaskGroup() as group:
         probe = group.create_task(stalls.probe())
         group.create_task(informer.run(lambda: None, stop))
         await informer.wait_synced()
         took = loop.time() - began
-        report(seconds=took, stall=await stalls.settle(), before=before)
+        report(seconds=took, stall=await stalls.settle(), before=start.rss, used=start.cpu)
         await all_seen.wait()
         report()
         stop.set()

@@ -6,13 +6,13 @@ import sys
 from typing import Any
 
 import kopf
-from common import Stalls, report, rss
+from common import Stalls, Start, report
 
 UPDATES = int(sys.argv[1])
 OBJECTS = int(sys.argv[2])
 KIND = ("trainer.kubeflow.org", "v1alpha1", "trainjobs")
 registry = kopf.OperatorRegistry()
-stalls, before = Stalls(), rss()
+stalls, start = Stalls(), Start()
 updates: list[str] = []
 found: set[str] = set()
 synced, all_seen = asyncio.Event(), asyncio.Event()
@@ -67,7 +67,7 @@ async def main() -> None:
         )
         await synced.wait()
         took = loop.time() - began
-        report(seconds=took, stall=await stalls.settle(), before=before)
+        report(seconds=took, stall=await stalls.settle(), before=start.rss, used=start.cpu)
         await all_seen.wait()
         report()
         stop.set()

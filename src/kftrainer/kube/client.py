@@ -3,11 +3,13 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import orjson
 
 from kftrainer.kube.errors import TransportError, error_from_response
+from kftrainer.kube.fence import Fence
 from kftrainer.kube.ratelimit import RateLimiter
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.kube.transport import FIRST_FAILURE, NOTHING, REQUEST_TIMEOUT, Lane, Transport
@@ -37,6 +39,7 @@ class Client:
     """Reads and writes objects; answers that are errors are raised as `ApiError`.
 
     After a `TransportError` a write was carried out or not: nobody knows until it is read again.
+    With a fence, writes raise `FencedError` instead of being sent once the fence says no.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class Client:
         limiter: RateLimiter | None = None,
         lane: Lane = "general",
         field_manager: str = "kftrainer",
+        fence: Fence | None = None,
     ) -> None:
         self._transport = transport
+        self._fence = fence
         self._limiter = limiter
         self._lane = lane
         self._field_manager = field_manager
@@ -94,7 +99,7 @@ class Client:
         """One page after the other; ExpiredError later than on the first means: begin again."""
         path = resource.collection_path(namespace)
         selectors = _selectors(label_selector, field_selector)
-        query = {**selectors, "limit": str(limit), **_set("resourceVersion", resource_version)}
+        query = {**selectors, "limit": str(limit), **_not_older_than(resource_version)}
         while True:
             told = await self._ask("GET", path, query=query, timeout=LIST_TIMEOUT)
             metadata = told["metadata"]
@@ -245,7 +250,10 @@ class Client:
     ) -> dict[str, Any]:
         if self._limiter is not None:
             await self._limiter.wait()
-        response = await self._transport.request(
+        send = self._transport.request
+        if self._fence is not None and method != "GET":
+            send = partial(send, fence=self._fence)
+        response = await send(
             method,
             path,
             query=query,
@@ -270,6 +278,12 @@ class Client:
 
 def _set(name: str, value: str | None) -> dict[str, str]:
     return {name: value} if value else {}
+
+
+def _not_older_than(resource_version: str) -> dict[str, str]:
+    # Without the match, a limit would turn "at least this version" into "exactly this version".
+    match = {"resourceVersionMatch": "NotOlderThan"}
+    return {"resourceVersion": resource_version, **match} if resource_version else {}
 
 
 def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:

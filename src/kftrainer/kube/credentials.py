@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import aiohttp
 import structlog
 import yaml
 
@@ -25,8 +26,18 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HOME_KUBECONFIG = Path("~/.kube/config")
 LOOK_AGAIN_AFTER = 50.0  # seconds; the kubelet writes a new token long before the old one ends
-# What kubernetes-asyncio lets through when a file is not what it takes for granted.
-MALFORMED = (yaml.YAMLError, OSError, ValueError, LookupError, TypeError, AttributeError)
+LOOK_UP_TIMEOUT = 30.0  # seconds; all requests wait meanwhile
+# What kubernetes-asyncio lets through when a file, or what a plugin or an OpenID provider says, is
+# not what it takes for granted.
+MALFORMED = (
+    yaml.YAMLError,
+    aiohttp.ClientError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+)
 
 log = structlog.get_logger()
 
@@ -73,7 +84,8 @@ class ClientCertificate:
 class RenewedToken:
     """An authorization header that is looked up again now and then, and whenever it is refused.
 
-    `look_up` is told whether the last one was refused. When it fails, the last good header stays.
+    `look_up` is told whether the last one was refused. When it fails or takes too long, the last
+    good header stays.
     """
 
     def __init__(
@@ -84,6 +96,7 @@ class RenewedToken:
         self._clock = clock
         self._looked_at = clock.monotonic()
         self._looking = asyncio.Lock()
+        self._renewals = 0
 
     async def authorization(self) -> str | None:
         """The newest header that is known."""
@@ -95,9 +108,12 @@ class RenewedToken:
 
     async def renew(self, refused: str | None) -> bool:
         """Look now, unless somebody else has found a new one already."""
+        renewals = self._renewals
         async with self._looking:
-            if self._header == refused:
+            # Nobody looks again for what another has just looked for in vain.
+            if self._header == refused and self._renewals == renewals:
                 await self._look(refused=True)
+                self._renewals += 1
         return self._header != refused
 
     def _is_due(self) -> bool:
@@ -105,7 +121,10 @@ class RenewedToken:
 
     async def _look(self, *, refused: bool) -> None:
         try:
-            self._header = await self._look_up(refused) or self._header
+            async with asyncio.timeout(LOOK_UP_TIMEOUT):
+                self._header = await self._look_up(refused) or self._header
+        except TimeoutError:
+            log.warning("credentials.kept_old", error=f"no answer in {LOOK_UP_TIMEOUT:g} seconds")
         except (CredentialsError, OSError) as error:
             log.warning("credentials.kept_old", error=str(error))
         self._looked_at = self._clock.monotonic()
@@ -218,8 +237,16 @@ class _KubeconfigUser:
         if refused or not self.has_plugin:
             await self.load()
         elif self._loader is not None and hasattr(self._loader, "exec_plugin_expiry"):
-            await self._loader.load_from_exec_plugin()
+            await self._run_plugin(self._loader)
         return self.header()
+
+    async def _run_plugin(self, loader: "KubeConfigLoader") -> None:
+        from kubernetes_asyncio.config import ConfigException
+
+        try:
+            await loader.load_from_exec_plugin()
+        except (ConfigException, AssertionError, *MALFORMED) as error:
+            raise CredentialsError(f"The exec plugin in {self._paths} failed: {error}") from error
 
 
 def _has_plugin(merged: Any, context: Any) -> bool:

@@ -23,25 +23,29 @@ class RestMapper:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._kinds: dict[tuple[str, str], Kinds] = {}  # by group and version
+        self._chosen: dict[tuple[str, str], str] = {}  # versions, by group and kind
 
     async def is_served(self, resource: Resource[Any]) -> bool:
         """Whether the server knows this kind in this version."""
-        known = self._kinds.get((resource.group, resource.version), NO_KINDS)
-        if resource.kind not in known:
-            known = await self._look(resource.group, resource.version)
-        found = known.get(resource.kind)
+        found = await self._find_in(resource.group, resource.version, resource.kind)
         return found is not None and found.plural == resource.plural
 
     async def find(self, group: str, kind: str) -> Resource[Manifest] | None:
         """The kind in the version that the server prefers, or else in any that has it."""
-        for (of_group, _), kinds in self._kinds.items():
-            if of_group == group and kind in kinds:
-                return kinds[kind]
+        chosen = self._chosen.get((group, kind), "")
+        if found := self._kinds.get((group, chosen), NO_KINDS).get(kind):
+            return found
         for version in await self._versions(group):
-            kinds = await self._look(group, version)
-            if kind in kinds:
-                return kinds[kind]
+            if found := await self._find_in(group, version, kind):
+                self._chosen[group, kind] = version
+                return found
         return None
+
+    async def _find_in(self, group: str, version: str, kind: str) -> Resource[Manifest] | None:
+        known = self._kinds.get((group, version), NO_KINDS)
+        if kind not in known:
+            known = await self._look(group, version)
+        return known.get(kind)
 
     async def _versions(self, group: str) -> list[str]:
         if not group:

@@ -2,7 +2,8 @@
 
 KubeError
 ├── TransportError                  no answer came back: the request was carried out or not
-│   └── RequestTimeoutError         … within its time
+│   ├── RequestTimeoutError         … within its time
+│   └── MalformedStreamError        … that can be read, nor would asking for the same again help
 └── ApiError                        the API server answered with an error
     ├── BadRequestError             400
     ├── UnauthorizedError           401  who are you?
@@ -35,6 +36,10 @@ class TransportError(KubeError):
 
 class RequestTimeoutError(TransportError):
     """No answer came back in time."""
+
+
+class MalformedStreamError(TransportError):
+    """A watch sent what cannot be read; resumed at the same place, it would send it again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from yarl import URL
 from kftrainer.kube import exchange, retry
 from kftrainer.kube.credentials import Connection
 from kftrainer.kube.errors import TransportError, error_from_response
+from kftrainer.kube.fence import Fence, FencedError
 from kftrainer.kube.ratelimit import LOOP_CLOCK, Clock
 from kftrainer.kube.sessions import Sessions
 
@@ -46,6 +47,7 @@ class Transport(Protocol):
         content_type: str = "application/json",
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
         lane: Lane = "general",
+        fence: Fence | None = None,
     ) -> Response:
         """The answer, of any status; raises TransportError when there is none in time."""
         ...
@@ -74,6 +76,7 @@ class _Request:
     body: bytes | None
     content_type: str
     lane: Lane
+    fence: Fence | None = None
 
     @property
     def what(self) -> str:
@@ -123,9 +126,10 @@ class HttpTransport:
         content_type: str = "application/json",
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
         lane: Lane = "general",
+        fence: Fence | None = None,
     ) -> Response:
         """The answer, of any status; the timeout is for all attempts together."""
-        request = _Request(method, path, query, body, content_type, lane)
+        request = _Request(method, path, query, body, content_type, lane, fence)
         deadline = self._clock.monotonic() + timeout
         so_far = retry.Retries()
         while True:
@@ -184,6 +188,8 @@ class HttpTransport:
     async def _send(
         self, request: _Request, authorization: str | None, deadline: float
     ) -> Response:
+        if request.fence is not None and not request.fence():
+            raise FencedError(f"{request.what}: not sent, as we may not write any more")
         with self._exchange(request) as outcome:
             answer = await self._fetch(request, authorization, deadline)
             try:

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import structlog
 
-from kftrainer.kube.errors import TransportError, error_from_status
+from kftrainer.kube.errors import MalformedStreamError, error_from_status
 from kftrainer.kube.resource import Manifest
 
 LONGEST_LINE = 16 * 2**20  # bytes, as in client-go
@@ -65,7 +65,7 @@ class LineSplitter:
     def _keep(self, part: bytes) -> None:
         self._length += len(part)
         if self._length > LONGEST_LINE:
-            raise TransportError(f"A watch sent a line longer than {LONGEST_LINE} bytes.")
+            raise MalformedStreamError(f"A watch sent a line longer than {LONGEST_LINE} bytes.")
         if part:
             self._begun.append(part)
 
@@ -90,8 +90,10 @@ def _decode(line: bytes) -> WatchEvent | None:
         told = orjson.loads(line)
         kind, manifest = told["type"], told["object"]
     except (orjson.JSONDecodeError, LookupError, TypeError) as error:
-        raise TransportError(f"A watch sent what is no event: {line[:200]!r}") from error
+        raise _malformed(line) from error
     if kind == "ERROR":
+        if not isinstance(manifest, dict):
+            raise _malformed(line)
         # An expired resourceVersion, for one, may be told here and not by the HTTP status.
         raise error_from_status(manifest)
     if not isinstance(manifest, dict) or not (manifest.get("metadata") or {}).get(
@@ -100,6 +102,10 @@ def _decode(line: bytes) -> WatchEvent | None:
         log.warning("watch.event_without_metadata", type=kind)
         return None
     return _event(kind, manifest)
+
+
+def _malformed(line: bytes) -> MalformedStreamError:
+    return MalformedStreamError(f"A watch sent what is no event: {line[:200]!r}")
 
 
 def _event(kind: str, manifest: dict[str, Any]) -> WatchEvent:

@@ -23,7 +23,8 @@ class Cache:
 
     name = "cache"
 
-    def __init__(self) -> None:
+    def __init__(self, *, sync_timeout: float = 120.0) -> None:
+        self._sync_timeout = sync_timeout
         self._informers: dict[Resource[Any], Informer[Any]] = {}
         self._start: Callable[[Informer[Any]], None] | None = None
 
@@ -63,7 +64,10 @@ class Cache:
         return informer
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Run all informers; ready when those that were there at the start have synced."""
+        """Run all informers; ready when those that were there at the start have synced.
+
+        Raises NotSyncedError, within an ExceptionGroup, if that takes longer than the timeout.
+        """
         async with asyncio.TaskGroup() as tasks:
 
             def start(informer: Informer[Any]) -> None:
@@ -74,17 +78,26 @@ class Cache:
                 start(informer)
             self._start = start
             try:
-                announcing = tasks.create_task(_announce(first, ready), name="cache: announce")
+                announcing = tasks.create_task(self._announce(first, ready), name="cache: announce")
                 await stop.wait()
                 announcing.cancel()
             finally:
                 self._start = None
 
-
-async def _announce(informers: tuple[Informer[Any], ...], ready: Callable[[], None]) -> None:
-    for informer in informers:
-        await informer.wait_synced()
-    ready()
+    async def _announce(
+        self, informers: tuple[Informer[Any], ...], ready: Callable[[], None]
+    ) -> None:
+        try:
+            async with asyncio.timeout(self._sync_timeout):
+                for informer in informers:
+                    await informer.wait_synced()
+        except TimeoutError:
+            missing = (each.resource.group_kind for each in informers if not each.has_synced)
+            raise NotSyncedError(
+                f"the cache has waited {self._sync_timeout:g} s for {', '.join(missing)}: "
+                "is the kind installed, and may we list and watch it?"
+            ) from None
+        ready()
 
 
 def _nothing() -> None:

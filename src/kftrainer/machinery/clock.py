@@ -5,6 +5,8 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
+BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has one
+
 
 class Clock(Protocol):
     """What the machinery knows of time."""
@@ -26,7 +28,12 @@ class SystemClock:
     """The machine's own clocks."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment."""
+        """Seconds since some moment, those in which the machine slept among them.
+
+        A leader whose machine was suspended must not take its lease for fresh when it wakes.
+        """
+        if BOOT_TIME is not None:
+            return time.clock_gettime(BOOT_TIME)
         return time.monotonic()  # noqa: TID251
 
     def now(self) -> datetime:

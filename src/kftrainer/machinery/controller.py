@@ -62,8 +62,8 @@ class Watchable(Protocol):
         """Return when all that was there at the start has been seen."""
         ...
 
-    def add_handler(self, handler: Callable[[Change[Any]], None], /) -> None:
-        """Tell the handler of all objects, and of all changes from now on."""
+    def add_handler(self, handler: Callable[[Change[Any]], None], /) -> asyncio.Event:
+        """Tell the handler of all objects and then of changes; set when it knows what is here."""
         ...
 
 
@@ -72,6 +72,22 @@ class _Watch:
     informer: Watchable
     handler: Handler
     predicates: tuple[Predicate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A watch whose handler has been added."""
+
+    informer: Watchable
+    told: asyncio.Event
+
+    @property
+    def is_complete(self) -> bool:
+        return self.informer.has_synced and self.told.is_set()
+
+    async def completed(self) -> None:
+        await self.informer.wait_synced()
+        await self.told.wait()
 
 
 class Controller:
@@ -106,6 +122,7 @@ class Controller:
         backoff = backoff if backoff is not None else Exponential()
         self._queue = WorkQueue(clock, backoff, metrics.for_queue(name))
         self._watches: list[_Watch] = []
+        self._has_begun = False
 
     @property
     def name(self) -> str:
@@ -113,16 +130,22 @@ class Controller:
         return self._name
 
     def watch(self, informer: Watchable, handler: Handler, *predicates: Predicate) -> None:
-        """Let the handler make requests of those changes that pass all predicates."""
-        self._watches.append(_Watch(informer, handler, predicates))
+        """Let the handler make requests of those changes that pass all predicates.
+
+        A watch that is added when the controller runs already begins at once; nobody waits for it.
+        """
+        watch = _Watch(informer, handler, predicates)
+        self._watches.append(watch)
+        if self._has_begun:
+            self._begin(watch)
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Work until `stop` is set; ready when all that it watches has been read."""
         if not self._watches:
             raise ValueError(f"the controller {self._name} watches nothing")
-        for watch in self._watches:
-            watch.informer.add_handler(self._enqueue_by(watch))
-        if not await self._synced(stop):
+        self._has_begun = True
+        begun = [self._begin(watch) for watch in self._watches]
+        if not await self._synced(begun, stop):
             return
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
@@ -136,6 +159,9 @@ class Controller:
                 self._queue.shut_down()
         log.info("controller.stopped", controller=self._name)
 
+    def _begin(self, watch: _Watch) -> _Begun:
+        return _Begun(watch.informer, watch.informer.add_handler(self._enqueue_by(watch)))
+
     def _enqueue_by(self, watch: _Watch) -> Callable[[Change[Any]], None]:
         def enqueue(change: Change[Any]) -> None:
             if all(predicate(change) for predicate in watch.predicates):
@@ -145,10 +171,10 @@ class Controller:
 
         return enqueue
 
-    async def _synced(self, stop: asyncio.Event) -> bool:
-        """Wait until all informers have synced; False if it is told to stop before that."""
+    async def _synced(self, begun: list[_Begun], stop: asyncio.Event) -> bool:
+        """Wait until all that is there has been told; False if it is told to stop before that."""
         async with asyncio.TaskGroup() as group:
-            syncing = group.create_task(self._missing_kinds())
+            syncing = group.create_task(self._missing_kinds(begun))
             stopping = group.create_task(stop.wait())
             await asyncio.wait((syncing, stopping), return_when=asyncio.FIRST_COMPLETED)
             syncing.cancel()
@@ -163,14 +189,13 @@ class Controller:
             )
         return True
 
-    async def _missing_kinds(self) -> list[str]:
+    async def _missing_kinds(self, begun: list[_Begun]) -> list[str]:
         try:
             async with asyncio.timeout(self._sync_timeout):
-                for watch in self._watches:
-                    await watch.informer.wait_synced()
+                for each in begun:
+                    await each.completed()
         except TimeoutError:
-            informers = [watch.informer for watch in self._watches]
-            return [each.resource.group_kind for each in informers if not each.has_synced]
+            return [each.informer.resource.group_kind for each in begun if not each.is_complete]
         return []
 
     async def _work(self) -> None:
@@ -224,13 +249,22 @@ class Controller:
                 self._metrics.timed_out()
 
     def _succeeded(self, request: Request, priority: int, result: Result, seconds: float) -> None:
-        self._queue.forget(request)
-        if result.requeue_after is None:
+        if result.is_rate_limited:
+            self._queue.add_rate_limited(request, priority=priority)
+            self._metrics.reconciled("requeue", seconds)
+        elif result.requeue_after is None:
+            self._queue.forget(request)
             self._metrics.reconciled("success", seconds)
         else:
+            self._queue.forget(request)
             self._queue.add(request, priority=priority, after=result.requeue_after)
             self._metrics.reconciled("requeue_after", seconds)
-        log.debug("reconcile.succeeded", seconds=seconds, requeue_after=result.requeue_after)
+        log.debug(
+            "reconcile.succeeded",
+            seconds=seconds,
+            requeue_after=result.requeue_after,
+            requeue=result.is_rate_limited,
+        )
 
     def _failed(self, request: Request, priority: int, error: Exception, seconds: float) -> None:
         self._metrics.reconciled("error", seconds)

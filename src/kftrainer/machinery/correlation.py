@@ -21,6 +21,7 @@ SPAM_BURST = 25
 SPAM_REFILL = 300.0  # seconds for one more
 REMEMBERED = 4096
 LONGEST_MESSAGE = 1024  # bytes
+LONGEST_NAME = 253
 ELLIPSIS = "…"
 
 
@@ -141,4 +142,6 @@ class Correlator:
         stamp = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**9
         stamp += since_epoch.microseconds * 1000
         self._last_stamp = max(stamp, self._last_stamp + 1)
-        return f"{said.regarding.name}.{self._last_stamp:x}"
+        ending = f".{self._last_stamp:x}"
+        # No part of a name between dots may end with a hyphen, or be empty.
+        return said.regarding.name[: LONGEST_NAME - len(ending)].rstrip("-.") + ending

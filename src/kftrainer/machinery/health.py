@@ -92,6 +92,8 @@ class Probe:
                 return Finding(name, await self._checks[name]())
         except TimeoutError:
             return Finding(name, f"it did not answer within {CHECK_WITHIN:g} s")
+        except Exception as error:  # noqa: BLE001  a check that is broken has failed, and is named
+            return Finding(name, f"it raised {error!r}")
 
 
 def probes(endpoints: Mapping[str, Probe]) -> Handler:

@@ -57,6 +57,8 @@ class Informer(Generic[T]):
         self._store: Store[T] = Store(indexes)
         self._inbox: Inbox[T] = Inbox()
         self._handlers: tuple[ChangeHandler[T], ...] = ()
+        self._latecomers: asyncio.Queue[tuple[ChangeHandler[T], asyncio.Event]] = asyncio.Queue()
+        self._turn = asyncio.Lock()  # of who changes the store, or needs it to stay as it is
         self._synced = asyncio.Event()
         self._log = log.bind(kind=resource.group_kind)
         self._feed = Feed(
@@ -76,7 +78,7 @@ class Informer(Generic[T]):
 
     @property
     def has_synced(self) -> bool:
-        """Whether all objects of the first list are here, and the handlers have been told."""
+        """Whether all objects of the first list are here, and who came before was told of them."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
@@ -107,11 +109,19 @@ class Informer(Generic[T]):
         entries = contents if namespace is None else contents.in_namespace(namespace)
         return [entry.object for entry in entries]
 
-    def add_handler(self, handler: ChangeHandler[T]) -> None:
-        """Tell this handler of all objects that are here, before this returns, and of changes."""
-        self._handlers = (*self._handlers, handler)
-        for entry in tuple(self._store.contents):
-            self._tell((handler,), Change(entry.key, None, entry, initial=True))
+    def add_handler(self, handler: ChangeHandler[T]) -> asyncio.Event:
+        """Tell this handler of all objects and then of changes, while the informer runs.
+
+        What is returned is set when it has been told of all that is here already; of a first list
+        that is yet to come, it has been told when the informer has synced.
+        """
+        told = asyncio.Event()
+        if len(self._store.contents):
+            self._latecomers.put_nowait((handler, told))
+        else:
+            self._handlers = (*self._handlers, handler)
+            told.set()
+        return told
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """List and watch until told to stop; ready when it has synced."""
@@ -119,6 +129,7 @@ class Informer(Generic[T]):
             running = (
                 tasks.create_task(self._feed.run(), name=f"{self.name}: read"),
                 tasks.create_task(self._process(), name=f"{self.name}: process"),
+                tasks.create_task(self._welcome(), name=f"{self.name}: welcome"),
                 tasks.create_task(self._announce(ready), name=f"{self.name}: announce"),
             )
             await stop.wait()
@@ -136,9 +147,23 @@ class Informer(Generic[T]):
             if not len(self._inbox):
                 self._measure()
             news = await self._inbox.next()
-            await self._absorb(news, breather)
+            async with self._turn:
+                await self._absorb(news, breather)
             self._inbox.done()
             await breather.breathe()
+
+    async def _welcome(self) -> None:
+        """Tell who came late of all that is here; news wait meanwhile, so that none is missed."""
+        breather = Breather(self._clock)
+        while True:
+            handler, told = await self._latecomers.get()
+            async with self._turn:
+                breather.begin()
+                for entry in self._store.contents:
+                    self._tell((handler,), Change(entry.key, None, entry, initial=True))
+                    await breather.breathe()
+                self._handlers = (*self._handlers, handler)
+            told.set()
 
     async def _absorb(self, news: News[T], breather: Breather) -> None:
         match news:
@@ -154,7 +179,7 @@ class Informer(Generic[T]):
                 assert_never(news)
 
     async def _replace(self, news: Replaced[T], breather: Breather) -> None:
-        # Who comes while this goes on has been told of all that is here.
+        # Who comes while this goes on is told of all that is here afterwards, or there is nothing.
         handlers = self._handlers
         initial = not self.has_synced
         for change in self._store.replace(news.contents, news.resource_version, initial=initial):

@@ -2,13 +2,13 @@
 
 Nesting is the start order, and its reverse the order of stopping:
 
-    async with running(servers), running(caches):
-        async with running(controllers):
+    async with running(*servers, …), running(*caches, …):
+        async with running(*controllers, …):
             await stop.wait()
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
@@ -49,10 +49,22 @@ async def _live(service: Service, ready: Callable[[], None], stop: asyncio.Event
         raise ServiceEndedError(f"{service.name} ended although nobody had told it to stop")
 
 
+async def _all_ready(readiness: Sequence[asyncio.Event], stop: asyncio.Event) -> None:
+    """Return when all are ready, or when it does not matter any more."""
+    async with asyncio.TaskGroup() as group:
+        stopped = group.create_task(stop.wait())
+        for ready in readiness:
+            waiting = group.create_task(ready.wait())
+            await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+        stopped.cancel()
+
+
 @asynccontextmanager
-async def running(*services: Service, budget: Budget) -> AsyncIterator[None]:
+async def running(*services: Service, budget: Budget, unless: asyncio.Event) -> AsyncIterator[None]:
     """Run the services for the block; those that do not stop within the budget are cancelled.
 
+    The block begins when all are ready, or at once when `unless` is set: it has to look then.
     If one fails, the block is cancelled and the failure raised in an ExceptionGroup; the group has
     cancelled the others by then, so nothing here does so a second time.
     """
@@ -64,8 +76,7 @@ async def running(*services: Service, budget: Budget) -> AsyncIterator[None]:
             ready = asyncio.Event()
             readiness.append(ready)
             tasks.append(group.create_task(_live(service, ready.set, stop), name=service.name))
-        for ready in readiness:
-            await ready.wait()
+        await _all_ready(readiness, unless)
         yield
         stop.set()
         budget.start()

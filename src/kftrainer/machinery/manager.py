@@ -55,14 +55,24 @@ class Manager:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, a service fails, or the lease is lost; the last two raise."""
         budget = Budget(self._clock, self._grace)
-        async with (
-            running(*self._parts.servers, budget=budget),
-            running(*self._parts.caches, budget=budget),
-        ):
-            gc.collect()
-            gc.freeze()  # what the caches hold lives on: do not look at it again and again
-            async with running(*self._parts.webhooks, budget=budget):
-                await self._lead(stop, budget)
+        async with asyncio.TaskGroup() as group:
+            noticing = group.create_task(self._notice(stop, budget), name="stop")
+            async with (
+                running(*self._parts.servers, budget=budget, unless=stop),
+                running(*self._parts.caches, budget=budget, unless=stop),
+            ):
+                gc.collect()
+                gc.freeze()  # what the caches hold lives on: do not look at it again and again
+                async with running(*self._parts.webhooks, budget=budget, unless=stop):
+                    await self._lead(stop, budget)
+            noticing.cancel()
+
+    async def _notice(self, stop: asyncio.Event, budget: Budget) -> None:
+        """Let readiness fail, and the budget run, from the moment of the stop."""
+        await stop.wait()
+        self.stopping = True
+        budget.start()
+        log.info("manager.stopping")
 
     async def _lead(self, stop: asyncio.Event, budget: Budget) -> None:
         if self._election is None:
@@ -70,14 +80,11 @@ class Manager:
         elif await _before(stop, self._election):
             async with _holding(self._election):
                 await self._control(stop, budget)
-        self.stopping = True
 
     async def _control(self, stop: asyncio.Event, budget: Budget) -> None:
-        async with running(*self._parts.controllers, budget=budget):
+        async with running(*self._parts.controllers, budget=budget, unless=stop):
             log.info("manager.started")
             await stop.wait()
-            self.stopping = True
-            log.info("manager.stopping")
 
 
 async def _before(stop: asyncio.Event, election: LeaderElection) -> bool:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from kftrainer.machinery.exposition import exposition
 from kftrainer.machinery.process_metrics import ProcessMetrics
 
-Outcome = Literal["success", "error", "requeue_after"]
+Outcome = Literal["success", "error", "requeue_after", "requeue"]
 
 RECONCILE_BUCKETS = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8),

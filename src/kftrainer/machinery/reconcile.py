@@ -14,9 +14,24 @@ Request = ObjectKey  # which object to look at
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a reconcile that succeeded asks for next."""
+    """What a reconcile that succeeded asks for next: nothing, or to look again, in one of two ways.
+
+    A delay that is not positive means the same as `requeue`: none at all would be a busy loop.
+    """
 
     requeue_after: float | None = None  # seconds until it wants to look again, if nothing happens
+    requeue: bool = False  # it wants to look again later and later, as after failures
+
+    def __post_init__(self) -> None:
+        if self.requeue and not self.is_rate_limited:
+            raise ValueError(f"either requeue, or requeue_after={self.requeue_after}: not both")
+
+    @property
+    def is_rate_limited(self) -> bool:
+        """Whether the backoff, and not the reconciler, says when to look again."""
+        if self.requeue_after is None:
+            return self.requeue
+        return not self.requeue_after > 0
 
 
 DONE = Result()

@@ -76,12 +76,22 @@ class EventRecorder:
     async def _write_forever(self) -> None:
         while True:
             said, at = await self._queue.get()
-            entry = self._correlator.take(said, self._clock.monotonic(), at)
-            if entry is None:
-                self._drop("spam")
-            else:
-                await self._write(entry)
-            self._queue.task_done()
+            try:
+                await self._take(said, at)
+            except Exception:
+                # One odd Event must not take the others with it. Its reason is logged as ASCII:
+                # what cannot be sent may not be fit to be logged either.
+                log.exception("events.failed", reason=ascii(said.reason))
+                self._drop("failed")
+            finally:
+                self._queue.task_done()
+
+    async def _take(self, said: Occurrence, at: datetime) -> None:
+        entry = self._correlator.take(said, self._clock.monotonic(), at)
+        if entry is None:
+            self._drop("spam")
+        else:
+            await self._write(entry)
 
     async def _write(self, entry: Entry) -> None:
         """Try for two minutes if the server is away; what it refuses stays unwritten."""

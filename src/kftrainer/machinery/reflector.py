@@ -13,6 +13,7 @@ from kftrainer.kube.errors import (
     ApiError,
     ExpiredError,
     KubeError,
+    MalformedStreamError,
     RequestTimeoutError,
     ResourceVersionTooNewError,
     TooManyRequestsError,
@@ -162,7 +163,7 @@ class Reflector:
                 return self._later(ListAsStream(version, "expired"), now, ended.error)
             case ResourceVersionTooNewError():
                 return self._later(ListAsStream(MOST_RECENT, "ahead"), now, ended.error)
-            case ApiError():
+            case ApiError() | MalformedStreamError():  # a watch from here would end the same way
                 return self._later(ListAsStream(version, "error"), now, ended.error)
             case _:
                 return self._after_cut_watch(ended, version, now)
@@ -187,7 +188,8 @@ class Reflector:
                 return self._from_most_recent(tried, now, broke.error)
             case ApiError():  # it does not stream lists: this server never, or not now
                 return Step(in_pages)
-            case RequestTimeoutError():  # something on the way may not let streams through
+            # Something on the way may not let streams through, or not as they are.
+            case RequestTimeoutError() | MalformedStreamError():
                 return self._later(in_pages, now)
             case TransportError() if broke.lived < SHORT_WATCH:
                 return self._later(tried, now)

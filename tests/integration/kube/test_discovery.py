@@ -72,6 +72,10 @@ async def test_a_kind_that_appears_later_is_found_in_the_preferred_version(
     assert await mapper.find(group, "Lamp") == lamps
     assert await mapper.is_served(replace(lamps, version="v1alpha1"))
 
+    other = RestMapper(transport)
+    assert await other.is_served(replace(lamps, version="v1alpha1"))
+    assert await other.find(group, "Lamp") == lamps, "whatever was asked before"
+
     # Its group and version are known by now, and this kind is not among what is known of them.
     chairs = resource("Chair", "chairs", group=group, namespaced=False)
     assert not await mapper.is_served(chairs)

@@ -14,6 +14,7 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client import Client
 from kftrainer.kube.credentials import load_connection
 from kftrainer.kube.errors import KubeError, NotFoundError, RequestTimeoutError, TransportError
+from kftrainer.kube.fence import FencedError
 from kftrainer.kube.resource import ObjectKey
 from kftrainer.kube.transport import HttpTransport
 from tests.integration.kube.kinds import CONFIG_MAPS, NAMESPACES, config_map
@@ -192,3 +193,22 @@ async def test_what_was_closed_stays_closed(transport: HttpTransport) -> None:
     await transport.close()
     with pytest.raises(TransportError, match="have been closed"):
         await transport.request("GET", "/version")
+
+
+async def test_a_fence_keeps_writes_back_and_lets_reads_through(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    told: list[str] = []
+
+    def on_response(_code: str, method: str, _host: str, _seconds: float) -> None:
+        told.append(method)
+
+    connection = await load_connection(control_plane.kubeconfig)
+    async with HttpTransport(connection, user_agent="x/1", on_response=on_response) as transport:
+        fenced = Client(transport, fence=lambda: False)
+        assert await fenced.get(NAMESPACES, DEFAULT)
+        with pytest.raises(FencedError, match="not sent, as we may not write any more"):
+            await fenced.create(CONFIG_MAPS, config_map(namespace))
+        with pytest.raises(FencedError):
+            await fenced.delete(CONFIG_MAPS, ObjectKey(namespace, "x"))
+    assert told == ["GET"], "nothing else was sent"

@@ -118,7 +118,7 @@ async def test_a_late_handler_is_told_of_what_is_there_and_then_of_changes(
     late = Witness()
     async with running(informer):
         await informer.wait_synced()
-        informer.add_handler(late)
+        await informer.add_handler(late).wait()
         assert [(each.key, each.initial) for each in late.told] == [(server.key("a"), True)]
         await server.put("a", x="2")
         await agreement(informer, server, late)

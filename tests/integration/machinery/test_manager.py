@@ -4,8 +4,10 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client import Client
 from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.fence import FencedError
 from kftrainer.kube.resource import Resource, as_it_is
 from kftrainer.kube.transport import HttpTransport
 from kftrainer.machinery.cache import Cache
@@ -23,7 +26,7 @@ from kftrainer.machinery.election import LeaderElection, LeaseLostError
 from kftrainer.machinery.handlers import enqueue_self
 from kftrainer.machinery.informer import Informer
 from kftrainer.machinery.manager import Manager, Parts
-from kftrainer.machinery.reconcile import DONE, Request, Result
+from kftrainer.machinery.reconcile import DONE, Reconciler, Request, Result
 
 EXAMPLE = Path(__file__).parent.parent.parent.parent / "examples" / "greeter.py"
 CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is)
@@ -93,8 +96,21 @@ async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:
     await transport.close()
 
 
+def short_election(client: Client, namespace: str) -> LeaderElection:
+    return LeaderElection(
+        client,
+        clock=SystemClock(),
+        lease_name="manager",
+        lease_namespace=namespace,
+        identity="me",
+        lease_duration=3,
+        renew_deadline=2,
+        retry_period=0.5,
+    )
+
+
 def manager_of(
-    client: Client, slow: Slow, namespace: str, election: LeaderElection | None = None
+    client: Client, slow: Reconciler, namespace: str, election: LeaderElection | None = None
 ) -> Manager:
     clock, cache = SystemClock(), Cache()
     informer = Informer(client, CONFIG_MAPS, clock=clock, namespace=namespace)
@@ -136,16 +152,7 @@ async def test_a_lost_lease_ends_the_manager_at_once(
 ) -> None:
     await api.create(config_map(namespace, "a"))
     slow = Slow(namespace)
-    election = LeaderElection(
-        client,
-        clock=SystemClock(),
-        lease_name="manager",
-        lease_namespace=namespace,
-        identity="me",
-        lease_duration=3,
-        renew_deadline=2,
-        retry_period=0.5,
-    )
+    election = short_election(client, namespace)
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/manager"
 
     async def busy() -> bool:
@@ -164,6 +171,60 @@ async def test_a_lost_lease_ends_the_manager_at_once(
     assert raised.group_contains(LeaseLostError)
     assert slow.finished == []
     assert (await api.get(lease))["spec"]["holderIdentity"] == "thief"
+
+
+class Writer:
+    """A reconciler that wants to write after a while."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.about_to_write = asyncio.Event()
+        self.errors: list[Exception] = []
+
+    async def reconcile(self, request: Request) -> Result:
+        await self._client.get(
+            CONFIG_MAPS, request
+        )  # leaves a connection on which to write at once
+        self.about_to_write.set()
+        try:
+            await asyncio.sleep(0.2)  # over while the event loop stalls, before the lease is missed
+            written = config_map(request.namespace, "written")
+            await self._client.create(CONFIG_MAPS, written)
+        except FencedError as error:
+            self.errors.append(error)
+        return DONE
+
+
+async def test_nothing_is_written_after_a_stall_in_which_the_lease_was_lost(
+    client: Client, api: ApiClient, namespace: str, control_plane: ControlPlane
+) -> None:
+    await api.create(config_map(namespace, "a"))
+    election = short_election(client, namespace)
+    connection = await load_connection(control_plane.kubeconfig)
+    async with HttpTransport(connection, user_agent="fenced") as transport:
+        fenced = Client(transport, fence=lambda: election.is_leading)
+        writer = Writer(fenced)
+
+        async def run() -> None:
+            async with asyncio.TaskGroup() as group:
+                manager = manager_of(client, writer, namespace, election)
+                group.create_task(manager.run(asyncio.Event()))
+                await writer.about_to_write.wait()
+                time.sleep(2.2)  # noqa: ASYNC251  longer than the renew deadline: the loop stands
+
+        with pytest.raises(ExceptionGroup) as raised:
+            await run()
+    assert raised.group_contains(LeaseLostError)
+    assert len(writer.errors) == 1, "it was about to write, and was held back"
+    names = [each["metadata"]["name"] for each in await config_maps_in(api, namespace)]
+    assert "written" not in names
+
+
+async def config_maps_in(api: ApiClient, namespace: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await api.get(f"/api/v1/namespaces/{namespace}/configmaps"))[
+        "items"
+    ]
+    return found
 
 
 async def test_the_lease_is_given_back_when_the_manager_stops(

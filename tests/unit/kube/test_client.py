@@ -61,7 +61,7 @@ async def test_only_the_first_page_is_asked_for_at_a_version() -> None:
     )
     selected = {"labelSelector": "a=b", "fieldSelector": "c=d", "limit": "1"}
     assert transport.queries == [
-        {**selected, "resourceVersion": "5"},
+        {**selected, "resourceVersion": "5", "resourceVersionMatch": "NotOlderThan"},
         {**selected, "continue": "more"},
     ]
     assert listed.resource_version == "7", "that of the first page"

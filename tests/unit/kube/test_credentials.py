@@ -1,5 +1,7 @@
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -33,6 +35,12 @@ def kubeconfig(path: Path, server: str = "http://127.0.0.1:1", **cluster: str) -
     }
     path.write_text(yaml.safe_dump(document))
     return path
+
+
+def set_user(path: Path, user: dict[str, Any]) -> None:
+    document = yaml.safe_load(path.read_text())
+    document["users"][0]["user"] = user
+    path.write_text(yaml.safe_dump(document))
 
 
 async def token_of(kubeconfig: Path | None = None) -> str | None:
@@ -111,6 +119,65 @@ async def test_a_kubeconfig_with_a_new_token_is_read_when_the_old_one_is_refused
     assert await credentials.authorization() == "Bearer other"
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kubernetes-asyncio uses old names
+async def test_an_openid_provider_that_hangs_up_is_told(home: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1") as provider:
+        host, port = provider.sockets[0].getsockname()
+        config = {"client-id": "me", "client-secret": "", "refresh-token": "r"}
+        config["idp-issuer-url"] = f"http://{host}:{port}"
+        path = kubeconfig(home / "file")
+        set_user(path, {"auth-provider": {"name": "oidc", "config": config}})
+        with pytest.raises(CredentialsError, match="Server disconnected"):
+            await load_connection(path)
+
+
+EXEC_API = "client.authentication.k8s.io/v1"
+
+
+def exec_answer(status: Any) -> str:
+    return json.dumps({"apiVersion": EXEC_API, "kind": "ExecCredential", "status": status})
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "echo 'no idea' >&2; exit 3",
+        "echo 'no JSON'",
+        "echo 3",
+        "echo '{}'",
+        f"echo '{exec_answer({'token': 'new', 'expirationTimestamp': 'tomorrow'})}'",
+        f"echo '{exec_answer({'token': 'new', 'expirationTimestamp': 3})}'",
+        f"echo '{exec_answer(None)}'",
+        None,
+    ],
+)
+@pytest.mark.parametrize("refused", [False, True])
+async def test_an_exec_plugin_that_begins_to_fail_stops_nobody(
+    home: Path, then: str | None, refused: bool
+) -> None:
+    program, path, clock = home / "plugin", kubeconfig(home / "file"), FakeClock()
+    first = exec_answer({"token": "first", "expirationTimestamp": "2020-01-01T00:00:00Z"})
+    program.write_text(f"#!/bin/sh\necho '{first}'\n")
+    program.chmod(0o700)
+    set_user(path, {"exec": {"apiVersion": EXEC_API, "command": str(program)}})
+    user = (await load_connection(path, clock=clock)).credentials
+
+    if then is None:
+        program.unlink()
+    else:
+        program.write_text(f"#!/bin/sh\n{then}\n")
+    await clock.advance(LOOK_AGAIN_AFTER)
+    with capture_logs() as logs:
+        if refused:
+            assert not await user.renew("Bearer first")
+        assert await user.authorization() == "Bearer first"
+    assert [each["event"] for each in logs] == ["credentials.kept_old"]
+
+
 class Source:
     """Gives a new token each time, and fails when told to."""
 
@@ -157,6 +224,35 @@ async def test_the_last_good_token_is_kept_and_that_is_logged() -> None:
         assert not await token.renew("token 0")
     assert [each["event"] for each in logs] == ["credentials.kept_old"] * 2
     assert source.asked == [False, True], "not at every request"
+
+
+async def test_a_look_up_that_hangs_is_given_up_and_the_last_good_token_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hang(_refused: bool) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("kftrainer.kube.credentials.LOOK_UP_TIMEOUT", 0.01)
+    clock = FakeClock()
+    token = RenewedToken("token 0", hang, clock)
+    await clock.advance(LOOK_AGAIN_AFTER)
+    with capture_logs() as logs:
+        async with asyncio.timeout(5):
+            assert await token.authorization() == "token 0"
+            assert not await token.renew("token 0")
+    assert [each["error"] for each in logs] == ["no answer in 0.01 seconds"] * 2
+
+
+async def test_all_whose_token_was_refused_look_in_vain_once() -> None:
+    source = Source()
+    source.fails = True
+    token = RenewedToken("token 0", source.look_up, FakeClock())
+    async with asyncio.TaskGroup() as tasks:
+        renewing = [tasks.create_task(token.renew("token 0")) for _ in range(5)]
+    assert not any(task.result() for task in renewing)
+    assert source.asked == [True]
+    assert not await token.renew("token 0")
+    assert source.asked == [True, True], "later it may be found"
 
 
 async def test_a_look_up_that_finds_nothing_leaves_the_token_as_it_was() -> None:

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from kftrainer.kube.errors import ExpiredError, ServerError, TooManyRequestsError, TransportError
+from kftrainer.kube.errors import (
+    ExpiredError,
+    MalformedStreamError,
+    ServerError,
+    TooManyRequestsError,
+)
 from kftrainer.kube.watch import (
     LONGEST_LINE,
     Bookmark,
@@ -53,7 +58,7 @@ def test_a_line_without_end_is_an_error_before_memory_is_full() -> None:
     chunk = b"x" * (LONGEST_LINE // 4)
     for _ in range(4):
         splitter.feed(chunk)
-    with pytest.raises(TransportError, match="longer than 16777216 bytes"):
+    with pytest.raises(MalformedStreamError, match="longer than 16777216 bytes"):
         splitter.feed(b"x")
 
 
@@ -114,9 +119,12 @@ def test_an_error_is_raised_after_what_came_before_it(
         next(events)
 
 
-@pytest.mark.parametrize("text", [b"{", b"Too many requests", b"[]", b"3", b'{"type": "ADDED"}'])
+@pytest.mark.parametrize(
+    "text",
+    [b"{", b"Too many requests", b"[]", b"3", b'{"type": "ADDED"}', line("ERROR", "no status")],
+)
 def test_what_is_no_event_is_an_error(text: bytes) -> None:
-    with pytest.raises(TransportError, match="no event"):
+    with pytest.raises(MalformedStreamError, match="no event"):
         decoded(text)
 
 

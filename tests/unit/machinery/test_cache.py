@@ -63,6 +63,25 @@ async def test_it_is_ready_when_all_have_synced_and_answers_then(wire: Wire) -> 
     assert (cache.list(THINGS, "elsewhere"), cache.list(OTHERS)) == ([], [])
 
 
+async def test_a_kind_that_does_not_sync_in_time_is_named(wire: Wire) -> None:
+    cache = Cache(sync_timeout=0.05)
+    cache.add(informer_of(THINGS, wire))
+    cache.add(informer_of(OTHERS, Wire()))
+    expected = (
+        r"^the cache has waited 0.05 s for Other: "
+        r"is the kind installed, and may we list and watch it\?$"
+    )
+
+    async def live() -> None:
+        async with asyncio.timeout(10), running(cache):
+            await wire.say(all_sent(5))
+            await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await live()
+    assert raised.group_contains(NotSyncedError, match=expected)
+
+
 async def test_a_kind_that_is_declared_later_is_watched_from_then_on(wire: Wire) -> None:
     cache, other_wire = Cache(), Wire()
     cache.add(informer_of(THINGS, wire))

@@ -40,6 +40,8 @@ class Informer:
         self.resource = resource
         self.synced = asyncio.Event()
         self.handlers: list[Callable[[Change[Any]], None]] = []
+        self.told = asyncio.Event()  # all handlers of all that was there before them
+        self.told.set()
         if synced:
             self.synced.set()
 
@@ -50,8 +52,9 @@ class Informer:
     async def wait_synced(self) -> None:
         await self.synced.wait()
 
-    def add_handler(self, handler: Callable[[Change[Any]], None], /) -> None:
+    def add_handler(self, handler: Callable[[Change[Any]], None], /) -> asyncio.Event:
         self.handlers.append(handler)
+        return self.told
 
     def tell(self, *keys: ObjectKey, initial: bool = False, made_of: Any = None) -> None:
         """There is a new object of each key."""
@@ -117,7 +120,7 @@ class World:
         """How many reconciles had which result, and what else was counted, if anything was."""
         names = ("reconcile_errors", "terminal_reconcile_errors", "reconcile_panics")
         counts = {name: self.counted(f"{name}_total") for name in (*names, "reconcile_timeouts")}
-        for result in ("success", "error", "requeue_after"):
+        for result in ("success", "error", "requeue_after", "requeue"):
             counts[result] = self.counted("reconcile_total", result=result)
         return {name: count for name, count in counts.items() if count}
 
@@ -156,6 +159,57 @@ async def test_nothing_is_reconciled_before_all_informers_have_synced() -> None:
         late.synced.set()
         await at_rest()
         assert (it.reconciler.calls, it.ready.is_set()) == ([(0, "a")], True)
+        it.stop.set()
+
+
+async def test_nothing_is_reconciled_before_all_that_was_there_has_been_told() -> None:
+    it = World(succeed)
+    it.informer.told.clear()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(it.run())
+        await at_rest()
+        it.informer.tell(A, initial=True)
+        await at_rest()
+        assert (it.reconciler.calls, it.ready.is_set()) == ([], False)
+        it.informer.told.set()
+        await at_rest()
+        assert (it.reconciler.calls, it.ready.is_set()) == ([(0, "a")], True)
+        it.stop.set()
+
+
+async def test_an_informer_that_does_not_tell_all_in_time_is_named() -> None:
+    it = World(succeed, sync_timeout=0.01)
+    it.informer.told.clear()
+    with pytest.raises(NotSyncedError, match=r"widget has waited 0.01 s for Widget.example.com:"):
+        async with asyncio.timeout(10):
+            await it.run()
+
+
+async def test_a_watch_that_is_added_later_begins_at_once() -> None:
+    async with world(succeed) as it:
+        late = Informer(GADGETS)
+        it.controller.watch(late, enqueue_self)
+        late.tell(A)
+        await at_rest()
+        assert it.reconciler.calls == [(0, "a")]
+
+
+async def test_a_watch_that_is_added_before_the_start_is_begun_once() -> None:
+    async with world(succeed) as it:
+        assert len(it.informer.handlers) == 1
+
+
+async def test_nobody_waits_for_a_watch_that_is_added_during_the_start() -> None:
+    it = World(succeed)
+    it.informer.synced.clear()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(it.run())
+        await at_rest()
+        late = Informer(GADGETS, synced=False)
+        it.controller.watch(late, enqueue_self)
+        it.informer.synced.set()
+        await at_rest()
+        assert (it.ready.is_set(), len(late.handlers)) == (True, 1)
         it.stop.set()
 
 
@@ -292,6 +346,35 @@ async def test_a_wish_to_look_again_makes_the_next_failure_the_first_again() -> 
         it.informer.tell(A)
         await clock_runs(it, 100)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 53, 54]
+
+
+@pytest.mark.parametrize(
+    "result", [Result(requeue=True), Result(requeue_after=0), Result(requeue_after=-1.5)], ids=repr
+)
+async def test_a_wish_to_look_again_at_no_given_time_is_granted_later_and_later(
+    result: Result,
+) -> None:
+    async def look_again(_: Request) -> Result:
+        return result
+
+    async with world(look_again) as it:
+        it.informer.tell(A)
+        await clock_runs(it, 10)
+        assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 7]
+        assert it.results() == {"requeue": 4}
+
+
+def test_there_is_a_series_of_requeues_before_the_first() -> None:
+    assert World(succeed).counted("reconcile_total", result="requeue") == 0
+
+
+def test_a_wish_to_look_again_in_two_ways_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"either requeue, or requeue_after=30: not both"):
+        Result(requeue=True, requeue_after=30)
+
+
+def test_two_words_for_the_same_wish_are_one() -> None:
+    assert Result(requeue=True, requeue_after=0).is_rate_limited
 
 
 async def test_a_change_comes_before_the_wish_to_look_again() -> None:

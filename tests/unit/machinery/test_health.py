@@ -100,3 +100,16 @@ def test_addresses(address: str, bind: tuple[str | None, int] | None) -> None:
 def test_an_address_without_a_port_is_refused_in_words() -> None:
     with pytest.raises(BindError, match=r"^localhost is no address"):
         parse_bind("localhost")
+
+
+async def test_a_check_that_raises_has_failed_and_is_named() -> None:
+    async def broken() -> str | None:
+        raise RuntimeError("oops")
+
+    async def fine() -> str | None:
+        return None
+
+    answer = await Probe({"broken": broken, "fine": fine}).all([("verbose", "")])
+    assert answer.status == 500
+    assert "[-]broken failed" in answer.body
+    assert "[+]fine ok" in answer.body

@@ -234,6 +234,53 @@ async def test_who_comes_while_a_list_is_told_is_told_each_object_once(wire: Wir
     assert (early.contradictions, late.contradictions) == ([], [])
 
 
+async def test_who_comes_late_is_told_in_slices_and_of_news_afterwards(wire: Wire) -> None:
+    informer = Informer(Client(wire), THINGS, clock=BusyClock())
+    async with running(informer):
+        initial = [event("ADDED", f"n-{n}", 1) for n in range(20)]
+        await wire.say(*initial, all_sent(5))
+        late = Witness()
+        told = informer.add_handler(late)
+        assert (late.told, told.is_set()) == ([], False)
+        news = (("MODIFIED", "n-19"), ("DELETED", "n-0"), ("ADDED", "new"))
+        for version, (kind, name) in enumerate(news, start=6):
+            wire.streams[-1].put_nowait(event(kind, name, version))
+        others_ran = 0
+        while not told.is_set():
+            await asyncio.sleep(0)
+            others_ran += 1
+        await at_rest()
+    assert others_ran >= 20
+    assert all(each.initial for each in late.told[:20])
+    assert [each.key.name for each in late.told] == [
+        *(f"n-{n}" for n in range(20)),
+        *("n-19", "n-0", "new"),
+    ]
+    assert late.contradictions == []
+
+
+async def test_who_comes_at_whatever_moment_misses_nothing(wire: Wire) -> None:
+    informer = Informer(Client(wire), THINGS, clock=BusyClock())
+    late = [Witness() for _ in range(30)]
+    async with running(informer):
+        await wire.say(*(event("ADDED", f"n-{n}", n + 1) for n in range(10)), all_sent(20))
+        for version, witness in enumerate(late, start=21):  # each at another moment
+            informer.add_handler(witness)
+            kind, name = ("DELETED", f"n-{version % 10}") if version % 3 else ("ADDED", "again")
+            wire.streams[-1].put_nowait(event(kind, name, version))
+            for _ in range(version % 7):
+                await asyncio.sleep(0)
+        await at_rest()
+        held = {ObjectKey("", each["metadata"]["name"]) for each in informer.list()}
+    assert [(set(each.known), each.contradictions) for each in late] == [(held, [])] * 30
+
+
+async def test_who_comes_before_there_is_anything_need_not_wait(
+    informer: Informer[Manifest],
+) -> None:
+    assert informer.add_handler(Witness()).is_set()
+
+
 async def test_what_was_read_is_dealt_with_before_the_watch_is_resumed(wire: Wire) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     async with running(informer):

@@ -5,6 +5,7 @@ import pytest
 
 from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.lifetime import Budget, ServiceEndedError, running
+from kftrainer.machinery.manager import Manager, Parts
 
 
 class Recorded:
@@ -41,6 +42,10 @@ class Failing(Recorded):
             raise self._error
 
 
+def never() -> asyncio.Event:
+    return asyncio.Event()
+
+
 def budget(seconds: float = 30.0) -> Budget:
     return Budget(SystemClock(), seconds)
 
@@ -49,8 +54,8 @@ async def test_blocks_start_in_order_and_stop_in_reverse() -> None:
     log: list[str] = []
     shared = budget()
     async with (
-        running(Recorded("server", log), budget=shared),
-        running(Recorded("cache", log), budget=shared),
+        running(Recorded("server", log), budget=shared, unless=never()),
+        running(Recorded("cache", log), budget=shared, unless=never()),
     ):
         log.append("body")
     assert log == ["server starts", "cache starts", "body", "cache stops", "server stops"]
@@ -61,7 +66,9 @@ async def test_a_service_that_fails_ends_the_block_and_its_siblings() -> None:
     failing = Failing("failing", log, RuntimeError("broken"))
 
     async def block() -> None:
-        async with running(Recorded("other", log), failing, budget=budget()):
+        async with running(
+            Recorded("other", log), failing, budget=budget(), unless=asyncio.Event()
+        ):
             failing.now.set()
             await asyncio.Event().wait()
 
@@ -75,7 +82,7 @@ async def test_a_service_that_merely_returns_counts_as_failed() -> None:
     quitter = Failing("quitter", [], None)
 
     async def block() -> None:
-        async with running(quitter, budget=budget()):
+        async with running(quitter, budget=budget(), unless=never()):
             quitter.now.set()
             await asyncio.Event().wait()
 
@@ -86,7 +93,9 @@ async def test_a_service_that_merely_returns_counts_as_failed() -> None:
 
 async def test_a_service_that_does_not_stop_in_time_is_cancelled() -> None:
     log: list[str] = []
-    async with running(Recorded("deaf", log, deaf=True), budget=budget(0.01)):
+    async with running(
+        Recorded("deaf", log, deaf=True), budget=budget(0.01), unless=asyncio.Event()
+    ):
         pass
     assert log == ["deaf starts", "deaf is cancelled"]
 
@@ -94,8 +103,40 @@ async def test_a_service_that_does_not_stop_in_time_is_cancelled() -> None:
 async def test_all_blocks_share_one_budget() -> None:
     log: list[str] = []
     shared = budget(0.05)
-    async with running(Recorded("outer", log, deaf=True), budget=shared):
-        async with running(Recorded("inner", log, deaf=True), budget=shared):
+    async with running(Recorded("outer", log, deaf=True), budget=shared, unless=never()):
+        async with running(
+            Recorded("inner", log, deaf=True), budget=shared, unless=asyncio.Event()
+        ):
             pass
         assert shared.remaining() == 0
     assert log[2:] == ["inner is cancelled", "outer is cancelled"]
+
+
+class NeverReady(Recorded):
+    """A service that waits for what never comes, as an informer of a kind that is not there."""
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        await super().run(lambda: None, stop)
+
+
+async def test_a_stop_is_heard_while_services_are_not_ready_yet() -> None:
+    log: list[str] = []
+    told_to_stop = asyncio.Event()
+    told_to_stop.set()
+    async with running(NeverReady("cache", log), budget=budget(), unless=told_to_stop):
+        log.append("body")
+    assert "body" in log
+    assert log[-1] == "cache stops"
+
+
+async def test_a_manager_whose_caches_never_sync_can_be_stopped() -> None:
+    log: list[str] = []
+    stop = asyncio.Event()
+    manager = Manager(Parts(caches=[NeverReady("cache", log)]), clock=SystemClock())
+    async with asyncio.TaskGroup() as group:
+        running_manager = group.create_task(manager.run(stop))
+        await asyncio.sleep(0)
+        stop.set()
+        async with asyncio.timeout(10):
+            await running_manager
+    assert manager.stopping

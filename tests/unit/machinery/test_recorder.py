@@ -159,6 +159,18 @@ def test_messages_are_measured_in_bytes(told: Told) -> None:
     assert message == "é" * 510 + "…"
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("x" * 236, "x" * 236), ("x" * 253, "x" * 236), ("x" * 234 + "-." + "x" * 17, "x" * 234)],
+    ids=["fits", "long", "cut-at-a-dot"],
+)
+def test_a_long_name_is_cut_so_that_the_event_has_a_valid_one(name: str, kept: str) -> None:
+    about = reference_to({"metadata": {"name": name}})
+    entry = Correlator().take(Occurrence(about, "Normal", "Up", "up"), 0.0, NOON)
+    assert entry is not None
+    assert (entry.name, entry.occurrence.regarding.name) == (f"{kept}.1886999c36a18000", name)
+
+
 class Wire:
     """A Transport that keeps what it is sent, and answers as it is told."""
 
@@ -290,3 +302,12 @@ async def test_recording_something_odd_does_no_harm() -> None:
         recording.recorder.record({}, "Warning", "Odd", "half a character: \ud800")
         await at_rest()
     assert recording.wire.sent[0][1]["message"] == "half a character: ?"
+
+
+async def test_an_event_that_cannot_be_sent_is_dropped_and_the_next_one_written() -> None:
+    async with Recording() as recording:
+        recording.recorder.record(JOB, "Warning", "half a character: \ud800", "odd")
+        recording.say("hello")
+        await at_rest()
+        assert [sent["message"] for _, sent in recording.wire.sent] == ["hello"]
+        assert (recording.recorder.dropped, recording.dropped("failed")) == (1, 1)

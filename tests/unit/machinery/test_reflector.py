@@ -10,6 +10,7 @@ from kftrainer.kube.errors import (
     ExpiredError,
     ForbiddenError,
     KubeError,
+    MalformedStreamError,
     RequestTimeoutError,
     ResourceVersionTooNewError,
     ServerError,
@@ -39,6 +40,7 @@ BROKEN = ServerError(500, "InternalError", "")
 FORBIDDEN = ForbiddenError(403, "Forbidden", "")
 BUSY = TooManyRequestsError(429, "", "", retry_after=7.0)
 LOST = TransportError("reset")
+MALFORMED = MalformedStreamError("no event")
 SILENT = RequestTimeoutError("silent")
 FIRST = ListAsStream("", "initial")
 AGAIN = ListAsStream("9", "expired")
@@ -69,6 +71,9 @@ def test_it_begins_with_a_stream_of_the_most_recent_state() -> None:
         (WatchEnded(300, 5, AHEAD), (ListAsStream("", "ahead"), True)),
         (WatchEnded(300, 5, BROKEN), (ListAsStream("9", "error"), True)),
         (WatchEnded(0.0, 0, FORBIDDEN), (ListAsStream("9", "error"), True)),
+        (WatchEnded(300, 5, MALFORMED), (ListAsStream("9", "error"), True)),
+        (WatchEnded(0.0, 0, MALFORMED), (ListAsStream("9", "error"), True)),
+        (WatchEnded(120, 0, MALFORMED), (ListAsStream("9", "error"), True)),
         (WatchEnded(120, 0, SILENT), (AskVersion(), False)),
         (WatchEnded(300, 0), (AskVersion(), False)),
     ],
@@ -83,6 +88,7 @@ def test_after_a_watch(ended: WatchEnded, then: tuple[Action, bool]) -> None:
         (StreamBroke(FIRST, 0.0, LOST), (FIRST, True)),
         (StreamBroke(FIRST, 5.0, LOST), (ListInPages("", "initial"), True)),
         (StreamBroke(FIRST, 0.0, SILENT), (ListInPages("", "initial"), True)),
+        (StreamBroke(FIRST, 0.0, MALFORMED), (ListInPages("", "initial"), True)),
         (StreamBroke(FIRST, 5.0), (ListInPages("", "initial"), True)),
         (StreamBroke(FIRST, 0.0, BUSY), (FIRST, True)),
         (StreamBroke(FIRST, 0.0, BROKEN), (ListInPages("", "initial"), False)),
@@ -155,7 +161,7 @@ def test_delays_double_to_half_a_minute_and_begin_anew_after_two_quiet_ones() ->
     assert delays.next(127.0 + 120.1) == 0.8
 
 
-ERRORS = st.sampled_from([None, EXPIRED, AHEAD, BROKEN, FORBIDDEN, BUSY, LOST, SILENT])
+ERRORS = st.sampled_from([None, EXPIRED, AHEAD, BROKEN, FORBIDDEN, BUSY, LOST, MALFORMED, SILENT])
 
 
 def failure_of(action: Action, error: KubeError | None) -> Outcome:

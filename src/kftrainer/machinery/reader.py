@@ -1,0 +1,47 @@
+"""Reads that go to the cache where it keeps the kind, and to the server where it does not."""
+
+from typing import Any, TypeVar
+
+from kftrainer.kube.client import Client
+from kftrainer.kube.errors import NotFoundError
+from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.machinery.cache import Cache, NotCachedError
+
+T = TypeVar("T")
+
+
+class Reader:
+    """For code that does not mind where its answer comes from; `live` asks the server in any case.
+
+    A reconciler that reads what it watches uses the cache itself: that needs no await, so nothing
+    can change between two reads.
+    """
+
+    def __init__(self, cache: Cache, client: Client) -> None:
+        self._cache = cache
+        self._client = client
+
+    async def get(self, resource: Resource[T], key: ObjectKey, *, live: bool = False) -> T | None:
+        """The object, or None if there is none."""
+        if not live and self._keeps(resource):
+            return self._cache.get(resource, key)
+        try:
+            return resource.decode(await self._client.get(resource, key))
+        except NotFoundError:
+            return None
+
+    async def list(
+        self, resource: Resource[T], namespace: str | None = None, *, live: bool = False
+    ) -> list[T]:
+        """All objects of the kind, in a namespace or everywhere."""
+        if not live and self._keeps(resource):
+            return self._cache.list(resource, namespace)
+        listed = await self._client.list(resource, namespace=namespace)
+        return [resource.decode(each) for each in listed.items]
+
+    def _keeps(self, resource: Resource[Any]) -> bool:
+        try:
+            self._cache.informer(resource)
+        except NotCachedError:
+            return False
+        return True
