@@ -61,7 +61,9 @@ async def _all_ready(readiness: Sequence[asyncio.Event], stop: asyncio.Event) ->
 
 
 @asynccontextmanager
-async def running(*services: Service, budget: Budget, unless: asyncio.Event) -> AsyncIterator[None]:
+async def running(
+    *services: Service, budget: Budget, unless: asyncio.Event | None = None
+) -> AsyncIterator[None]:
     """Run the services for the block; those that do not stop within the budget are cancelled.
 
     The block begins when all are ready, or at once when `unless` is set: it has to look then.
@@ -76,7 +78,7 @@ async def running(*services: Service, budget: Budget, unless: asyncio.Event) -> 
             ready = asyncio.Event()
             readiness.append(ready)
             tasks.append(group.create_task(_live(service, ready.set, stop), name=service.name))
-        await _all_ready(readiness, unless)
+        await _all_ready(readiness, unless or asyncio.Event())
         yield
         stop.set()
         budget.start()
