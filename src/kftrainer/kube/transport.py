@@ -20,7 +20,6 @@ Lane = Literal["general", "watch", "lease"]
 NOTHING: Mapping[str, str] = MappingProxyType({})
 REQUEST_TIMEOUT = 60.0
 CONNECT_TIMEOUT = 10.0
-SHORTEST = 0.001  # seconds, for no time at all means forever to the HTTP library
 UNAUTHORIZED = 401
 FIRST_FAILURE = 300  # the API server does not redirect, and a token is not to follow if it does
 
@@ -210,6 +209,9 @@ class HttpTransport:
     async def _fetch(
         self, request: _Request, authorization: str | None, deadline: float
     ) -> aiohttp.ClientResponse:
+        left = self._until(deadline)
+        if left <= 0:  # its time was up before it was sent; to aiohttp, 0 would mean for ever
+            raise TimeoutError
         headers = {}
         if authorization is not None:
             headers["Authorization"] = authorization
@@ -221,9 +223,7 @@ class HttpTransport:
             params=request.query,
             data=exchange.payload(request.body),
             headers=headers,
-            timeout=aiohttp.ClientTimeout(
-                total=max(self._until(deadline), SHORTEST), sock_connect=CONNECT_TIMEOUT
-            ),
+            timeout=aiohttp.ClientTimeout(total=left, sock_connect=CONNECT_TIMEOUT),
             allow_redirects=False,
             proxy=self._connection.proxy,
             server_hostname=self._connection.server_name,
