@@ -11,6 +11,7 @@ import aiohttp
 
 from kftrainer.kube.credentials import Connection
 from kftrainer.kube.errors import TransportError
+from kftrainer.kube.fence import FencedRequest
 
 if TYPE_CHECKING:
     from aiohttp.connector import AddrInfoType
@@ -85,6 +86,7 @@ class Sessions:
                 keepalive_timeout=KEEP_IDLE_CONNECTIONS,
                 socket_factory=self._new_socket,
             ),
+            request_class=FencedRequest,
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,  # a proxy is named in the kubeconfig or there is none

@@ -12,7 +12,7 @@ from yarl import URL
 from kftrainer.kube import exchange, retry
 from kftrainer.kube.credentials import Connection
 from kftrainer.kube.errors import TransportError, error_from_response
-from kftrainer.kube.fence import Fence, FencedError
+from kftrainer.kube.fence import Fence, ask, before
 from kftrainer.kube.ratelimit import LOOP_CLOCK, Clock
 from kftrainer.kube.sessions import Sessions
 
@@ -187,10 +187,10 @@ class HttpTransport:
     async def _send(
         self, request: _Request, authorization: str | None, deadline: float
     ) -> Response:
-        if request.fence is not None and not request.fence():
-            raise FencedError(f"{request.what}: not sent, as we may not write any more")
+        ask(request.fence, request.what)
         with self._exchange(request) as outcome:
-            answer = await self._fetch(request, authorization, deadline)
+            with before(request.fence):
+                answer = await self._fetch(request, authorization, deadline)
             try:
                 body = await answer.read()
             finally:

@@ -3,14 +3,16 @@
 import asyncio
 import gc
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
+from kftrainer.kube import sessions
 from kftrainer.kube.client import Client
 from kftrainer.kube.credentials import load_connection
 from kftrainer.kube.errors import KubeError, NotFoundError, RequestTimeoutError, TransportError
@@ -212,3 +214,43 @@ async def test_a_fence_keeps_writes_back_and_lets_reads_through(
         with pytest.raises(FencedError):
             await fenced.delete(CONFIG_MAPS, ObjectKey(namespace, "x"))
     assert told == ["GET"], "nothing else was sent"
+
+
+async def test_a_write_that_waited_for_a_connection_asks_its_fence_again(
+    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cast("dict[str, int]", sessions.CONNECTIONS), "general", 1)
+    asked: list[bool] = []
+    leading = True
+
+    def fence() -> bool:
+        asked.append(leading)
+        return leading
+
+    connection = await load_connection(control_plane.kubeconfig)
+    async with HttpTransport(connection, user_agent="x/1") as transport:
+        client = Client(transport, fence=fence)
+        watch = {"watch": "true", "timeoutSeconds": "60"}
+        async with (
+            asyncio.TaskGroup() as group,
+            transport.stream(
+                CONFIG_MAPS.collection_path(namespace), query=watch, timeout=60, lane="general"
+            ),
+        ):
+            queued = group.create_task(_outcome(client.create(CONFIG_MAPS, config_map(namespace))))
+
+            async def has_asked() -> bool:
+                return bool(asked)
+
+            await until(has_asked, within=10, what="the write, waiting for a connection")
+            leading = False
+        assert isinstance(queued.result(), FencedError)
+        assert asked == [True, False]
+        assert not (await Client(transport).list(CONFIG_MAPS, namespace=namespace)).items
+
+
+async def _outcome(request: Awaitable[object]) -> object:
+    try:
+        return await request
+    except KubeError as error:
+        return error
