@@ -1,8 +1,9 @@
-"""A process that writes the time into a file again and again, while it leads.
+"""A manager that writes to the API server again and again, while it leads.
 
-    python elector.py KUBECONFIG NAMESPACE IDENTITY FILE
+    python elector.py KUBECONFIG NAMESPACE IDENTITY
 
-SIGTERM ends it cleanly; SIGUSR1 makes its event loop stall for good.
+Each write is a ConfigMap of its own, which says who wrote it and when. SIGTERM ends it cleanly;
+SIGUSR1 makes its event loop stall for good.
 """
 
 import asyncio
@@ -13,46 +14,71 @@ from pathlib import Path
 
 from kftrainer.kube.client import Client
 from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.resource import Manifest, Resource, as_it_is
 from kftrainer.kube.transport import HttpTransport
+from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.controller import Controller
 from kftrainer.machinery.election import LeaderElection
+from kftrainer.machinery.handlers import enqueue_self
+from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.manager import Manager, Parts, run_until_signalled
+from kftrainer.machinery.reconcile import Request, Result
 
-TICK = 0.01
+CONFIG_MAPS: Resource[Manifest] = Resource(
+    "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is
+)
+BEAT = "beat"  # the object that is reconciled
+EVERY = 0.02
 
 
-async def tick(election: LeaderElection, file: Path) -> None:
-    """What only a leader does."""
-    with file.open("a", buffering=1) as out:
-        while True:
-            if election.is_leading:
-                out.write(f"{SystemClock().monotonic()}\n")
-            await asyncio.sleep(TICK)
+class Writer:
+    """A reconciler that always has something more to write."""
+
+    def __init__(self, client: Client, identity: str) -> None:
+        self._client = client
+        self._identity = identity
+
+    async def reconcile(self, request: Request) -> Result:
+        """Write once; a name that the server chooses makes each write another object."""
+        # Not the machinery's clock, which is what is on trial.
+        at = time.clock_gettime(time.CLOCK_MONOTONIC)
+        metadata = {"generateName": f"{self._identity}-", "namespace": request.namespace}
+        data = {"by": self._identity, "at": str(at)}
+        await self._client.create(CONFIG_MAPS, {"metadata": metadata, "data": data})
+        return Result(requeue_after=EVERY)
 
 
-async def main(kubeconfig: str, namespace: str, identity: str, file: str) -> None:
+def manager_of(transport: HttpTransport, namespace: str, identity: str) -> Manager:
+    """A whole manager, with all that keeps one that has lost its lease from writing."""
+    clock, cache = SystemClock(), Cache()
+    election = LeaderElection(
+        Client(transport, lane="lease"),
+        clock=clock,
+        lease_name="lock",
+        lease_namespace=namespace,
+        identity=identity,
+        lease_duration=3,
+        renew_deadline=2,
+        retry_period=0.5,
+    )
+    client = Client(transport, fence=lambda: election.is_leading)
+    only_the_beat = f"metadata.name={BEAT}"
+    informer = Informer(
+        client, CONFIG_MAPS, clock=clock, namespace=namespace, field_selector=only_the_beat
+    )
+    cache.add(informer)
+    controller = Controller("writer", Writer(client, identity), clock=clock)
+    controller.watch(informer, enqueue_self)
+    return Manager(Parts(caches=[cache], controllers=[controller]), clock=clock, election=election)
+
+
+async def main(kubeconfig: str, namespace: str, identity: str) -> None:
     """Lead, if possible, until told to stop."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGUSR1, time.sleep, 600)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, 600)
     connection = await load_connection(Path(kubeconfig))
     async with HttpTransport(connection, user_agent="elector/1") as transport:
-        election = LeaderElection(
-            Client(transport, lane="lease"),
-            clock=SystemClock(),
-            lease_name="lock",
-            lease_namespace=namespace,
-            identity=identity,
-            lease_duration=3,
-            renew_deadline=2,
-            retry_period=0.5,
-        )
-        await election.acquire()
-        async with asyncio.TaskGroup() as group:
-            ticking = group.create_task(tick(election, Path(file)))
-            await election.hold(stop)
-            ticking.cancel()
-        await election.release()
+        await run_until_signalled(manager_of(transport, namespace, identity))
 
 
 if __name__ == "__main__":

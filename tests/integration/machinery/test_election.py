@@ -1,55 +1,129 @@
-"""Two processes that want to lead, on a real API server and in real time."""
+"""Two managers that want to lead, each in a process, on a real API server and in real time.
+
+Who led when is read from the server: what a manager writes are objects of its own, and their
+resourceVersions are the order in which the server took them, whatever anybody's clock said.
+"""
 
 import asyncio
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery.clock import SystemClock
-from tests.support.fault_proxy import FaultProxy, Stall, running_proxy
+from tests.support.fault_proxy import (
+    Answer,
+    FaultProxy,
+    ProxiedRequest,
+    Stall,
+    running_proxy,
+)
 
 ELECTOR = Path(__file__).with_name("elector.py")
-LEASE_DURATION = 3.0
+LEASE_DURATION, RENEW_DEADLINE = 3.0, 2.0
 ANY_MOMENT = 20.0  # more than it takes on a busy machine
+# Longer than it takes to stop a process, and over when another may lead.
+COME_AGAIN = Answer(429, "", {"Retry-After": "2"})
+
+
+def now() -> float:
+    """By the clock that all processes of a machine share."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def is_write(request: ProxiedRequest) -> bool:
+    return request.method == "POST" and request.path.endswith("/configmaps")
+
+
+def is_of_the_lease(request: ProxiedRequest) -> bool:
+    return "/leases" in request.path
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Write:
+    """One thing that a leader did."""
+
+    revision: int
+    by: str
+    at: float  # when its writer began with it
+
+
+class Journal:
+    """All that leaders have written, as the server has it."""
+
+    def __init__(self, api: ApiClient, namespace: str) -> None:
+        self._api = api
+        self._namespace = namespace
+
+    async def writes(self) -> list[Write]:
+        """All of them, in the order in which the server took them."""
+        found = await self._api.get(f"/api/v1/namespaces/{self._namespace}/configmaps")
+        return sorted(_write(item) for item in found["items"] if "data" in item)
+
+    async def first_of(self, name: str) -> Write:
+        """Wait until this one has written."""
+        return await self.first_after(0.0, name)
+
+    async def first_after(self, moment: float, name: str) -> Write:
+        """Wait until this one has written something that it began later than that."""
+
+        async def found() -> Write | None:
+            ours = (each for each in await self.writes() if each.by == name and each.at > moment)
+            return next(ours, None)
+
+        return await until(found, within=ANY_MOMENT, what=f"a write of {name}")
+
+    async def overlap(self, old: str, new: str) -> list[str]:
+        """What the old leader got through to the server after the new one had begun."""
+        began = await self.first_of(new)
+        return [
+            f"a write begun {each.at - began.at:+.3f} s from its successor's first one"
+            for each in await self.writes()
+            if each.by == old and each > began
+        ]
+
+
+def _write(item: dict[str, Any]) -> Write:
+    revision = int(item["metadata"]["resourceVersion"])
+    return Write(revision, item["data"]["by"], float(item["data"]["at"]))
 
 
 class Elector:
-    """A process that ticks while it leads."""
+    """A process with a manager in it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, file: Path) -> None:
-        self.process = process
-        self._file = file
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
 
-    @property
-    def ticks(self) -> list[float]:
-        """When it led, by the clock that all processes of a machine share."""
-        return [float(line) for line in self._file.read_text().splitlines()]
-
-    async def leads(self) -> None:
-        async def ticks() -> bool:
-            return bool(self._file.exists() and self._file.read_text())
-
-        await until(ticks, within=ANY_MOMENT, what="leading")
+    def send(self, signum: signal.Signals) -> None:
+        self._process.send_signal(signum)
 
     async def ended(self) -> int:
         async with asyncio.timeout(ANY_MOMENT):
-            return await self.process.wait()
+            return await self._process.wait()
 
 
 @asynccontextmanager
-async def elector(kubeconfig: Path, namespace: str, file: Path) -> AsyncIterator[Elector]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(ELECTOR), str(kubeconfig), namespace, file.stem, str(file))
-    )
+async def elector(kubeconfig: Path, namespace: str, log: Path) -> AsyncIterator[Elector]:
+    """One that has begun to ask for the lease; its log's name is its identity."""
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, str(ELECTOR), str(kubeconfig), namespace, log.stem), stdout=out
+        )
+
+    async def asks() -> bool:
+        return "election.waiting" in log.read_text()
+
     try:
-        yield Elector(process, file)
+        await until(asks, within=ANY_MOMENT, what=f"{log.stem} asking for the lease")
+        yield Elector(process)
     finally:
         if process.returncode is None:
             process.kill()
@@ -62,6 +136,13 @@ async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Fa
         yield proxy
 
 
+@pytest.fixture
+async def journal(api: ApiClient, namespace: str) -> Journal:
+    beat = {"metadata": {"name": "beat", "namespace": namespace}}
+    await api.create({"apiVersion": "v1", "kind": "ConfigMap", **beat})
+    return Journal(api, namespace)
+
+
 Start = Callable[[str], Awaitable[Elector]]
 
 
@@ -69,13 +150,13 @@ Start = Callable[[str], Awaitable[Elector]]
 async def start(
     control_plane: ControlPlane, proxy: FaultProxy, namespace: str, tmp_path: Path
 ) -> AsyncIterator[Start]:
-    """Starts electors of the same lease, by their names; the first one's wire can be broken."""
+    """Starts managers with the same lease, by their names; the first one's wire can be broken."""
     kubeconfigs = {"first": proxy.kubeconfig, "second": control_plane.kubeconfig}
     async with AsyncExitStack() as stack:
 
         async def start(name: str) -> Elector:
-            file = tmp_path / f"{name}.ticks"
-            return await stack.enter_async_context(elector(kubeconfigs[name], namespace, file))
+            log = tmp_path / f"{name}.log"
+            return await stack.enter_async_context(elector(kubeconfigs[name], namespace, log))
 
         yield start
 
@@ -90,50 +171,68 @@ def lease_spec(api: ApiClient, namespace: str) -> Callable[[], Awaitable[dict[st
     return spec
 
 
-async def test_a_leader_that_was_stopped_does_not_lead_beside_its_successor(
-    start: Start, proxy: FaultProxy, lease_spec: Callable[[], Awaitable[dict[str, object]]]
+async def stop_while_a_write_waits(leader: Elector, proxy: FaultProxy) -> None:
+    """Stop a leader whose write was turned away for a while, and is due as soon as it goes on.
+
+    At any other moment it may be luck: a leader that has asked whether it leads, and is stopped
+    before the bytes leave, sends them when it goes on.
+    """
+    proxy.inject(COME_AGAIN, is_write)
+
+    async def turned_away() -> bool:
+        return proxy.faults_left == 0
+
+    await until(turned_away, within=ANY_MOMENT, what="a write being turned away")
+    leader.send(signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("hears_of_the_lease", [False, True], ids=["deaf", "hearing"])
+async def test_a_leader_that_was_stopped_does_not_write_beside_its_successor(
+    start: Start,
+    journal: Journal,
+    proxy: FaultProxy,
+    lease_spec: Callable[[], Awaitable[dict[str, object]]],
+    hears_of_the_lease: bool,
 ) -> None:
     first = await start("first")
-    await first.leads()
-    second = await start("second")
-    first.process.send_signal(signal.SIGSTOP)
-    stopped_at = SystemClock().monotonic()
-    await second.leads()
-    # No answer will tell it what has happened: it must know from the clock.
-    proxy.stall_all()
-    proxy.inject(Stall(), lambda _request: True, times=1000)
-    first.process.send_signal(signal.SIGCONT)
+    await journal.first_of("first")
+    await start("second")
+    await stop_while_a_write_waits(first, proxy)
+    await journal.first_of("second")
+    if not hears_of_the_lease:
+        # No answer will tell it what has happened: it must know from the clock. Its writes would
+        # get through all the same.
+        proxy.inject(Stall(), is_of_the_lease, times=1000)
+    first.send(signal.SIGCONT)
+    await journal.first_after(now() + RENEW_DEADLINE, "second")
+    assert await journal.overlap("first", "second") == []
     assert await first.ended() == 1
-    taken_over_at = second.ticks[0]
-    assert taken_over_at > stopped_at
-    # It may have been stopped between asking whether it leads and acting on it: once.
-    late = [tick for tick in first.ticks if tick > taken_over_at]
-    assert len(late) <= 1, f"led for {late[-1] - late[0]:.3f} s beside its successor"
     assert (await lease_spec())["holderIdentity"] == "second"
     assert (await lease_spec())["leaseTransitions"] == 1
 
 
-async def test_a_leader_whose_loop_stalls_is_gone_before_another_leads(start: Start) -> None:
+async def test_a_leader_whose_loop_stalls_is_gone_before_another_leads(
+    start: Start, journal: Journal
+) -> None:
     first = await start("first")
-    await first.leads()
-    second = await start("second")
-    first.process.send_signal(signal.SIGUSR1)
+    await journal.first_of("first")
+    await start("second")
+    first.send(signal.SIGUSR1)
     assert await first.ended() == 1
-    gone_at = SystemClock().monotonic()
-    await second.leads()
-    assert second.ticks[0] > gone_at
+    gone_at = now()
+    assert (await journal.first_of("second")).at > gone_at
+    assert await journal.overlap("first", "second") == []
 
 
 async def test_a_clean_exit_lets_another_lead_before_the_lease_runs_out(
-    start: Start, lease_spec: Callable[[], Awaitable[dict[str, object]]]
+    start: Start, journal: Journal, lease_spec: Callable[[], Awaitable[dict[str, object]]]
 ) -> None:
     first = await start("first")
-    await first.leads()
-    second = await start("second")
-    first.process.send_signal(signal.SIGTERM)
+    await journal.first_of("first")
+    await start("second")
+    first.send(signal.SIGTERM)
     assert await first.ended() == 0
-    left_at = SystemClock().monotonic()
+    left_at = now()
     assert (await lease_spec())["holderIdentity"] in ("", "second")
-    await second.leads()
-    assert second.ticks[0] - left_at < LEASE_DURATION
-    assert not [tick for tick in first.ticks if tick > second.ticks[0]]
+    assert (await journal.first_of("second")).at - left_at < LEASE_DURATION
+    assert await journal.overlap("first", "second") == []

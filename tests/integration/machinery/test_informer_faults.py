@@ -294,31 +294,6 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
             assert len(proxy.requests) < 60
 
 
-async def test_cancelled_at_any_moment_it_leaves_nothing_behind(
-    proxy: FaultProxy, server: Server
-) -> None:
-    for n in range(5):
-        await server.put(f"big-{n}", x=BIG)
-    rng = Random(4)  # noqa: S311
-    before = asyncio.all_tasks()
-    for rounds in range(0, 120, 3):
-        clock = FastClock(20)
-        fault = rng.choice([None, Cut(after=rng.randrange(100_000)), BROKEN, Delay(0.01)])
-        proxy.forget_faults()
-        if fault is not None:
-            proxy.inject(fault, is_any)
-        async with connected(proxy.kubeconfig) as client:
-            informer = Informer(client, CONFIG_MAPS, clock=clock, namespace=server.namespace)
-            async with asyncio.TaskGroup() as tasks:
-                task = tasks.create_task(informer.run(lambda: None, asyncio.Event()))
-                for _ in range(rounds):
-                    await asyncio.sleep(0.0005 if rounds % 2 else 0)
-                task.cancel()
-            assert task.cancelled()
-        await nobody_is_connected(proxy)
-        assert asyncio.all_tasks() == before
-
-
 FAULTS: list[Fault] = [
     *(Cut(after=size, reset=reset) for size in (0, 300, 5000) for reset in (False, True)),
     EXPIRED,

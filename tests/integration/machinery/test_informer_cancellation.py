@@ -1,0 +1,290 @@
+"""An informer that is cancelled at each of its awaits, behind a proxy and on a real API server."""
+
+import ast
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Set
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from kftrainer.kube.client import Client
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.resource import Manifest
+from kftrainer.kube.transport import HttpTransport
+from kftrainer.machinery import breather, feed, inbox, informer, source
+from kftrainer.machinery.changes import Change
+from kftrainer.machinery.informer import Informer
+from tests.support.fake_clock import FakeClock, at_rest
+from tests.support.fault_proxy import FaultProxy, running_proxy, status_answer
+from tests.support.informers import CONFIG_MAPS, Server, Witness, agreement, running
+from tests.support.suspensions import Canceller, Wait, watched_tasks
+
+# All that an informer is made of and that can wait; below is the wire.
+MODULES = (informer, feed, inbox, source, breather)
+EXPIRED = status_answer(410, "Expired")
+STREAMS_NO_LISTS = status_answer(422, "Invalid")
+SOON = 10.0
+LONGEST_DELAY = 60.0  # who sleeps longer guards a watch
+A_SILENCE = 121.0
+
+
+class LaboriousClock(FakeClock):
+    """Work seems to take long by it: who works lets others run at each occasion."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work_goes_on = asyncio.Event()
+        self.work_goes_on.set()
+        self.held_up = 0  # how many have let others run, and have to wait now
+
+    def monotonic(self) -> float:
+        self._time += 0.006
+        return self._time
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        if not seconds:
+            self.held_up += 1
+            await self.work_goes_on.wait()
+            self.held_up -= 1
+
+
+async def happens(condition: Callable[[], bool], what: str) -> None:
+    async def check() -> bool:
+        return condition()
+
+    await until(check, within=SOON, what=what, every=0.001)
+
+
+class Stage:
+    """A client behind a proxy, whose answers are counted."""
+
+    def __init__(self, server: Server, proxy: FaultProxy) -> None:
+        self.server = server
+        self.proxy = proxy
+        self._answers = 0
+        proxy.forget_faults()
+        proxy.requests.clear()
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[Client]:
+        connection = await load_connection(self.proxy.kubeconfig)
+        transport = HttpTransport(connection, user_agent="tests", on_response=self._answered)
+        async with transport:
+            yield Client(transport)
+
+    def _answered(self, *_: object) -> None:
+        self._answers += 1
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the answer to the last request, which is a watch, has begun to come."""
+        asked = self.proxy.requests
+        return bool(asked) and asked[-1].is_watch and self._answers == len(asked)
+
+
+class Play:
+    """All that can happen to an informer, in one story."""
+
+    def __init__(self, client: Client, stage: Stage, number: int) -> None:
+        self._stage = stage
+        self._news = {"play": str(number)}  # what an earlier one left behind is none
+        self._clock = LaboriousClock()
+        self.informer = Informer(
+            client, CONFIG_MAPS, clock=self._clock, namespace=stage.server.namespace
+        )
+        self.informer.add_handler(self._bring_another)
+        self._is_alone = True
+
+    def _bring_another(self, change: Change[Manifest]) -> None:
+        """Let a handler come in the middle of a list's objects being told."""
+        if self._is_alone:
+            self._is_alone = False
+            self.informer.add_handler(Witness())
+
+    @property
+    def _knows_the_news(self) -> bool:
+        news = self.informer.get(self._stage.server.key("news"))
+        return news is not None and news["data"] == self._news
+
+    async def perform(self) -> None:
+        """From the first list to a watch that is thought dead."""
+        await self.informer.wait_synced()
+        await self._news_while_somebody_is_told()
+        await self._stage.server.delete("news")
+        await happens(lambda: not self._knows_the_news, "the delete being heard of")
+        await self._expiry()
+        await self._silence()
+
+    async def _news_while_somebody_is_told(self) -> None:
+        await at_rest()
+        self._clock.work_goes_on.clear()
+        self.informer.add_handler(Witness())
+        await happens(lambda: self._clock.held_up == 1, "the first object being told")
+        await self._stage.server.put("news", **self._news)
+        await happens(lambda: self._clock.held_up == 2, "the news being read")
+        await at_rest()
+        self._clock.work_goes_on.set()
+        await happens(lambda: self._knows_the_news, "the news being heard of")
+
+    async def _expiry(self) -> None:
+        """The watch is cut and cannot be resumed; the new list has to be read in pages."""
+        proxy = self._stage.proxy
+        proxy.inject(EXPIRED, lambda request: request.is_watch)
+        proxy.inject(STREAMS_NO_LISTS, lambda request: request.is_watch)
+        proxy.reset_all()
+
+        async def is_over() -> bool:
+            if any(at < self._clock.monotonic() + LONGEST_DELAY for at in self._clock.sleeping):
+                await self._clock.advance(LONGEST_DELAY)
+            return not proxy.faults_left and self._stage.is_watched
+
+        await until(is_over, within=SOON, what="another watch", every=0.001)
+
+    async def _silence(self) -> None:
+        """Nothing is heard, so the server is asked for its version, and watched again."""
+        await at_rest()
+        before = len(self._stage.proxy.requests)
+        await self._clock.advance(A_SILENCE)
+
+        def is_over() -> bool:
+            asked = self._stage.proxy.requests[before:]
+            return any("fieldSelector" in each.query for each in asked) and self._stage.is_watched
+
+        await happens(is_over, "a watch after a version")
+
+
+async def perform(play: Play, canceller: Canceller) -> bool:
+    """Run the informer through the play; whether it was cancelled, which ends both."""
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        work = group.create_task(canceller.run(run_and_wait(play.informer, stop)))
+        playing = group.create_task(play.perform())
+        striking = group.create_task(canceller.has_struck.wait())
+        await asyncio.wait((playing, striking), return_when=asyncio.FIRST_COMPLETED)
+        if playing.done():
+            stop.set()
+        playing.cancel()
+        striking.cancel()
+        await asyncio.wait((work,), timeout=SOON)
+        runs_on = [task.get_name() for task in canceller.still_running]
+        await canceller.end_by_force()
+    assert runs_on == [], f"cancelled at {canceller.struck_at}"
+    return work.cancelled()
+
+
+async def run_and_wait(informer: Informer[Manifest], stop: asyncio.Event) -> None:
+    """Run it, and have somebody wait for it."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(informer.run(lambda: None, stop))
+        group.create_task(informer.wait_synced())
+
+
+@pytest.fixture
+async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    async with running_proxy(control_plane, tmp_path) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def server(api: ApiClient, namespace: str) -> Server:
+    return Server(api, namespace)
+
+
+@pytest.fixture
+async def complaints() -> list[dict[str, Any]]:
+    """What the event loop is told of errors that nobody has looked at."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: told.append(about))
+    return told
+
+
+async def test_a_canceller_strikes_wherever_a_task_or_one_of_its_tasks_waits() -> None:
+    struck: set[str] = set()
+
+    async def wait_twice(name: str) -> None:
+        for n in range(2):
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                struck.add(f"{name} {n}")
+                raise
+
+    async def work() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(wait_twice("child"))
+            await wait_twice("parent")
+
+    tried: set[Wait] = set()
+    with watched_tasks():
+        while True:
+            canceller = Canceller(tried)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(canceller.run(work()))
+            if canceller.struck_at is None:
+                break
+            tried.add(canceller.struck_at)
+    assert struck == {"parent 0", "parent 1", "child 0", "child 1"}
+    assert len(tried) == 5, "the parent waits for its child besides"
+
+
+async def a_fresh_start(client: Client, server: Server) -> None:
+    """Another informer on the same connections comes to hold what the server holds."""
+    witness = Witness()
+    fresh = Informer(client, CONFIG_MAPS, clock=FakeClock(), namespace=server.namespace)
+    fresh.add_handler(witness)
+    async with running(fresh), asyncio.timeout(SOON):
+        await fresh.wait_synced()
+        await agreement(fresh, server, witness)
+
+
+def waits_in(module: ModuleType) -> Iterator[tuple[str, range]]:
+    """The lines of each place of the module's text where it can wait."""
+    file = inspect.getfile(module)
+    for node in ast.walk(ast.parse(Path(file).read_text())):
+        if isinstance(node, ast.Await):
+            yield file, range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        elif isinstance(node, ast.AsyncWith | ast.AsyncFor):
+            yield file, range(node.lineno, node.body[0].lineno)
+
+
+def never_waited_at(tried: Set[Wait]) -> list[str]:
+    """The places of the informer's text that none of these waits were in."""
+    known = {place for wait in tried for place in wait.places}
+    return [
+        f"{file}:{lines.start}"
+        for module in MODULES
+        for file, lines in waits_in(module)
+        if known.isdisjoint((file, line) for line in lines)
+    ]
+
+
+async def test_cancelled_at_any_await_it_leaves_nothing_behind_and_another_can_start(
+    proxy: FaultProxy, server: Server, complaints: list[dict[str, Any]]
+) -> None:
+    for name in ("a", "b", "c"):
+        await server.put(name)
+    tried: set[Wait] = set()
+    while True:
+        stage, canceller = Stage(server, proxy), Canceller(tried)
+        async with stage.connected() as client:
+            with watched_tasks():
+                was_cancelled = await perform(Play(client, stage, len(tried)), canceller)
+            wait = canceller.struck_at
+            assert was_cancelled == (wait is not None), f"{wait}"
+            # Before the client closes what it has: the informer is to leave no watch to it.
+            await happens(lambda: not proxy.open_connections, f"hanging up after {wait}")
+            proxy.forget_faults()
+            await a_fresh_start(client, server)
+        if wait is None:
+            break
+        tried.add(wait)
+    assert complaints == []
+    assert never_waited_at(tried) == []
