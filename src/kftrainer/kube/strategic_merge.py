@@ -1,0 +1,379 @@
+"""Strategic merge patches of pod templates, carried out as the API server would. Pure.
+
+Objects are merged field by field and lists are replaced, unless Kubernetes' schema says that a list
+is merged: entry by entry, told apart by a merge key, or as a set if its entries are scalars. Null
+deletes. Directives say more: `$patch`, `$retainKeys`, `$setElementOrder/<list>` and
+`$deleteFromPrimitiveList/<list>`. What the server cannot merge is refused here too, and so are some
+directives without sense, on which it stumbles or which it passes over.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import orjson
+
+TABLE = "pod_template_merge_keys.json"
+PATCH = "$patch"
+RETAIN_KEYS = "$retainKeys"
+SET_ORDER = "$setElementOrder"
+DELETE_FROM = "$deleteFromPrimitiveList"
+
+Identity = tuple[type, Hashable]
+
+
+class StrategicMergeError(ValueError):
+    """A patch that cannot be carried out; `path` says where in the patch it goes wrong."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"{path or 'the patch'} {message}")
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a field is patched: the type of what it holds, and whether it is a list to merge."""
+
+    schema: str = ""
+    merged: bool = False
+    key: str = ""
+    retains_keys: bool = False
+
+
+AS_USUAL = Rule()
+
+
+class Keyed(NamedTuple):
+    """An entry of a list, what tells it apart from the others, and where it stands."""
+
+    identity: Identity
+    entry: Any
+    path: str
+
+
+class Combined(NamedTuple):
+    """Two lists made one, not yet in order: first what is left of the original, then the new."""
+
+    entries: list[Keyed]
+    left: int
+    patched: list[Identity]
+
+
+def strategic_merge(
+    original: Mapping[str, Any], patch: Mapping[str, Any], schema: str = "PodTemplateSpec"
+) -> dict[str, Any]:
+    """The original with the patch applied; shares nothing with either that could be written to."""
+    if schema not in _rules():
+        raise ValueError(f"there are no merge keys for {schema!r}")
+    return _merge_objects(_copy(original), patch, schema, "")
+
+
+def retain_sources(original: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """The patch of a pod template, told to drop the old source where it names another.
+
+    By itself, a patch that makes an `emptyDir` a `configMap`, or a `value` a `valueFrom`, leaves
+    both, which no pod may have. The same kind of source is still merged field by field.
+    """
+    prepared: dict[str, Any] = _copy(patch)
+    spec, old_spec = prepared.get("spec"), original.get("spec")
+    for field, rule in _rules()["PodSpec"].items():
+        for old, new in _same_entries(old_spec, spec, field, rule.key):
+            if rule.retains_keys:
+                _retain_source(old, new)
+            for old_variable, variable in _same_entries(old, new, "env", "name"):
+                _retain_source(old_variable, variable)
+                _retain_source(old_variable.get("valueFrom"), variable.get("valueFrom"))
+    return prepared
+
+
+def _same_entries(old: Any, new: Any, field: str, key: str) -> Iterator[tuple[Any, Any]]:
+    """The entries of a list that both objects have; the merge refuses what is malformed."""
+    known = _objects_in(old, field)
+    for entry in _objects_in(new, field):
+        if same := [each for each in known if key in each and each[key] == entry.get(key)]:
+            yield same[0], entry
+
+
+def _objects_in(value: Any, field: str) -> list[Any]:
+    found = value.get(field) if isinstance(value, Mapping) else None
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+
+
+def _retain_source(old: Any, new: Any) -> None:
+    if not (isinstance(old, Mapping) and isinstance(new, dict)):
+        return
+    given = {key for key, value in new.items() if value is not None}
+    had = {key for key, value in old.items() if value is not None}
+    if not any(map(_is_directive, given)) and given - had and had - given:
+        new[RETAIN_KEYS] = sorted(given)
+
+
+@cache
+def _rules() -> Mapping[str, Mapping[str, Rule]]:
+    table = orjson.loads((files("kftrainer.kube") / TABLE).read_bytes())
+    return {
+        schema: {
+            field: Rule(
+                schema=entry.get("type", ""),
+                merged=entry.get("list", False),
+                key=entry.get("mergeKey", ""),
+                retains_keys=entry.get("retainKeys", False),
+            )
+            for field, entry in fields.items()
+        }
+        for schema, fields in table.items()
+    }
+
+
+def _merge_objects(
+    target: dict[str, Any], patch: Mapping[str, Any], schema: str, path: str
+) -> dict[str, Any]:
+    """Merge into the target, which is a copy of ours."""
+    if PATCH in patch:
+        return _replacement(patch, path)
+    _drop_unretained(target, patch, path)
+    rules = _rules().get(schema, {})
+    ordered = _fields_named_by(SET_ORDER, patch, path)
+    for field in ordered:
+        _merge_in_order(target, patch, field, rules.get(field, AS_USUAL), path)
+    for field, value in patch.items():
+        if field not in ordered and not _is_directive(field):
+            _merge_field(target, field, value, rules.get(field, AS_USUAL), _join(path, field))
+    # The server takes fields in any order, so only this one is sure: what is to go is gone.
+    for field in _fields_named_by(DELETE_FROM, patch, path):
+        _delete_scalars(target, patch, field, path)
+    return target
+
+
+def _replacement(patch: Mapping[str, Any], path: str) -> dict[str, Any]:
+    match patch[PATCH]:
+        case "replace":
+            return {key: _verbatim(each) for key, each in patch.items() if not _is_directive(key)}
+        case "delete":
+            return {}
+        case other:
+            raise StrategicMergeError(path, f"has a $patch that an object cannot have: {other!r}")
+
+
+def _drop_unretained(target: dict[str, Any], patch: Mapping[str, Any], path: str) -> None:
+    if RETAIN_KEYS not in patch:
+        return
+    place = _join(path, RETAIN_KEYS)
+    retained = {each.entry for each in _keyed(_list(patch[RETAIN_KEYS], place), "", place)}
+    for key, value in patch.items():
+        if not (value is None or key in retained or _is_directive(key)):
+            raise StrategicMergeError(path, f"has {key!r}, which its $retainKeys does not name")
+    for key in target.keys() - retained:
+        del target[key]
+
+
+def _merge_field(target: dict[str, Any], field: str, value: Any, rule: Rule, path: str) -> None:
+    if value is None:
+        target.pop(field, None)
+        return
+    if rule.merged:
+        _list(value, path)
+    match target.get(field), value:
+        case dict() as original, Mapping():
+            target[field] = _merge_objects(original, value, rule.schema, path)
+        case list() as original, list():
+            target[field] = _merge_lists(original, value, rule, path)
+        case _ if _is_directed(value):
+            target.pop(field, None)
+        case _:
+            if rule.key:
+                _keyed(value, rule.key, path)
+            target[field] = _added(value)
+
+
+def _merge_lists(original: list[Any], patch: list[Any], rule: Rule, path: str) -> list[Any]:
+    if not rule.merged:
+        return [_verbatim(each) for each in patch]
+    combined = _combine(original, patch, rule, path)
+    return _arrange(combined.entries, combined.patched, combined.left)
+
+
+def _merge_in_order(
+    target: dict[str, Any], patch: Mapping[str, Any], field: str, rule: Rule, path: str
+) -> None:
+    """Merge a list of the patch, if there is one, and put all in the order that it sets."""
+    directive, path = _join(path, f"{SET_ORDER}/{field}"), _join(path, field)
+    if not rule.merged:
+        raise StrategicMergeError(directive, "is about a list that is replaced, not merged")
+    order = [each.identity for each in _keyed(patch[f"{SET_ORDER}/{field}"], rule.key, directive)]
+    changes = _list(patch.get(field, []), path)
+    not_yet_met = iter(order)
+    for each in _keyed(changes, rule.key, path):
+        if each.identity not in not_yet_met:
+            raise StrategicMergeError(each.path, f"does not stand so in {SET_ORDER}/{field}")
+    if field in target:
+        original = _list(target[field], path)
+        # In as many places as were deleted, new entries count as standing in the original: the
+        # server deletes in place, and orders by what it then finds there.
+        entries = _combine(original, changes, rule, path).entries
+        target[field] = _arrange(entries, order, len(original))
+    elif field in patch:
+        target[field] = _arrange(_keyed(_added(changes), rule.key, path), order, 0)
+
+
+def _delete_scalars(
+    target: dict[str, Any], patch: Mapping[str, Any], field: str, path: str
+) -> None:
+    directive = f"{DELETE_FROM}/{field}"
+    gone = {each.identity for each in _keyed(patch[directive], "", _join(path, directive))}
+    path = _join(path, field)
+    if field in target:
+        present = _keyed(_list(target[field], path), "", path)
+        target[field] = [each.entry for each in present if each.identity not in gone]
+
+
+def _combine(original: list[Any], patch: list[Any], rule: Rule, path: str) -> Combined:
+    standing = _keyed(original, rule.key, path, "of the original ")
+    changes = _keyed(patch, rule.key, path)
+    if not rule.key:
+        distinct = {each.identity: each for each in [*standing, *changes]}
+        left = len({each.identity for each in standing})
+        return Combined(list(distinct.values()), left, [each.identity for each in changes])
+    gone, replaced = _directions(patch, rule.key, path)
+    if replaced:
+        return Combined(
+            [each._replace(entry=_verbatim(each.entry)) for each in changes], len(changes), []
+        )
+    entries = [each for each in standing if each.identity not in gone]
+    left = len(entries)
+    for change in changes:
+        _merge_entry(entries, change, rule.schema)
+    return Combined(entries, left, [each.identity for each in changes])
+
+
+def _merge_entry(entries: list[Keyed], change: Keyed, schema: str) -> None:
+    """Merge into the first entry that is the same, or add one."""
+    for index, each in enumerate(entries):
+        if each.identity == change.identity:
+            merged = _merge_objects(each.entry, change.entry, schema, change.path)
+            entries[index] = each._replace(entry=merged)
+            return
+    entries.append(change._replace(entry=_verbatim(change.entry)))
+
+
+def _directions(patch: list[Any], key: str, path: str) -> tuple[set[Identity], bool]:
+    """Which entries a patch deletes by `$patch`, and whether it replaces the list."""
+    gone, replaced = set(), False
+    for index, entry in enumerate(patch):
+        if not _is_directed(entry):
+            continue
+        place = f"{path}[{index}]"
+        match entry[PATCH]:
+            case "delete":
+                gone.add(_identity(entry, key, place))
+            case "replace":
+                replaced = True
+            case other:
+                raise StrategicMergeError(
+                    place, f"has a $patch that an entry cannot have: {other!r}"
+                )
+    return gone, replaced
+
+
+def _arrange(entries: list[Keyed], order: Sequence[Identity], places: int) -> list[Any]:
+    """The entries named in `order` in that order, and between them the others.
+
+    Of these, each comes as soon as the next named one stood behind it in the first `places`.
+    """
+    rank = _first_places(order)
+    stood = _first_places([each.identity for each in entries[:places]])
+    named = sorted((e for e in entries if e.identity in rank), key=lambda e: rank[e.identity])
+    others = deque(
+        sorted((e for e in entries if e.identity not in rank), key=lambda e: stood[e.identity])
+    )
+    arranged = []
+    for each in named:
+        while others and stood[others[0].identity] < stood.get(each.identity, -1):
+            arranged.append(others.popleft().entry)
+        arranged.append(each.entry)
+    return arranged + [each.entry for each in others]
+
+
+def _first_places(identities: Sequence[Identity]) -> dict[Identity, int]:
+    return {each: index for index, each in reversed(list(enumerate(identities)))}
+
+
+def _keyed(entries: Sequence[Any], key: str, path: str, whose: str = "") -> list[Keyed]:
+    """The entries with what tells them apart, without those that are directives."""
+    places = ((entry, f"{path}[{index}]") for index, entry in enumerate(entries))
+    return [
+        Keyed(_identity(entry, key, place, whose), entry, place)
+        for entry, place in places
+        if not (key and _is_directed(entry))
+    ]
+
+
+def _identity(entry: Any, key: str, path: str, whose: str = "") -> Identity:
+    """Told apart by type too: to the server, 80 and 80.0 are different ports."""
+    if key and not isinstance(entry, Mapping):
+        raise StrategicMergeError(path, f"{whose}must be an object")
+    value = entry.get(key) if key else entry
+    if not isinstance(value, str | int | float):
+        need = f"has no {key!r}, by which its list is merged" if key else "must be a scalar"
+        raise StrategicMergeError(path, whose + need)
+    return type(value), value
+
+
+def _fields_named_by(directive: str, patch: Mapping[str, Any], path: str) -> list[str]:
+    """The fields whose lists a directive is about."""
+    found = []
+    for key, value in patch.items():
+        if key.startswith(directive):
+            begin, _, field = key.partition("/")
+            if begin != directive or not field:
+                raise StrategicMergeError(_join(path, key), f"must be {directive}/<field>")
+            _list(value, _join(path, key))
+            found.append(field)
+    return found
+
+
+def _list(value: Any, path: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise StrategicMergeError(path, "must be a list")
+    return value
+
+
+def _is_directive(key: str) -> bool:
+    return key in (PATCH, RETAIN_KEYS) or key.startswith((SET_ORDER, DELETE_FROM))
+
+
+def _is_directed(value: Any) -> bool:
+    return isinstance(value, Mapping) and PATCH in value
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(each) for key, each in value.items()}
+    return [_copy(each) for each in value] if isinstance(value, list) else value
+
+
+def _verbatim(value: Any) -> Any:
+    """A copy without directives, which below what is replaced say nothing to the server."""
+    if isinstance(value, Mapping):
+        return {key: _verbatim(each) for key, each in value.items() if not _is_directive(key)}
+    return [_verbatim(each) for each in value] if isinstance(value, list) else value
+
+
+def _added(value: Any) -> Any:
+    """A copy of what the original does not have, without nulls and objects that are directives."""
+    if isinstance(value, Mapping):
+        return {
+            key: _added(each)
+            for key, each in value.items()
+            if not (each is None or _is_directed(each) or _is_directive(key))
+        }
+    if isinstance(value, list):
+        return [_added(each) for each in value if not _is_directed(each)]
+    return value
+
+
+def _join(path: str, field: str) -> str:
+    return f"{path}.{field}" if path else field
