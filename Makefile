@@ -44,6 +44,7 @@ generate: $(READY)  ## Write what is derived from the API types: CRDs and merge 
 .PHONY: bench bench-machinery
 bench: bench-machinery  ## Measure everything that is claimed to be fast: minutes
 	@PYTHONPATH=hack $(BIN)/python -m bench.parsing
+	@PYTHONPATH=hack $(BIN)/python -m bench.planning
 bench-machinery: $(READY)  ## Measure queue, informer, watch and client against others
 	@PYTHONPATH=hack $(BIN)/python -m bench.machinery
 

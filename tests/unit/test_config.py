@@ -101,6 +101,17 @@ def test_a_block_without_durations_has_those_that_work() -> None:
         ("clientConnection: {burst: -1}", "clientConnection.burst: must be at least 0"),
         ("clientConnection: {qps: 5, burst: 0}", "clientConnection: burst must be at least 1"),
         ("clientConnection: {qps: .inf}", "clientConnection.qps: "),
+        ("plugins: {enable: [a]}", "plugins.enable: is not a known field"),
+        ("plugins: [a]", "plugins: must be an object"),
+        ("plugins: {enabled: a}", "plugins.enabled: must be a list"),
+        ("plugins: {enabled: [1]}", "plugins.enabled[0]: must be a string"),
+        ("plugins: {enabled: [a, '']}", "plugins.enabled[1]: must have at least 1 characters"),
+        ("plugins: {disabled: [a, ~]}", "plugins.disabled[1]: must be a string"),
+        (
+            "plugins: {enabled: [b, a, c, b, a]}",
+            "plugins.enabled: must not say a name twice: a, b",
+        ),
+        ("plugins: {disabled: [a, a]}", "plugins.disabled: must not say a name twice: a"),
     ],
 )
 def test_a_wrong_setting_is_told_by_its_path(text: str, told: str) -> None:
@@ -112,6 +123,20 @@ def test_a_wrong_setting_is_told_by_its_path(text: str, told: str) -> None:
 def test_all_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(ConfigurationError, match=r"webhook\.port.*; .*clientConnection\.burst"):
         config.parse(HEAD + "webhook: {port: 0}\nclientConnection: {burst: -1}\n", "f")
+
+
+def test_plugins_are_named_in_their_order() -> None:
+    plugins = config.parse(HEAD + "plugins: {enabled: [b, a], disabled: [Torch]}\n", "f").plugins
+    assert (plugins.enabled, plugins.disabled) == (["b", "a"], ["Torch"])
+
+
+def test_a_plugin_may_take_the_place_of_the_built_in_one_of_its_name() -> None:
+    plugins = config.parse(HEAD + "plugins: {enabled: [Torch], disabled: [Torch]}\n", "f").plugins
+    assert (plugins.enabled, plugins.disabled) == (["Torch"], ["Torch"])
+
+
+def test_no_plugin_is_switched_unless_somebody_says_so() -> None:
+    assert (DEFAULT.plugins.enabled, DEFAULT.plugins.disabled) == ([], [])
 
 
 def test_durations_of_an_election_that_is_off_do_not_matter() -> None:

@@ -4,7 +4,14 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from kftrainer.api import names
@@ -224,6 +231,30 @@ class ClientConnection(Settings):
         return self
 
 
+def _no_name_twice(plugins: list[str]) -> list[str]:
+    twice = sorted({each for each in plugins if plugins.count(each) > 1})
+    if twice:
+        raise PydanticCustomError("twice", f"must not say a name twice: {', '.join(twice)}")
+    return plugins
+
+
+PluginNames = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=253)]], AfterValidator(_no_name_twice)
+]
+
+
+class Plugins(Settings):
+    """Which plugins run."""
+
+    enabled: PluginNames = Field(
+        default_factory=list,
+        description="Plugins of installed packages to run, in this order, after the built-in ones.",
+    )
+    disabled: PluginNames = Field(
+        default_factory=list, description="Built-in plugins that are not to run."
+    )
+
+
 class Configuration(Settings):
     """All settings of the manager; what is not said has its default."""
 
@@ -236,6 +267,7 @@ class Configuration(Settings):
     controller: Controller = Controller()
     cert_management: CertManagement = CertManagement()
     client_connection: ClientConnection = ClientConnection()
+    plugins: Plugins = Plugins()
 
 
 DEFAULT = Configuration.parse({"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIGURATION})

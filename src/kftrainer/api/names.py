@@ -40,6 +40,7 @@ CONTAINER_NODE: Final = "node"
 CONDITION_SUSPENDED: Final = "Suspended"
 CONDITION_COMPLETE: Final = "Complete"
 CONDITION_FAILED: Final = "Failed"
+CONDITION_BLOCKED: Final = "Blocked"  # there only while something keeps the job from going on
 REASON_SUSPENDED: Final = "Suspended"
 REASON_RESUMED: Final = "Resumed"
 REASON_RUNTIME_NOT_SUPPORTED: Final = "TrainingRuntimeNotSupported"

@@ -1,0 +1,53 @@
+"""Our own kinds as the API server would store them, by the schemas of our CRDs."""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.kube.defaulting import Schema, defaulted
+from kftrainer.kube.model import Document, Problem
+from kftrainer.kube.structural import misfits, pruned
+
+FOLDER = "crds"
+KINDS = {each.kind: each for each in (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
+# Reading the definitions takes a second with the loader that is written in Python.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object with its defaults, and what the API server would say about it."""
+
+    document: dict[str, Any]
+    unknown: list[str]  # paths of fields that were left out, because nobody knows them
+    problems: list[Problem]
+
+
+def stored(document: Document) -> Stored:
+    """The TrainJob or runtime as the API server would store it."""
+    schema = schema_of(document["kind"])
+    known, unknown = pruned(document, schema)
+    filled = defaulted(known, schema)
+    return Stored(filled, unknown, [*misfits(filled, schema)])
+
+
+def with_defaults(document: Document) -> dict[str, Any]:
+    """A copy of the TrainJob or runtime with the defaults of its schema."""
+    return stored(document).document
+
+
+@cache
+def schema_of(kind: str) -> Schema:
+    """The schema of one of our kinds, read when it is first asked for."""
+    resource = KINDS[kind]
+    file = files("kftrainer.api") / FOLDER / f"{resource.plural}.{resource.group}.yaml"
+    definition = yaml.load(file.read_text(), Loader=_Loader)  # noqa: S506  a safe one
+    [version] = [
+        each for each in definition["spec"]["versions"] if each["name"] == resource.version
+    ]
+    schema: Schema = version["schema"]["openAPIV3Schema"]
+    return schema

@@ -1,0 +1,53 @@
+"""The kinds that the operator reads or writes, and where the API server serves them."""
+
+from typing import Any, Final
+
+from kftrainer.api import names
+from kftrainer.api.trainingruntime import ClusterTrainingRuntime, TrainingRuntime
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.resource import Manifest, Resource, as_it_is
+
+
+def _foreign(
+    group: str, version: str, kind: str, plural: str, *, namespaced: bool = True
+) -> Resource[Manifest]:
+    """Somebody else's kind, which is read as it is on the wire."""
+    return Resource(group, version, kind, plural, namespaced=namespaced, decode=as_it_is)
+
+
+TRAIN_JOBS: Final = Resource(
+    names.GROUP, names.VERSION, names.TRAIN_JOB, "trainjobs", namespaced=True, decode=TrainJob.parse
+)
+TRAINING_RUNTIMES: Final = Resource(
+    names.GROUP,
+    names.VERSION,
+    names.TRAINING_RUNTIME,
+    "trainingruntimes",
+    namespaced=True,
+    decode=TrainingRuntime.parse,
+)
+CLUSTER_TRAINING_RUNTIMES: Final = Resource(
+    names.GROUP,
+    names.VERSION,
+    names.CLUSTER_TRAINING_RUNTIME,
+    "clustertrainingruntimes",
+    namespaced=False,
+    decode=ClusterTrainingRuntime.parse,
+)
+
+JOB_SETS: Final = _foreign("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
+COSCHEDULING_POD_GROUPS: Final = _foreign(
+    "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"
+)
+VOLCANO_POD_GROUPS: Final = _foreign("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
+SECRETS: Final = _foreign("", "v1", "Secret", "secrets")
+CONFIG_MAPS: Final = _foreign("", "v1", "ConfigMap", "configmaps")
+LIMIT_RANGES: Final = _foreign("", "v1", "LimitRange", "limitranges")
+RUNTIME_CLASSES: Final = _foreign(
+    "node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", namespaced=False
+)
+PRIORITY_CLASSES: Final = _foreign(
+    "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False
+)
+
+AnyResource = Resource[Any]

@@ -1,0 +1,211 @@
+"""YAML and JSON to values, with the lines that they begin in."""
+
+import json
+import re
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import yaml
+
+MOST_VALUES = 2_000_000  # in one document; aliases can make a short one endless
+DEEPEST = 100
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters
+LARGEST = 2**63  # the API server has no room for more
+
+
+class MarkupError(Exception):
+    """The text is neither YAML nor JSON that can be used; says why in one line."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(" ".join(message.split()))
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """One document of a text: its value, where it begins, and where the items of a List do."""
+
+    value: Any
+    line: int
+    item_lines: tuple[int, ...] = ()
+
+
+def parse(text: str, *, only_json: bool = False) -> Iterator[Markup]:
+    """The documents of the text; raises MarkupError."""
+    if only_json or text.lstrip()[:1] in ("{", "["):
+        try:
+            yield from list(_parse_json(text))
+        except MarkupError:
+            if only_json:
+                raise
+        else:
+            return
+    yield from _parse_yaml(text)
+
+
+def _parse_json(text: str) -> Iterator[Markup]:
+    decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant)
+    end = _skip_space(text, 0)
+    while end < len(text):
+        line = text.count("\n", 0, end) + 1
+        try:
+            value, end = decoder.raw_decode(text, end)
+        except json.JSONDecodeError as error:
+            raise MarkupError(f"it is not JSON: {error.msg}", error.lineno) from None
+        except ValueError as error:  # a number that is endless
+            raise MarkupError(f"it is not JSON: {error}", line) from None
+        except RecursionError:
+            raise MarkupError("it is nested too deeply", line) from None
+        except MarkupError as error:
+            raise MarkupError(str(error), line) from None
+        yield Markup(_plain(value, line), line)
+        end = _skip_space(text, end)
+
+
+def _skip_space(text: str, start: int) -> int:
+    found = re.compile(r"[ \t\r\n]*").match(text, start)
+    return found.end() if found else start
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise MarkupError(f"key {key!r} is said twice")
+        made[key] = value
+    return made
+
+
+def _refuse_constant(word: str) -> None:
+    raise MarkupError(f"it is not JSON: {word} is no value")
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A YAML loader that takes words as kubectl does, and no key twice."""
+
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  as the base class has it
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  the base class's signature
+        seen = set()
+        for key_node, _ in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise MarkupError("a key must be a word", line)
+            if key_node.value in seen:
+                raise MarkupError(f"key {key_node.value!r} is said twice", line)
+            seen.add(key_node.value)
+        self.flatten_mapping(node)
+        # The keys of JSON are text, whatever else they would be as values.
+        return {key.value: self.construct_object(each, deep) for key, each in node.value}
+
+
+# As the YAML library of Kubernetes has them; PyYAML's own take 1:30 for 90, and 1e3 for a word.
+for _tag, _pattern, _first in (
+    (
+        "bool",
+        r"y|Y|yes|Yes|YES|true|True|TRUE|on|On|ON|n|N|no|No|NO|false|False|FALSE|off|Off|OFF",
+        "yYtToOnNfF",
+    ),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    (
+        "int",
+        r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[1-9][0-9_]*|0)",
+        "-+0123456789",
+    ),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)"
+        r"|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    ("merge", "<<", "<"),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), list(_first)
+    )
+
+
+def _construct_bool(loader: Any, node: yaml.ScalarNode) -> bool:
+    return str(loader.construct_scalar(node)).lower() in ("y", "yes", "true", "on")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
+
+
+def _parse_yaml(text: str) -> Iterator[Markup]:
+    loader = None
+    try:
+        _refuse_depth(text)
+        loader = _Loader(text)
+        while loader.check_node():
+            node = loader.get_node()
+            line = node.start_mark.line + 1
+            value = _plain(loader.construct_document(node), line)
+            yield Markup(value, line, tuple(_item_lines(node)))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = ", ".join(each for each in (error.problem, error.context) if each)
+        raise MarkupError(f"it is not YAML: {said}", mark.line + 1 if mark else None) from None
+    except yaml.YAMLError as error:
+        raise MarkupError(f"it is not YAML: {error}") from None
+    except ValueError as error:  # a number that is none, or endless
+        raise MarkupError(f"it is not YAML: {error}") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _refuse_depth(text: str) -> None:
+    """Look at the nesting first: the loader that is written in C would end the process."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > DEEPEST:
+            raise MarkupError("it is nested too deeply", event.start_mark.line + 1)
+
+
+def _item_lines(node: yaml.Node) -> Iterator[int]:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    for key, each in pairs:
+        if key.value == "items" and isinstance(each, yaml.SequenceNode):
+            for item in each.value:
+                yield item.start_mark.line + 1
+
+
+def _plain(value: Any, line: int) -> Any:
+    """A copy in which nothing is shared; refuses what has no end, and what JSON does not have."""
+    left = MOST_VALUES
+
+    def copy(each: Any, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if depth > DEEPEST or left < 0:
+            raise MarkupError("it is too large, or refers to itself", line)
+        if isinstance(each, dict):
+            return {copy(key, depth + 1): copy(inner, depth + 1) for key, inner in each.items()}
+        if isinstance(each, list):
+            return [copy(inner, depth + 1) for inner in each]
+        if not _is_json(each):
+            raise MarkupError(f"it has {str(each)[:40]!a} in it, which JSON does not have", line)
+        return each
+
+    return copy(value, 0)
+
+
+def _is_json(value: object) -> bool:
+    match value:
+        case None | bool():
+            return True
+        case int():
+            return abs(value) < LARGEST
+        case float():
+            return isfinite(value)
+        case str():
+            return value.isascii() or not SURROGATES.search(value)
+        case _:
+            return False

@@ -1,0 +1,176 @@
+"""`kftrainer render`: what would be applied for TrainJobs, without a cluster."""
+
+import argparse
+import io
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kftrainer.cli.plans import Plan
+    from kftrainer.runtime.framework import Framework
+
+FAILED = 1
+DIFFERENT = 1
+TROUBLE = 2  # what FAILED is with --diff, where 1 says that something is different
+DESCRIPTION = """\
+Print the objects that would be applied for each TrainJob, in the order of applying.
+
+The documents may be TrainJobs, runtimes, and objects that are there already, in any order and
+mixture; kinds that planning has no use for are left out. Defaults are filled in as the API server
+would. What belongs to a TrainJob that has not been created yet refers to it by a uid of zeros.
+"""
+EPILOG = """\
+exit code:
+  0  done; with --diff: nothing has changed
+  1  something is wrong, and nothing was printed; with --diff: something has changed
+  2  bad usage; with --diff also: something is wrong
+Each problem is one line on standard error: FILE:LINE: KIND NAMESPACE/NAME: FIELD: what is wrong.
+What admission would refuse or warn of is shown there as well, as a warning.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `render`."""
+    parser = commands.add_parser(
+        "render",
+        help="print what would be applied for TrainJobs, without a cluster",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "-f",
+        "--filename",
+        dest="sources",
+        metavar="FILE",
+        nargs="+",
+        action="extend",
+        required=True,
+        help="YAML or JSON files, folders with all that is below them, or - for standard input",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "-o",
+        "--output",
+        choices=("yaml", "json"),
+        default="yaml",
+        help="YAML documents or one JSON List (default: %(default)s)",
+    )
+    form.add_argument(
+        "--diff",
+        metavar="FILE",
+        help="print what has changed since this output, YAML or JSON, of an earlier time",
+    )
+    form.add_argument(
+        "--explain",
+        action="store_true",
+        help="print which plugin set which value of a JobSet, and from which field it came",
+    )
+    parser.add_argument(
+        "--show-secrets",
+        action="store_true",
+        help="print what is in Secrets; keys that are made by chance are others each time",
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="the manager's configuration file, which says what plugins run",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print everything, or what is wrong and nothing else."""
+    from kftrainer.cli.documents import read
+    from kftrainer.cli.plans import plan_all
+    from kftrainer.config import ConfigurationError
+    from kftrainer.runtime.errors import PlanningError
+    from kftrainer.runtime.loading import PluginLoadError
+
+    failed = FAILED if arguments.diff is None else TROUBLE
+    reading = read(arguments.sources)
+    options = {"explain": arguments.explain, "show_secrets": arguments.show_secrets}
+    try:
+        outcome = plan_all(reading, _framework(arguments.config), **options)
+    except (ConfigurationError, PluginLoadError, PlanningError) as error:  # of no document's
+        return _refuse([" ".join(str(error).split())], failed)
+    for warning in outcome.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    if outcome.problems:
+        return _refuse(outcome.problems, failed)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal speaks
+    return _print(outcome.plans, arguments)
+
+
+def _framework(config: Path | None) -> "Framework":
+    from kftrainer import config as configuration
+    from kftrainer.api.configuration import DEFAULT
+    from kftrainer.runtime.loading import load_framework
+
+    plugins = (DEFAULT if config is None else configuration.read(config)).plugins
+    return load_framework(plugins.enabled, plugins.disabled)
+
+
+def _refuse(problems: Iterable[str], code: int) -> int:
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return code
+
+
+def _print(plans: "list[Plan]", arguments: argparse.Namespace) -> int:
+    from kftrainer.cli import output
+
+    objects = [manifest for plan in plans for manifest in plan.manifests]
+    if arguments.diff is not None:
+        return _print_difference(objects, arguments.diff)
+    if arguments.explain:
+        lines = [f"{line}\n" for plan in plans for line in _explained(plan)]
+        sys.stdout.write("".join(lines))
+    else:
+        write = {"yaml": output.as_yaml, "json": output.as_json}[arguments.output]
+        sys.stdout.write(write(objects))
+    return 0
+
+
+def _explained(plan: "Plan") -> Iterator[str]:
+    """A line for each value of the JobSet that was set, and for each other object."""
+    from kftrainer.api.resources import JOB_SETS
+    from kftrainer.cli.given import DEFAULT_NAMESPACE
+    from kftrainer.kube.resource import key_of
+
+    for planned, manifest in zip(plan.planned, plan.manifests, strict=True):
+        key = key_of(manifest)
+        subject = f"{manifest['kind']} {key.name if key.namespace == DEFAULT_NAMESPACE else key}"
+        if planned.resource.group_kind == JOB_SETS.group_kind:
+            yield from (f"{subject}: {setting}" for setting in plan.explanation.settings())
+        else:
+            yield f"{subject}: built by {plan.explanation.maker(planned)}"
+
+
+def _print_difference(now: list[dict[str, Any]], file: str) -> int:
+    from kftrainer.cli import output
+    from kftrainer.cli.documents import read
+
+    reading = read([file])
+    problems = reading.problems + [
+        f"{each.place}: it is no object that was rendered: it has no apiVersion, kind or name"
+        for each in reading.documents
+        if not _is_object(each.content)
+    ]
+    if problems:
+        return _refuse(problems, TROUBLE)
+    found = output.difference([each.content for each in reading.documents], now, file)
+    sys.stdout.write(found)
+    return DIFFERENT if found else 0
+
+
+def _is_object(content: Mapping[str, Any]) -> bool:
+    match content:
+        case {"apiVersion": str(), "kind": str(), "metadata": {"name": str()}}:
+            return True
+        case _:
+            return False

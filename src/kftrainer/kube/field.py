@@ -1,0 +1,102 @@
+"""What is wrong with one field of an object, told as the API server tells it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import orjson
+
+LONGEST_VALUE = 120  # characters of a value that an error repeats
+
+
+class Fault(StrEnum):
+    """The kinds of field errors, by their names in `status.details.causes`."""
+
+    INVALID = "FieldValueInvalid"
+    REQUIRED = "FieldValueRequired"
+    FORBIDDEN = "FieldValueForbidden"
+    NOT_FOUND = "FieldValueNotFound"
+    NOT_SUPPORTED = "FieldValueNotSupported"
+    DUPLICATE = "FieldValueDuplicate"
+    INTERNAL = "InternalError"
+
+    @property
+    def words(self) -> str:
+        """The kind as it stands in messages."""
+        return _WORDS[self]
+
+
+_WORDS = {
+    Fault.INVALID: "Invalid value",
+    Fault.REQUIRED: "Required value",
+    Fault.FORBIDDEN: "Forbidden",
+    Fault.NOT_FOUND: "Not found",
+    Fault.NOT_SUPPORTED: "Unsupported value",
+    Fault.DUPLICATE: "Duplicate value",
+    Fault.INTERNAL: "Internal error",
+}
+_WITHOUT_VALUE = (Fault.REQUIRED, Fault.FORBIDDEN, Fault.INTERNAL)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One field that is wrong: where it is, what it holds, and what it should hold."""
+
+    path: str
+    fault: Fault
+    detail: str = ""
+    value: object = None
+
+    def __str__(self) -> str:
+        said = [self.path, self.fault.words]
+        if self.fault not in _WITHOUT_VALUE:
+            said.append(shown(self.value))
+        if self.detail:
+            said.append(self.detail)
+        return ": ".join(said)
+
+
+def invalid(path: str, value: object, detail: str) -> FieldError:
+    """The field holds what it must not."""
+    return FieldError(path, Fault.INVALID, detail, value)
+
+
+def required(path: str, detail: str = "") -> FieldError:
+    """The field is not there, or empty."""
+    return FieldError(path, Fault.REQUIRED, detail)
+
+
+def forbidden(path: str, detail: str) -> FieldError:
+    """The field must not be set, or must not be changed."""
+    return FieldError(path, Fault.FORBIDDEN, detail)
+
+
+def shown(value: object) -> str:
+    """The value as messages repeat it: JSON, cut where it is long."""
+    try:
+        text = orjson.dumps(value, default=str).decode()
+    except TypeError:  # an integer that JSON has no room for
+        text = str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+@dataclass(slots=True)
+class Findings:
+    """All that a validation found: errors refuse the object, warnings go to who wrote it."""
+
+    errors: list[FieldError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def refuse(self, *errors: FieldError) -> None:
+        """Add errors, each once: two plugins may look at the same field."""
+        for error in errors:
+            if error not in self.errors:
+                self.errors.append(error)
+
+    def warn(self, *warnings: str) -> None:
+        """Add warnings, each once."""
+        self.warnings = list(dict.fromkeys((*self.warnings, *warnings)))
+
+    def add(self, other: "Findings") -> None:
+        """Add all that another validation found."""
+        self.refuse(*other.errors)
+        self.warn(*other.warnings)

@@ -1,0 +1,164 @@
+"""The framework: sorts plugins into phases once, and runs the phases in their order."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.field import Findings, invalid
+from kftrainer.runtime.errors import (
+    InvalidRuntimeError,
+    InvalidTrainJobError,
+    PlanningError,
+    PluginFailedError,
+)
+from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.info import Info
+from kftrainer.runtime.phases import (
+    ComponentBuilder,
+    CustomValidation,
+    EnforceMLPolicy,
+    EnforcePodGroupPolicy,
+    Observed,
+    Plugin,
+    PodNetwork,
+    TrainJobStatus,
+    Watch,
+    WatchExtension,
+)
+from kftrainer.runtime.planned import Planned, apply_order
+
+T = TypeVar("T")
+LONGEST_REASON = 500  # characters of an exception's text that a message repeats
+
+
+class FrameworkError(Exception):
+    """These plugins cannot work together; the text says why."""
+
+
+class Framework:
+    """Plugins, each in the phases that it implements and there in the order given."""
+
+    def __init__(self, plugins: Iterable[Plugin]) -> None:
+        self.plugins = tuple(plugins)
+        _refuse_namesakes(self.plugins)
+        self._ml_policies = [each for each in self.plugins if isinstance(each, EnforceMLPolicy)]
+        self._group_policies = [
+            each for each in self.plugins if isinstance(each, EnforcePodGroupPolicy)
+        ]
+        self._networks = [each for each in self.plugins if isinstance(each, PodNetwork)]
+        self._builders = [each for each in self.plugins if isinstance(each, ComponentBuilder)]
+        self._validations = [each for each in self.plugins if isinstance(each, CustomValidation)]
+        self._watching = [each for each in self.plugins if isinstance(each, WatchExtension)]
+        self._status = _only_status(self.plugins)
+
+    def enforce(self, info: Info, job: TrainJob) -> None:
+        """Run the phases that change the info."""
+        for ml_policy in self._ml_policies:
+            with _AnsweringFor(ml_policy), info.tape.turn(ml_policy.name):
+                ml_policy.enforce_ml_policy(info, job)
+        for group_policy in self._group_policies:
+            with _AnsweringFor(group_policy), info.tape.turn(group_policy.name):
+                group_policy.enforce_pod_group_policy(info, job)
+        for network in self._networks:
+            with _AnsweringFor(network), info.tape.turn(network.name):
+                network.identify_pod_network(info, job)
+
+    def build(self, info: Info, job: TrainJob) -> list[Planned]:
+        """The objects to apply, in the order of applying."""
+        planned: list[Planned] = []
+        for builder in self._builders:
+            with _AnsweringFor(builder), info.tape.turn(builder.name):
+                made = list(_all(Planned, builder.build_components(info, job)))
+                info.tape.made(made)
+                planned += made
+        return sorted(planned, key=apply_order)
+
+    def validate(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        """All that the plugins find wrong."""
+        findings = Findings()
+        for validation in self._validations:
+            with _AnsweringFor(validation):
+                findings.add(_found(validation, info, old, new))
+        return findings
+
+    def observe(self, job: TrainJob, existing: Existing) -> Observed | None:
+        """How it goes; None while there is nothing to see yet."""
+        with _AnsweringFor(self._status):
+            return self._status.observe_status(job, existing)
+
+    def watches(self) -> list[Watch]:
+        """All kinds that concern TrainJobs."""
+        watches: list[Watch] = []
+        for each in self._watching:
+            with _AnsweringFor(each):
+                watches += _all(Watch, each.declare_watches())
+        return watches
+
+
+def in_one_line(error: BaseException) -> str:
+    """What was raised, for a message: its text may have many lines, or none."""
+    text = " ".join(str(error).split())
+    if len(text) > LONGEST_REASON:
+        text = f"{text[:LONGEST_REASON]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _refuse_namesakes(plugins: Sequence[Plugin]) -> None:
+    seen: set[str] = set()
+    for plugin in plugins:
+        if plugin.name in seen:
+            raise FrameworkError(f"there are two plugins named {plugin.name}")
+        seen.add(plugin.name)
+
+
+def _only_status(plugins: Sequence[Plugin]) -> TrainJobStatus:
+    found = [each for each in plugins if isinstance(each, TrainJobStatus)]
+    if not found:
+        raise FrameworkError("no plugin tells the status of TrainJobs: JobSet is the one that does")
+    if len(found) > 1:
+        who = ", ".join(plugin.name for plugin in found)
+        raise FrameworkError(f"too many TrainJobStatus plugins are registered: {who}")
+    return found[0]
+
+
+def _found(
+    validation: CustomValidation, info: Info, old: TrainJob | None, new: TrainJob
+) -> Findings:
+    """What the plugin finds wrong; a mistake that it raises is a finding, too."""
+    try:
+        return validation.validate_train_job(info, old, new)
+    except InvalidTrainJobError as error:
+        return Findings([*error.errors])
+    except InvalidRuntimeError as error:
+        return Findings([invalid("spec.runtimeRef", new.spec.runtime_ref.dump(), str(error))])
+
+
+def _all(kind: type[T], given: Iterable[object]) -> Iterator[T]:
+    """What a plugin gave: nobody has checked the types of somebody else's code."""
+    for each in given:
+        if not isinstance(each, kind):
+            raise TypeError(f"it gave a {type(each).__name__} instead of a {kind.__name__}")
+        yield each
+
+
+class _AnsweringFor:
+    """Tell who it was when a plugin fails: it may be somebody else's code.
+
+    A class, because one that is made by `contextmanager` takes longer than most plugins.
+    """
+
+    __slots__ = ("_plugin",)
+
+    def __init__(self, plugin: Plugin) -> None:
+        self._plugin = plugin
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _where: object
+    ) -> None:
+        # A plugin does not get to end the process.
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, PlanningError):
+            who = self._plugin.name
+            raise PluginFailedError(f"plugin {who} failed: {in_one_line(error)}") from error

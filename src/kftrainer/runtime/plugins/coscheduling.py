@@ -1,0 +1,48 @@
+"""CoScheduling: gangs by the coscheduling plugin of kubernetes-sigs/scheduler-plugins."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from kftrainer.api import names
+from kftrainer.api.resources import COSCHEDULING_POD_GROUPS
+from kftrainer.api.trainingruntime import CoschedulingPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.gang import gang_of, pod_group, watches
+from kftrainer.runtime.info import RUNTIME, Info
+from kftrainer.runtime.phases import (
+    ComponentBuilder,
+    EnforcePodGroupPolicy,
+    Watch,
+    WatchExtension,
+)
+from kftrainer.runtime.planned import Planned
+
+SOURCE = f"{RUNTIME} spec.podGroupPolicy.coscheduling"
+
+
+class CoScheduling(EnforcePodGroupPolicy, ComponentBuilder, WatchExtension):
+    """Makes the PodGroup and labels its pods, for runtimes with a coscheduling policy."""
+
+    name: ClassVar[str] = "CoScheduling"
+
+    def enforce_pod_group_policy(self, info: Info, job: TrainJob) -> None:
+        """Label the pods of the gang."""
+        if _policy(info) is not None:
+            for pod_set in gang_of(info).members:
+                pod_set.set_pod_label(names.LABEL_POD_GROUP, job.metadata.name, SOURCE)
+
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+        """The PodGroup, unless its pods are there already."""
+        policy = _policy(info)
+        if policy is None:
+            return ()
+        timeout = policy.schedule_timeout_seconds
+        return pod_group(COSCHEDULING_POD_GROUPS, info, job, scheduleTimeoutSeconds=timeout)
+
+    def declare_watches(self) -> Sequence[Watch]:
+        """PodGroups of TrainJobs, and what changes how much they ask for."""
+        return watches(COSCHEDULING_POD_GROUPS)
+
+
+def _policy(info: Info) -> CoschedulingPolicy | None:
+    return info.pod_group_policy.coscheduling if info.pod_group_policy else None

@@ -1,0 +1,186 @@
+"""JobSet: builds the JobSet that runs everything, and tells how it goes."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from kftrainer.api import names
+from kftrainer.api.resources import JOB_SETS
+from kftrainer.api.trainingruntime import MPIPolicy
+from kftrainer.api.trainjob import Asset, Initializer, JobStatus, TrainJob
+from kftrainer.kube.field import FieldError, Findings, forbidden, invalid
+from kftrainer.kube.meta import Condition
+from kftrainer.runtime.errors import InvalidTrainJobError
+from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs
+from kftrainer.runtime.manifests import env_var, owned
+from kftrainer.runtime.names import name_errors
+from kftrainer.runtime.overrides import overrides_field, step_env_overrides
+from kftrainer.runtime.phases import (
+    ComponentBuilder,
+    CustomValidation,
+    Observed,
+    PodNetwork,
+    TrainJobStatus,
+    Watch,
+    WatchExtension,
+)
+from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.podset import Container, Endpoints
+from kftrainer.runtime.template import subject_of
+from kftrainer.runtime.user_env import said, set_user_env
+
+NO_INITIALIZER = Initializer()
+STEPS = (
+    (names.STEP_DATASET_INITIALIZER, "dataset", "datasetConfig"),
+    (names.STEP_MODEL_INITIALIZER, "model", "modelConfig"),
+)
+# What a JobSet says at its end, and what that is for a TrainJob.
+FINISHED = {"Completed": names.CONDITION_COMPLETE, "Failed": names.CONDITION_FAILED}
+CHANGED_WHILE_RUNNING = "PodTemplateOverrides can only be modified when the TrainJob is suspended"
+CHANGED_WHILE_ACTIVE = (
+    "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} is still active"
+)
+JOB_COUNTS = ("ready", "succeeded", "failed", "active", "suspended")
+
+
+class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, WatchExtension):
+    """Turns the template into a JobSet, and a JobSet's state into the TrainJob's."""
+
+    name: ClassVar[str] = "JobSet"
+
+    def identify_pod_network(self, info: Info, job: TrainJob) -> None:
+        """Pods find each other by the names that JobSet gives them."""
+        for pod_set in info.pod_sets:
+            pod_set.endpoints = Endpoints(pod_set, job.metadata.name, info.subdomain(job))
+
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+        """The JobSet, unless it runs: then it is left alone."""
+        if runs(job, info.existing):
+            return ()
+        errors = [*_missing_initializers(info, job), *name_errors(info, job)]
+        if errors:
+            raise InvalidTrainJobError(subject_of(job), *errors)
+        _set_initializers(info, job)
+        _set_trainer(info, job)
+        jobset = owned(JOB_SETS, job, labels=info.labels, annotations=info.annotations)
+        info.template["suspend"] = job.spec.suspend
+        info.tape.note("spec.suspend", "spec.suspend")
+        jobset["spec"] = info.template
+        return (Planned(JOB_SETS, jobset),)
+
+    def observe_status(self, job: TrainJob, existing: Existing) -> Observed | None:
+        """The end of the JobSet, and the state of its jobs."""
+        job_set = own_job_set(job, existing)
+        if job_set is None:
+            return None
+        status = job_set.get("status") or {}
+        return Observed(
+            conditions=[*_conditions(status.get("conditions") or ())],
+            jobs=[_job_status(each) for each in status.get("replicatedJobsStatus") or ()],
+        )
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        """Whether initializers and overrides fit the runtime, and names fit JobSet."""
+        findings = Findings()
+        findings.refuse(*_missing_initializers(info, new), *name_errors(info, new))
+        findings.refuse(*step_env_overrides(new))
+        if old is not None and old.spec.overrides() != new.spec.overrides():
+            findings.refuse(*_untimely_overrides(new, info.existing))
+        return findings
+
+    def declare_watches(self) -> Sequence[Watch]:
+        """JobSets of TrainJobs."""
+        return (Watch(JOB_SETS),)
+
+
+def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
+    """What the TrainJob wants to fetch without a job in the runtime that could."""
+    for step, field, config in STEPS:
+        if _asset(job, field) is None:
+            continue
+        pod_sets = info.with_ancestor(step)
+        reference = job.spec.runtime_ref.dump()
+        if not pod_sets:
+            detail = f"must have {step} job when trainJob is configured with input {config}"
+            yield invalid("spec.runtimeRef", reference, detail)
+        elif not any(pod_set.container(step) for pod_set in pod_sets):
+            detail = f"must have container with name - {step} in the {step} job"
+            yield invalid("spec.runtimeRef", reference, detail)
+
+
+def _untimely_overrides(job: TrainJob, existing: Existing) -> Iterator[FieldError]:
+    """Why overrides cannot be changed now: pods that are there would not follow them."""
+    field = overrides_field(job)
+    if not job.spec.suspend:
+        yield forbidden(field, CHANGED_WHILE_RUNNING)
+        return
+    job_set = own_job_set(job, existing) or {}
+    for row in (job_set.get("status") or {}).get("replicatedJobsStatus") or ():
+        if row.get("active"):
+            yield forbidden(field, CHANGED_WHILE_ACTIVE.format(row["name"]))
+
+
+def _asset(job: TrainJob, field: str) -> Asset | None:
+    asset: Asset | None = getattr(job.spec.initializer or NO_INITIALIZER, field)
+    return asset
+
+
+def _set_initializers(info: Info, job: TrainJob) -> None:
+    for step, field, _ in STEPS:
+        asset = _asset(job, field)
+        for pod_set in info.with_ancestor(step):
+            container = pod_set.container(step)
+            if asset is not None and container is not None:
+                _set_asset(container, asset, f"spec.initializer.{field}")
+
+
+def _set_asset(container: Container, asset: Asset, path: str) -> None:
+    if asset.storage_uri:
+        container.set_env(env_var(names.ENV_STORAGE_URI, asset.storage_uri), f"{path}.storageUri")
+    for index, variable in enumerate(asset.env or ()):
+        if variable.get("name") != names.ENV_STORAGE_URI or not asset.storage_uri:
+            container.set_env(said(variable), f"{path}.env[{index}]")
+    if asset.secret_ref:
+        origin = {"secretRef": {"name": asset.secret_ref["name"]}}
+        container.add_env_from(origin, f"{path}.secretRef")
+
+
+def _set_trainer(info: Info, job: TrainJob) -> None:
+    trainer, container = job.spec.trainer or NO_TRAINER, info.trainer_container
+    if trainer.image:
+        container.set("image", trainer.image, "spec.trainer.image")
+    if info.command is not None:
+        container.set("command", info.command, info.command_source)
+    if trainer.args is not None:
+        container.set("args", list(trainer.args), "spec.trainer.args")
+    for each in _with_user_env(info):
+        set_user_env(each, job, info.reserved_env)
+
+
+def _with_user_env(info: Info) -> Iterator[Container]:
+    """The containers that train: with MPI those of the workers as well."""
+    yield info.trainer_container
+    worker = info.pod_set(names.JOB_NODE)
+    if isinstance(info.policy, MPIPolicy) and worker is not None and worker is not info.trainer:
+        container = worker.container(names.CONTAINER_NODE)
+        if container is not None:
+            yield container
+
+
+def _conditions(conditions: Sequence[dict[str, Any]]) -> Iterator[Condition]:
+    for condition in conditions:
+        kind = FINISHED.get(condition["type"])
+        if kind is not None and condition["status"] == "True":
+            yield Condition.parse(
+                {
+                    "type": kind,
+                    "status": "True",
+                    "reason": condition["reason"],
+                    "message": condition["message"],
+                    "lastTransitionTime": condition["lastTransitionTime"],
+                }
+            )
+
+
+def _job_status(row: dict[str, Any]) -> JobStatus:
+    return JobStatus.parse({"name": row["name"], **{key: row.get(key) or 0 for key in JOB_COUNTS}})

@@ -1,0 +1,156 @@
+"""Torch: nodes that run torchrun, or torchtune, and find each other."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from kftrainer.api import names
+from kftrainer.api.trainingruntime import TorchPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.field import FieldError, Findings, invalid
+from kftrainer.runtime import torchtune
+from kftrainer.runtime.devices import accelerators, cpus
+from kftrainer.runtime.errors import InvalidTrainJobError
+from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
+from kftrainer.runtime.manifests import COMPLETION_INDEX, by_port, env_from_field, env_var
+from kftrainer.runtime.phases import CustomValidation, EnforceMLPolicy
+from kftrainer.runtime.podset import Container
+from kftrainer.runtime.template import subject_of
+from kftrainer.runtime.torchtune import Tuning
+from kftrainer.runtime.user_env import set_user_env
+
+NNODES, NPROC_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT = names.ENV_TORCH
+PORT = {"containerPort": names.TRAINER_PORT}
+POLICY = "mlPolicy.torch"
+
+
+class Torch(EnforceMLPolicy, CustomValidation):
+    """Tells each node what torchrun reads: how many there are, which it is, where the first is."""
+
+    name: ClassVar[str] = "Torch"
+
+    def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
+        """Prepare the pods for torchrun; or write the command for torchtune, which has its own."""
+        if not isinstance(info.policy, TorchPolicy):
+            return
+        info.trainer.set_count(_nodes(info, job), info.num_nodes_source(job))
+        info.reserved_env.update(names.ENV_TORCH)
+        container = info.trainer_container
+        set_user_env(container, job, info.reserved_env)
+        _set_ranks(container, info, job)
+        if _is_torchtune(job):
+            _set_tune_command(info, job)
+        else:
+            _set_master(container, info, job)
+        _open_port(container)
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        """Whether the environment is free for torchrun, and torchtune can do what is asked."""
+        findings = Findings()
+        if isinstance(info.policy, TorchPolicy):
+            findings.refuse(*_reserved_env_errors(new))
+            if _is_torchtune(new):
+                findings.refuse(*_tune_errors(info, new))
+        return findings
+
+
+def _is_torchtune(job: TrainJob) -> bool:
+    """Whether the TrainJob wants torchtune, and leaves the rest of the command to us."""
+    return (job.spec.trainer or NO_TRAINER).command == torchtune.ENTRYPOINT
+
+
+def _processes_asked(info: Info, job: TrainJob) -> tuple[int | str, str]:
+    """Processes on each node as the TrainJob, or else the runtime, says; and in which field."""
+    asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
+    if asked is not None:
+        return asked, "spec.trainer.numProcPerNode"
+    policy = info.policy
+    if isinstance(policy, TorchPolicy) and policy.num_proc_per_node is not None:
+        return policy.num_proc_per_node, f"{RUNTIME} spec.{POLICY}.numProcPerNode"
+    return "auto", POLICY
+
+
+def _processes_told(asked: int | str, container: Container) -> int | str:
+    """What torchrun is told; where there are devices to count, it counts them itself."""
+    if asked == "cpu" or (asked == "auto" and not accelerators(container.resources)):
+        return max(1, cpus(container.resources))
+    return asked
+
+
+def _nodes(info: Info, job: TrainJob) -> int:
+    return info.num_nodes(job) or 1
+
+
+def _set_ranks(container: Container, info: Info, job: TrainJob) -> None:
+    asked, source = _processes_asked(info, job)
+    container.set_env(env_var(NNODES, info.trainer.count), info.num_nodes_source(job))
+    container.set_env(env_var(NPROC_PER_NODE, _processes_told(asked, container)), source)
+    container.set_env(env_from_field(NODE_RANK, COMPLETION_INDEX), POLICY)
+
+
+def _set_master(container: Container, info: Info, job: TrainJob) -> None:
+    container.set_env(env_var(MASTER_ADDR, info.first_host(job)), POLICY)
+    container.set_env(env_var(MASTER_PORT, names.TRAINER_PORT), POLICY)
+
+
+def _open_port(container: Container) -> None:
+    """Open the port, unless it is: then it keeps the name that others may know it by."""
+    if all(by_port(port) != by_port(PORT) for port in container.ports):
+        container.add_port({**PORT}, POLICY)
+
+
+def _set_tune_command(info: Info, job: TrainJob) -> None:
+    tuning, name = _tuning(info, job), info.runtime_metadata.name
+    errors = list(torchtune.planning_errors(tuning, name, _args_asked(job)))
+    if errors:
+        raise InvalidTrainJobError(subject_of(job), *errors)
+    endpoint = f"{info.first_host(job)}:{names.TRAINER_PORT}"
+    info.command = tuning.command(endpoint, _template_words(info, "command"))
+    info.command_source = "spec.trainer.command (torchtune)"
+
+
+def _tune_errors(info: Info, job: TrainJob) -> Sequence[FieldError]:
+    tuning, name = _tuning(info, job), info.runtime_metadata.name
+    processes, _ = _processes_asked(info, job)
+    resources = info.trainer_container.resources
+    return [
+        *torchtune.planning_errors(tuning, name, _args_asked(job)),
+        *torchtune.support_errors(tuning, name, processes, resources),
+    ]
+
+
+def _tuning(info: Info, job: TrainJob) -> Tuning:
+    metadata, container = info.runtime_metadata, info.trainer_container
+    asked, _ = _processes_asked(info, job)
+    told = _processes_told(asked, container)
+    template = _template_words(info, "command")
+    return Tuning(
+        model=torchtune.model_of(metadata.name, metadata.annotations, template),
+        method=torchtune.method_of(_args(info, job)),
+        nodes=_nodes(info, job),
+        processes=told if isinstance(told, int) else accelerators(container.resources),
+    )
+
+
+def _args(info: Info, job: TrainJob) -> Sequence[str]:
+    """The arguments that the container will have."""
+    asked = (job.spec.trainer or NO_TRAINER).args
+    return _template_words(info, "args") if asked is None else asked
+
+
+def _args_asked(job: TrainJob) -> Sequence[str]:
+    return (job.spec.trainer or NO_TRAINER).args or ()
+
+
+def _template_words(info: Info, field: str) -> Sequence[str]:
+    words: Sequence[str] = info.trainer_container.body.get(field) or ()
+    return words
+
+
+def _reserved_env_errors(job: TrainJob) -> Sequence[FieldError]:
+    env = (job.spec.trainer or NO_TRAINER).env or ()
+    given = {each.get("name") for each in env}
+    taken = sorted(name for name in names.ENV_TORCH if name in given)
+    if not taken:
+        return ()
+    detail = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
+    return [invalid("spec.trainer.env", env, detail)]

@@ -1,0 +1,189 @@
+"""The jobs of a runtime's template as plugins see them: pods and containers to change in place."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kftrainer.kube.quantity import Quantity
+from kftrainer.runtime.manifests import Piece, by_mount_path, by_name, by_port, upsert
+from kftrainer.runtime.requests import pod_requests
+from kftrainer.runtime.tape import Tape
+
+Body = dict[str, Any]  # a part of the template; writing into it is how the plan is made
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container of the template. `source` says which field a value comes from."""
+
+    body: Body
+    path: str
+    tape: Tape
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        name: str = self.body["name"]
+        return name
+
+    @property
+    def env(self) -> list[Piece]:
+        """Its environment variables so far."""
+        return self.body.get("env") or []
+
+    @property
+    def ports(self) -> list[Piece]:
+        """Its ports so far."""
+        return self.body.get("ports") or []
+
+    @property
+    def volume_mounts(self) -> list[Piece]:
+        """Its mounts so far."""
+        return self.body.get("volumeMounts") or []
+
+    @property
+    def resources(self) -> Mapping[str, Any]:
+        """Its resources; those of the trainer have the TrainJob's in them."""
+        return self.body.get("resources") or {}
+
+    def set(self, field_name: str, value: object, source: str) -> None:
+        """Set a whole field, such as the image."""
+        self.body[field_name] = value
+        self.tape.note(f"{self.path}.{field_name}", source)
+
+    def set_env(self, variable: Piece, source: str) -> None:
+        """Add a variable, or replace the one of the same name."""
+        upsert(self._list("env"), variable, by_name)
+        self.tape.note(f"{self.path}.env[{variable['name']}]", source)
+
+    def add_env_from(self, origin: Piece, source: str) -> None:
+        """Take all keys of a Secret or ConfigMap as variables."""
+        if origin not in self._list("envFrom"):
+            self._list("envFrom").append(origin)
+        self.tape.note(f"{self.path}.envFrom", source)
+
+    def add_port(self, port: Piece, source: str) -> None:
+        """Add a port, or replace the one of the same number and protocol."""
+        upsert(self._list("ports"), port, by_port)
+        self.tape.note(f"{self.path}.ports[{port['containerPort']}]", source)
+
+    def mount(self, mount: Piece, source: str) -> None:
+        """Add a mount, or replace the one at the same path."""
+        upsert(self._list("volumeMounts"), mount, by_mount_path)
+        self.tape.note(f"{self.path}.volumeMounts[{mount['mountPath']}]", source)
+
+    def _list(self, field_name: str) -> list[Any]:
+        """A list of the body, made if it is not there."""
+        found = self.body.get(field_name)
+        if found is None:
+            found = self.body[field_name] = []
+        there: list[Any] = found
+        return there
+
+
+@dataclass(slots=True)
+class PodSet:
+    """The pods of one replicated job; `job` is that job in the template."""
+
+    name: str
+    ancestor: str | None  # which step of a TrainJob it does, if any
+    count: int  # pods in each replica
+    replicas: int
+    job: Body
+    path: str
+    tape: Tape
+    containers: list[Container] = field(init=False)
+    init_containers: list[Container] = field(init=False)
+    endpoints: Iterable[str] = ()  # host names, made while they are iterated over
+
+    def __post_init__(self) -> None:
+        self.containers = self._containers("containers")
+        self.init_containers = self._containers("initContainers")
+
+    @property
+    def total(self) -> int:
+        """Pods in all replicas."""
+        return self.count * self.replicas
+
+    @property
+    def pod(self) -> Body:
+        """The pod template."""
+        pod: Body = self.job["template"]["spec"]["template"]
+        return pod
+
+    @property
+    def spec(self) -> Body:
+        """The pod's spec."""
+        spec: Body = self.pod["spec"]
+        return spec
+
+    @property
+    def volumes(self) -> list[Piece]:
+        """The pod's volumes so far."""
+        return self.spec.get("volumes") or []
+
+    @property
+    def single_pod_requests(self) -> dict[str, Quantity]:
+        """What one pod asks of the scheduler, as it stands now."""
+        return pod_requests(self.spec)
+
+    def container(self, name: str) -> Container | None:
+        """The container of this name."""
+        return next((each for each in self.containers if each.name == name), None)
+
+    def set_count(self, count: int, source: str) -> None:
+        """Say how many pods each replica has."""
+        self.count = count
+        job_spec = self.job["template"]["spec"]
+        job_spec["parallelism"] = job_spec["completions"] = count
+        self.tape.note(f"{self.path}.template.spec.parallelism", source)
+        self.tape.note(f"{self.path}.template.spec.completions", source)
+
+    def add_volume(self, volume: Piece, source: str) -> None:
+        """Add a volume, or replace the one of the same name."""
+        volumes = self.spec["volumes"] = self.volumes  # there may be none, or null
+        upsert(volumes, volume, by_name)
+        self.tape.note(f"{self._pod_path}.spec.volumes[{volume['name']}]", source)
+
+    def set_pod_label(self, key: str, value: str, source: str) -> None:
+        """Label the pods."""
+        self._set_pod_metadata("labels", key, value, source)
+
+    def set_pod_annotation(self, key: str, value: str, source: str) -> None:
+        """Annotate the pods."""
+        self._set_pod_metadata("annotations", key, value, source)
+
+    def hosts(self, job_name: str, subdomain: str) -> Iterator[str]:
+        """The host names of all pods, replica by replica."""
+        for replica in range(self.replicas):
+            head = f"{job_name}-{self.name}-{replica}-"
+            for index in range(self.count):
+                yield f"{head}{index}.{subdomain}"
+
+    @property
+    def _pod_path(self) -> str:
+        return f"{self.path}.template.spec.template"
+
+    def _set_pod_metadata(self, kind: str, key: str, value: str, source: str) -> None:
+        metadata = self.pod["metadata"] = self.pod.get("metadata") or {}
+        metadata[kind] = {**(metadata.get(kind) or {}), key: value}
+        self.tape.note(f"{self._pod_path}.metadata.{kind}[{key}]", source)
+
+    def _containers(self, kind: str) -> list[Container]:
+        path = f"{self._pod_path}.spec.{kind}"
+        return [
+            Container(body, f"{path}[{body['name']}]", self.tape)
+            for body in self.spec.get(kind) or ()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """The host names of a PodSet, for as many pods as it has when they are asked for."""
+
+    pod_set: PodSet
+    job_name: str
+    subdomain: str
+
+    def __iter__(self) -> Iterator[str]:
+        return self.pod_set.hosts(self.job_name, self.subdomain)

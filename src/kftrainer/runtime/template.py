@@ -1,0 +1,241 @@
+"""From a runtime and a TrainJob to Info: the one copy of the template, made ready for plugins."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kftrainer.api import names
+from kftrainer.api.trainingruntime import MPIPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.field import FieldError, invalid, required
+from kftrainer.runtime.devices import without_accelerators
+from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
+from kftrainer.runtime.existing import NOTHING, Existing
+from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info, container_names
+from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.overrides import apply_overrides, unknown_targets
+from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.quantities import canonical_resources, rewrite_quantities
+from kftrainer.runtime.requests import merge_resources
+from kftrainer.runtime.tape import SILENCE, Tape
+
+STEPS = (names.STEP_TRAINER, names.STEP_DATASET_INITIALIZER, names.STEP_MODEL_INITIALIZER)
+JOBS_PATH = "spec.template.spec.replicatedJobs"
+RESOURCES_PATH = "spec.trainer.resourcesPerNode"
+BY_TRAIN_JOB = "TrainJob"  # whose turn it is while the TrainJob's own changes are made
+
+
+def new_info(
+    job: TrainJob, runtime: AnyRuntime, existing: Existing = NOTHING, tape: Tape = SILENCE
+) -> Info:
+    """What plugins start from; raises InvalidRuntimeError or InvalidTrainJobError."""
+    errors = list(runtime_errors(runtime))
+    if errors:
+        raise InvalidRuntimeError(subject_of(runtime), *errors)
+    spec = runtime.spec
+    assert spec is not None and spec.template is not None  # noqa: S101, PT018  seen above
+    template = thaw(spec.template.spec)
+    metadata = spec.template.metadata
+    labels = dict((metadata and metadata.labels) or {})
+    annotations = dict((metadata and metadata.annotations) or {})
+    tape.attend({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
+    with tape.turn(BY_TRAIN_JOB):
+        _take_metadata(job, labels, annotations, tape)
+        _refuse(job, unknown_targets(job, template))
+        _refuse(job, apply_overrides(job, template, tape))
+        pod_sets = [_pod_set(each, runtime, tape) for each in template["replicatedJobs"]]
+        info = Info(runtime, existing, template, pod_sets, labels, annotations, tape)
+        _write_quantities(info)
+        _take_resources(info, job)
+        _take_command(info, job)
+    return info
+
+
+def subject_of(document: AnyRuntime | TrainJob) -> str:
+    """Which object a message is about."""
+    namespace, name = document.metadata.namespace, document.metadata.name
+    return f"{document.kind} {namespace}/{name}" if namespace else f"{document.kind} {name}"
+
+
+def runtime_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    """Why nothing can be made from this runtime, whatever the TrainJob."""
+    spec = runtime.spec
+    if spec is None or spec.template is None or not spec.template.spec:
+        yield required("spec.template.spec", "the JobSet that TrainJobs are made from")
+        return
+    if spec.ml_policy and spec.ml_policy.torch and spec.ml_policy.mpi:
+        yield invalid("spec.mlPolicy", ["torch", "mpi"], "Only one of the policy can be configured")
+    if (groups := spec.pod_group_policy) and groups.coscheduling and groups.volcano:
+        detail = "Only one of coscheduling and volcano can be configured"
+        yield invalid("spec.podGroupPolicy", ["coscheduling", "volcano"], detail)
+    jobs = spec.template.spec.get("replicatedJobs")
+    if not isinstance(jobs, list) or not jobs:
+        yield required(JOBS_PATH, "at least the job that trains")
+        return
+    broken = [error for index, each in enumerate(jobs) for error in _job_errors(each, index)]
+    yield from broken
+    if not broken:
+        yield from _role_errors(runtime, jobs)
+
+
+def _job_errors(job: Any, index: int) -> Iterator[FieldError]:
+    """What is missing in a replicated job that everybody here takes for granted."""
+    path = f"{JOBS_PATH}[{index}]"
+    match job:
+        case {"name": str(name), "template": {"spec": {"template": {"spec": {**pod}}}}} if name:
+            for field in ("containers", "initContainers"):
+                yield from _container_errors(pod.get(field), f"{path}.{_POD}.{field}")
+            if not pod.get("containers"):
+                yield required(f"{path}.{_POD}.containers", "at least one container")
+            yield from _count_errors(job, path)
+        case {"name": str(name)} if name:
+            yield required(f"{path}.{_POD}", "the pods of the job")
+        case _:
+            yield required(f"{path}.name", "the name of the job")
+
+
+_POD = "template.spec.template.spec"
+
+
+def _container_errors(containers: object, path: str) -> Iterator[FieldError]:
+    if containers is not None and not isinstance(containers, list):
+        yield invalid(path, containers, "must be a list")
+        return
+    for index, container in enumerate(containers or ()):
+        if not isinstance(container, Mapping) or not isinstance(container.get("name"), str):
+            yield required(f"{path}[{index}].name", "the name of the container")
+
+
+def _count_errors(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    parallelism = job["template"]["spec"].get("parallelism")
+    if parallelism is not None and not _is_count(parallelism, least=1):
+        where = f"{path}.template.spec.parallelism"
+        yield invalid(where, parallelism, "must be a number of pods, at least 1")
+    replicas = job.get("replicas")
+    if replicas is not None and not _is_count(replicas, least=0):
+        yield invalid(f"{path}.replicas", replicas, "must be a number of Jobs, at least 0")
+
+
+def _is_count(value: object, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _role_errors(runtime: AnyRuntime, jobs: list[Mapping[str, Any]]) -> Iterator[FieldError]:
+    """Whether each step is there as the TrainJob counts on it."""
+    seen: dict[str, int] = {}
+    for index, job in enumerate(jobs):
+        if job["name"] in seen:
+            where = f"{JOBS_PATH}[{index}].name"
+            yield invalid(where, job["name"], f"is also the name of job {seen[job['name']]}")
+        seen[job["name"]] = index
+    label = names.LABEL_ANCESTOR_STEP
+    trainers = [index for index, job in enumerate(jobs) if ancestor(job) == names.STEP_TRAINER]
+    if len(trainers) != 1:
+        detail = f"exactly one job must have the label {label}: {names.STEP_TRAINER}"
+        if not trainers:
+            yield required(JOBS_PATH, detail)
+        for index in trainers[1:]:
+            where = f"{JOBS_PATH}[{index}].template.metadata.labels"
+            yield invalid(where, {label: names.STEP_TRAINER}, detail)
+        return
+    if not _has_trainer_container(jobs[trainers[0]], policy_of(runtime)):
+        where = f"{JOBS_PATH}[{trainers[0]}].{_POD}.containers"
+        yield required(where, f"a container named {names.CONTAINER_NODE}, which trains")
+
+
+def _has_trainer_container(job: Mapping[str, Any], policy: object) -> bool:
+    pod = job["template"]["spec"]["template"]["spec"]
+    accepted = container_names(job["name"], policy)
+    return any(container["name"] in accepted for container in pod["containers"])
+
+
+def policy_of(runtime: AnyRuntime) -> Any:
+    """The framework that the runtime is for."""
+    ml_policy = runtime.spec.ml_policy if runtime.spec else None
+    return (ml_policy.torch or ml_policy.mpi) if ml_policy else None
+
+
+def ancestor(job: Mapping[str, Any]) -> str | None:
+    """Which step of a TrainJob the replicated job does, if any."""
+    metadata = job["template"].get("metadata") or {}
+    step: str | None = (metadata.get("labels") or {}).get(names.LABEL_ANCESTOR_STEP)
+    return step
+
+
+def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Tape) -> PodSet:
+    step = ancestor(job)
+    if step in STEPS:
+        job["replicas"] = 1
+    pod_set = PodSet(
+        name=job["name"],
+        ancestor=step,
+        count=1,
+        replicas=job.get("replicas", 1),
+        job=job,
+        path=f"spec.replicatedJobs[{job['name']}]",
+        tape=tape,
+    )
+    parallelism = job["template"]["spec"].get("parallelism")
+    ml_policy = runtime.spec.ml_policy if runtime.spec else None
+    if step == names.STEP_TRAINER and ml_policy and not isinstance(policy_of(runtime), MPIPolicy):
+        pod_set.set_count(ml_policy.num_nodes or 1, "runtime spec.mlPolicy.numNodes")
+    else:
+        pod_set.set_count(parallelism or 1, "runtime template")
+    return pod_set
+
+
+def _take_metadata(
+    job: TrainJob, labels: dict[str, str], annotations: dict[str, str], tape: Tape
+) -> None:
+    for field, mine, theirs in (
+        ("labels", labels, job.spec.labels),
+        ("annotations", annotations, job.spec.annotations),
+    ):
+        mine.update(theirs or {})
+        for key in theirs or {}:
+            tape.note(f"metadata.{field}[{key}]", f"spec.{field}[{key}]")
+
+
+def _refuse(job: TrainJob, errors: Iterable[FieldError]) -> None:
+    found = list(errors)
+    if found:
+        raise InvalidTrainJobError(subject_of(job), *found)
+
+
+def _take_resources(info: Info, job: TrainJob) -> None:
+    """Merge resourcesPerNode over those of the containers that train, name by name."""
+    asked = (job.spec.trainer or NO_TRAINER).resources_per_node
+    if not asked:
+        return
+    asked, errors = canonical_resources(asked, RESOURCES_PATH)
+    _refuse(job, errors)
+    for container, wanted in _resources_by_container(info, asked):
+        merged = merge_resources(container.resources, wanted)
+        if merged:
+            container.set("resources", merged, RESOURCES_PATH)
+
+
+def _resources_by_container(
+    info: Info, asked: Mapping[str, Any]
+) -> Iterator[tuple[Container, Mapping[str, Any]]]:
+    policy, worker = info.policy, info.pod_set(names.JOB_NODE)
+    if isinstance(policy, MPIPolicy) and worker is not None and worker is not info.trainer:
+        if (container := worker.container(names.CONTAINER_NODE)) is not None:
+            yield container, asked
+        if not policy.run_launcher_as_node:
+            asked = without_accelerators(asked)  # a launcher that is no node does not compute
+    yield info.trainer_container, asked
+
+
+def _write_quantities(info: Info) -> None:
+    errors = [
+        error
+        for index, pod_set in enumerate(info.pod_sets)
+        for error in rewrite_quantities(pod_set.spec, f"{JOBS_PATH}[{index}].{_POD}")
+    ]
+    if errors:
+        raise InvalidRuntimeError(subject_of(info.runtime), *errors)
+
+
+def _take_command(info: Info, job: TrainJob) -> None:
+    command = (job.spec.trainer or NO_TRAINER).command
+    info.command = None if command is None else list(command)

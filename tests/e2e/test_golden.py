@@ -1,0 +1,34 @@
+"""The JobSets of the golden cases, before the JobSet project's own webhooks."""
+
+from kftrainer.api.resources import JOB_SETS
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.kube.client import Client
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.errors import ApiError
+from kftrainer.kube.resource import Manifest
+from tests.support.golden import CASES
+from tests.support.strict_transport import StrictTransport, lost
+
+
+async def verdict(client: Client, jobset: Manifest) -> list[str]:
+    """What JobSet has against it, or would make of it."""
+    try:
+        return [*lost(jobset, await client.apply(JOB_SETS, jobset, dry_run=True))]
+    except ApiError as error:
+        return [str(error)]
+
+
+async def test_jobset_admits_them_as_they_are(control_plane: ControlPlane, namespace: str) -> None:
+    jobsets = {
+        case.name: planned.manifest
+        for case in CASES
+        for planned in case.planned(namespace)
+        if planned.resource is JOB_SETS
+    }
+    assert jobsets
+    connection = await load_connection(control_plane.kubeconfig)
+    async with StrictTransport(connection, user_agent="kftrainer-tests/1") as transport:
+        client = Client(transport, field_manager="trainer")
+        verdicts = {name: await verdict(client, jobset) for name, jobset in jobsets.items()}
+    assert {name: said for name, said in verdicts.items() if said} == {}
+    assert transport.warnings == []

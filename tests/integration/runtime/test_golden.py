@@ -1,0 +1,91 @@
+"""The objects of the golden cases, on a real API server that serves their kinds."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.api.resources import JOB_SETS
+from kftrainer.devcluster import parts, pytest_plugin
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.shape import Shape
+from kftrainer.kube.client import Client
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.errors import ApiError
+from kftrainer.kube.resource import Manifest
+from kftrainer.runtime.manifests import thaw
+from tests.integration.kube.kinds import NAMESPACES, resource
+from tests.support.golden import CASES, NAMES, Case
+from tests.support.strict_transport import StrictTransport, lost
+
+JOBS = resource("Job", "jobs", group="batch")
+SHAPE = Shape(crds=(parts.JOBSET_MANIFESTS, parts.COSCHEDULING_MANIFESTS, parts.VOLCANO_MANIFESTS))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
+    """An API server with JobSets and PodGroups, and nobody who acts on them."""
+    async for plane in pytest_plugin._for_session(pytestconfig, SHAPE):
+        yield plane
+
+
+@pytest.fixture
+async def transport(plane: ControlPlane) -> AsyncIterator[StrictTransport]:
+    connection = await load_connection(plane.kubeconfig)
+    async with StrictTransport(connection, user_agent="kftrainer-tests/1") as transport:
+        yield transport
+
+
+def jobs_of(jobset: Manifest, namespace: str) -> Iterator[Manifest]:
+    """A Job of each replicated job, as the JobSet controller would make it."""
+    claims = [
+        {"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-demo"}}
+        for policy in jobset["spec"].get("volumeClaimPolicies") or ()
+        for claim in (template["metadata"]["name"] for template in policy["templates"])
+    ]
+    for replicated in jobset["spec"]["replicatedJobs"]:
+        job = thaw(replicated["template"]["spec"])
+        pod = job["template"]["spec"]
+        pod["volumes"] = [*pod.get("volumes", ()), *claims]
+        pod.setdefault("restartPolicy", "OnFailure")
+        metadata = {"generateName": f"{replicated['name']}-", "namespace": namespace}
+        yield {"metadata": metadata, "spec": {**job, "completionMode": "Indexed"}}
+
+
+async def refusal(client: Client, job: Manifest) -> str | None:
+    try:
+        await client.create(JOBS, job, dry_run=True)
+    except ApiError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+async def test_the_objects_are_kept_as_they_are_and_applying_them_again_changes_nothing(
+    case: Case, transport: StrictTransport
+) -> None:
+    client = Client(transport, field_manager="trainer")
+    metadata = {"generateName": "golden-"}
+    namespace = await client.create(NAMESPACES, {"metadata": metadata})
+    for planned in case.planned(namespace["metadata"]["name"]):
+        manifest = planned.mint() if planned.mint else planned.manifest
+        tried = await client.apply(planned.resource, manifest, dry_run=True)
+        applied = await client.apply(planned.resource, manifest)
+        again = await client.apply(planned.resource, manifest)
+        assert [*lost(manifest, tried), *lost(manifest, applied)] == []
+        assert again == applied
+    assert transport.warnings == []
+
+
+async def test_kubernetes_takes_the_jobs_that_come_of_them(transport: StrictTransport) -> None:
+    client = Client(transport)
+    jobs = {
+        (case.name, index): job
+        for case in CASES
+        for planned in case.planned("default")
+        if planned.resource is JOB_SETS
+        for index, job in enumerate(jobs_of(planned.manifest, "default"))
+    }
+    assert jobs
+    assert {name: why for name, job in jobs.items() if (why := await refusal(client, job))} == {}
+    assert transport.warnings == []

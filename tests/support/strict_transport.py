@@ -1,0 +1,36 @@
+"""An API server that lets nothing pass, and whether it has kept what it was sent."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kftrainer.kube.transport import NOTHING, HttpTransport, Response
+from kftrainer.kube.warning_log import warnings_in
+
+
+class StrictTransport(HttpTransport):
+    """Has the server refuse fields that it does not know, and keeps what it warns of."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.warnings: list[str] = []
+
+    async def request(
+        self, method: str, path: str, *, query: Mapping[str, str] = NOTHING, **rest: Any
+    ) -> Response:
+        strict = query if method == "GET" else {**query, "fieldValidation": "Strict"}
+        response = await super().request(method, path, query=strict, **rest)
+        self.warnings += warnings_in(response.headers.get("Warning", ""))
+        return response
+
+
+def lost(sent: Any, kept: Any, path: str = "") -> Iterator[str]:
+    """Where what was kept is not what was sent; the server may have added fields, not items."""
+    match sent, kept:
+        case Mapping(), Mapping():
+            for key, value in sent.items():
+                yield from lost(value, kept.get(key), f"{path}.{key}")
+        case list(), list() if len(sent) == len(kept):
+            for index, pair in enumerate(zip(sent, kept, strict=True)):
+                yield from lost(*pair, f"{path}[{index}]")
+        case _ if type(sent) is not type(kept) or sent != kept:
+            yield f"{path}: {sent!r} became {kept!r}"

@@ -1,0 +1,688 @@
+"""What `kftrainer render` prints, and what it says about bad input."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kftrainer.cli.main import main
+from tests.support.objects import Object, replicated_job, runtime, train_job
+
+ZEROS = "00000000-0000-0000-0000-000000000000"
+POD = "template.spec.template.spec"
+JOBS = "spec.template.spec.replicatedJobs"
+
+
+class Command:
+    """The command, run on documents that were written to a file."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self.file = folder / "documents.yaml"
+        self._capture = capture
+
+    def __call__(self, *documents: Any, options: tuple[str, ...] = ()) -> tuple[int, str, str]:
+        """Exit code, standard output, and standard error with `FILE` for the file's name.
+
+        The documents begin in the lines 1, 3, 5 and so on.
+        """
+        self.file.write_text("\n---\n".join(map(json.dumps, documents)))
+        code = main(["render", "-f", str(self.file), *options])
+        out, err = self._capture.readouterr()
+        return code, out, err.replace(str(self.file), "FILE")
+
+    def objects(self, *documents: Any, options: tuple[str, ...] = ()) -> list[Object]:
+        code, out, err = self(*documents, options=options)
+        assert (code, err) == (0, "")
+        return list(yaml.safe_load_all(out))
+
+    def problems(self, *documents: Any, options: tuple[str, ...] = ()) -> list[str]:
+        code, out, err = self(*documents, options=options)
+        assert (code, out) == (1, "")
+        assert "Traceback" not in err
+        return err.splitlines()
+
+
+@pytest.fixture
+def render(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(tmp_path, capsys)
+
+
+def plain_runtime(jobs: list[Object] | None = None, **spec: Any) -> Object:
+    policy = spec.pop("mlPolicy", {"numNodes": 2})
+    return runtime("plain", "ClusterTrainingRuntime", jobs, mlPolicy=policy, **spec)
+
+
+def plain_job(name: str = "demo", **spec: Any) -> Object:
+    return train_job(name, runtimeRef={"name": "plain"}, **spec)
+
+
+def mpi_runtime(**policy: Any) -> Object:
+    launcher, node = replicated_job("launcher"), replicated_job("node", None)
+    for job in (launcher, node):
+        job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "node"
+    return runtime(
+        "plain", "ClusterTrainingRuntime", [launcher, node], mlPolicy={"numNodes": 2, "mpi": policy}
+    )
+
+
+def jobset(name: str, namespace: str = "default", uid: str = ZEROS, **container: Any) -> Object:
+    """What comes of `plain_runtime` and `plain_job`."""
+    job = replicated_job("node", **container)
+    job["template"]["spec"] |= {"parallelism": 2, "completions": 2}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "ownerReferences": [
+                {
+                    "apiVersion": "trainer.kubeflow.org/v1alpha1",
+                    "kind": "TrainJob",
+                    "name": name,
+                    "uid": uid,
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": {
+            "replicatedJobs": [{**job, "replicas": 1, "groupName": "default"}],
+            "suspend": False,
+        },
+    }
+
+
+def test_a_train_job_becomes_a_job_set(render: Command) -> None:
+    assert render.objects(plain_runtime(), plain_job()) == [jobset("demo")]
+
+
+def test_documents_come_in_any_order_and_objects_in_that_of_the_train_jobs(render: Command) -> None:
+    second = plain_job("second")
+    second["metadata"] |= {"namespace": "team", "uid": "1-2-3"}
+    found = render.objects(plain_job("third"), second, plain_runtime(), plain_job("first"))
+    assert found == [jobset("third"), jobset("second", "team", "1-2-3"), jobset("first")]
+
+
+def test_a_runtime_without_namespace_is_in_that_of_train_jobs_without(render: Command) -> None:
+    mine = {**plain_runtime(), "kind": "TrainingRuntime"}
+    job = plain_job()
+    job["spec"]["runtimeRef"]["kind"] = "TrainingRuntime"
+    assert render.objects(mine, job) == [jobset("demo")]
+    job["metadata"]["namespace"] = "other"
+    assert render.problems(mine, job)[0].endswith(
+        "spec.runtimeRef.name: TrainingRuntime plain is not found in namespace other"
+    )
+
+
+def test_yaml_is_readable_and_in_a_fixed_order(render: Command) -> None:
+    command = "python - <<EOF\nprint(1)\nEOF\n"
+    job = plain_job(trainer={"command": ["bash", "-c", command], "env": [_env("A", "1e3")]})
+    code, out, _ = render(plain_runtime(), job)
+    assert code == 0
+    assert out.startswith("apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata:\n")
+    assert "- |\n                python - <<EOF\n                print(1)\n" in out
+    assert "value: '1e3'\n" in out
+    assert "&" not in out
+
+
+def _env(name: str, value: str) -> Object:
+    return {"name": name, "value": value}
+
+
+def test_json_is_one_list(render: Command) -> None:
+    documents = (plain_runtime(), plain_job("a"), plain_job("b"))
+    code, out, _ = render(*documents, options=("-o", "json"))
+    wanted = {"apiVersion": "v1", "kind": "List", "items": [jobset("a"), jobset("b")]}
+    assert (code, json.loads(out)) == (0, wanted)
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_two_runs_are_the_same_to_the_byte(render: Command, form: str) -> None:
+    documents = (mpi_runtime(), plain_job("a"), plain_job("b"))
+    first, second = (render(*documents, options=("-o", form)) for _ in range(2))
+    assert first == second
+    assert first[0] == 0
+
+
+def test_what_is_printed_can_be_read_again(render: Command) -> None:
+    _, out, _ = render(plain_runtime(), plain_job(trainer={"args": ["1:30", "y", "0644", "~"]}))
+    [printed] = yaml.safe_load_all(out)
+    assert printed == jobset("demo", args=["1:30", "y", "0644", "~"])
+
+
+def test_secrets_are_printed_without_what_is_in_them(render: Command) -> None:
+    secret, config_map, _ = render.objects(mpi_runtime(), plain_job())
+    assert secret["kind"] == "Secret"
+    assert list(config_map) == ["apiVersion", "kind", "metadata", "data"]
+    assert secret["data"] == {"ssh-privatekey": "<redacted>", "ssh-publickey": "<redacted>"}
+
+
+def test_secrets_are_shown_if_asked_for(render: Command) -> None:
+    secret, *_ = render.objects(mpi_runtime(), plain_job(), options=("--show-secrets",))
+    assert list(secret["data"]) == ["ssh-privatekey", "ssh-publickey"]
+    assert "<redacted>" not in secret["data"].values()
+
+
+def test_a_secret_that_is_there_is_left_alone(render: Command) -> None:
+    there = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-mpi-ssh-auth"}}
+    found = render.objects(mpi_runtime(), there, plain_job())
+    assert [each["kind"] for each in found] == ["ConfigMap", "JobSet"]
+
+
+def test_kinds_that_nobody_knows_are_passed_over(render: Command) -> None:
+    strangers = [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}, "spec": "?"},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}},
+        {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"},
+        {"apiVersion": "x/v1", "kind": "X", "metadata": "text"},
+        {"apiVersion": "x/v1", "kind": "X", "metadata": {"generateName": "x-"}},
+    ]
+    assert render.objects(*strangers, plain_runtime(), plain_job()) == [jobset("demo")]
+
+
+def test_a_job_set_that_runs_leaves_nothing_to_apply(render: Command) -> None:
+    assert render(jobset("demo"), plain_runtime(), plain_job()) == (
+        0,
+        "",
+        "warning: FILE:5: TrainJob default/demo: there is nothing to apply: "
+        "its JobSet runs already\n",
+    )
+
+
+def test_documents_without_a_train_job_are_told(render: Command) -> None:
+    told = "warning: there is no TrainJob in the documents\n"
+    assert render(plain_runtime()) == (0, "", told)
+
+
+def test_standard_input_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = yaml.safe_dump_all([plain_runtime(), plain_job()])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    assert main(["render", "-f", "-"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == jobset("demo")
+
+
+def test_files_may_be_named_one_by_one_or_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [str(tmp_path / name) for name in ("runtime.yaml", "a.json", "b.json")]
+    for name, document in zip(
+        names, [plain_runtime(), plain_job("a"), plain_job("b")], strict=True
+    ):
+        Path(name).write_text(json.dumps(document))
+    assert main(["render", "-f", *names[:2], "-f", names[2]]) == 0
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == [jobset("a"), jobset("b")]
+
+
+def test_unknown_fields_are_dropped_with_a_warning(render: Command) -> None:
+    code, out, err = render(plain_runtime(), plain_job(trainer={"imagee": "x"}))
+    assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
+    assert err == (
+        "warning: FILE:3: TrainJob default/demo: spec.trainer.imagee: unknown field, "
+        "which the API server drops\n"
+    )
+
+
+def test_what_admission_would_say_is_a_warning(render: Command) -> None:
+    env = [_env("OMPI_MCA_orte_default_hostfile", "x")]
+    code, out, err = render(mpi_runtime(), plain_job(trainer={"env": env}))
+    assert (code, out != "") == (0, True)
+    [line] = err.splitlines()
+    assert line.startswith(
+        "warning: FILE:3: TrainJob default/demo: admission refuses: spec.trainer.env: "
+    )
+
+
+# ---- bad input
+
+
+def runtime_of(change: Callable[[Object], None]) -> Object:
+    job = replicated_job()
+    change(job)
+    return plain_runtime([job])
+
+
+def _without_ancestor(job: Object) -> None:
+    del job["template"]["metadata"]
+
+
+def _with_other_container(job: Object) -> None:
+    job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
+
+
+def _with_no_pods(job: Object) -> None:
+    job["template"]["spec"]["parallelism"] = 0
+
+
+def _with_fewer_than_no_jobs(job: Object) -> None:
+    job["replicas"] = -1
+
+
+def _with_bad_quantity(job: Object) -> None:
+    container = job["template"]["spec"]["template"]["spec"]["containers"][0]
+    container["resources"] = {"limits": {"memory": "much"}}
+
+
+def _with_text_for_env(job: Object) -> None:
+    job["template"]["spec"]["template"]["spec"]["containers"][0]["env"] = "A=1"
+
+
+def _with_text_for_containers(job: Object) -> None:
+    job["template"]["spec"]["template"]["spec"]["containers"] = "node"
+
+
+BAD_RUNTIMES = {
+    "no template": (plain_runtime(template=None), ["spec.template.spec: Required value"]),
+    "an empty template": (plain_runtime(template={}), ["spec.template.spec: Required value"]),
+    "no jobs": (plain_runtime(template={"spec": {"suspend": True}}), [f"{JOBS}: Required value"]),
+    "no trainer ancestor": (runtime_of(_without_ancestor), [f"{JOBS}: Required value: exactly"]),
+    "a missing container": (
+        runtime_of(_with_other_container),
+        [f"{JOBS}[0].{POD}.containers: Required value: a container named node"],
+    ),
+    "no pods": (
+        runtime_of(_with_no_pods),
+        [f"{JOBS}[0].template.spec.parallelism: Invalid value: 0"],
+    ),
+    "fewer than no jobs": (
+        runtime_of(_with_fewer_than_no_jobs),
+        [f"{JOBS}[0].replicas: Invalid value: -1"],
+    ),
+    "no nodes": (plain_runtime(mlPolicy={"numNodes": 0}), ["spec.mlPolicy.numNodes: must be at"]),
+    "fewer than no nodes": (
+        plain_runtime(mlPolicy={"numNodes": -3}),
+        ["spec.mlPolicy.numNodes: must be at least 1"],
+    ),
+    "a quantity that is none": (
+        runtime_of(_with_bad_quantity),
+        [f'{JOBS}[0].{POD}.containers[0].resources.limits[memory]: Invalid value: "much"'],
+    ),
+    "two policies": (
+        plain_runtime(mlPolicy={"torch": {}, "mpi": {}}),
+        ["spec.mlPolicy: Invalid value"],
+    ),
+    "two schedulers": (
+        plain_runtime(podGroupPolicy={"coscheduling": {}, "volcano": {}}),
+        ["spec.podGroupPolicy: Invalid value"],
+    ),
+    "an unknown MPI implementation": (
+        mpi_runtime(mpiImplementation="MPICH"),
+        ["spec.mlPolicy.mpi.mpiImplementation: must be one of"],
+    ),
+    "text for a list": (
+        runtime_of(_with_text_for_env),
+        [f"{JOBS}[0].{POD}.containers[0].env: must be a list"],
+    ),
+    "text for containers": (
+        runtime_of(_with_text_for_containers),
+        [f"{JOBS}[0].{POD}.containers: must be a list"],
+    ),
+    "text for a policy": (plain_runtime(mlPolicy="torch"), ["spec.mlPolicy: must be an object"]),
+    "several": (
+        plain_runtime(mlPolicy={"numNodes": 0}, podGroupPolicy=3),
+        ["spec.mlPolicy.numNodes: must be at", "spec.podGroupPolicy: must be an object"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("broken", "told"), BAD_RUNTIMES.values(), ids=BAD_RUNTIMES)
+def test_a_broken_runtime_is_told_once_and_at_its_place(
+    render: Command, broken: Object, told: list[str]
+) -> None:
+    problems = render.problems(broken, plain_job("a"), plain_job("b"))
+    assert len(problems) == len(told)
+    for problem, start in zip(problems, told, strict=True):
+        assert problem.startswith(f"FILE:1: ClusterTrainingRuntime plain: {start}")
+
+
+OVERRIDE = {"targetJobs": [{"name": "nonesuch"}], "spec": {}}
+BAD_JOBS = {
+    "an override for an unknown job": (
+        {"podTemplateOverrides": [OVERRIDE]},
+        ['spec.podTemplateOverrides[0].targetJobs[0].name: Invalid value: "nonesuch": must not'],
+    ),
+    "no nodes": ({"trainer": {"numNodes": 0}}, ["spec.trainer.numNodes: must be at least 1"]),
+    "fewer than no nodes": (
+        {"trainer": {"numNodes": -1}},
+        ["spec.trainer.numNodes: must be at least 1"],
+    ),
+    "a quantity that is none": (
+        {"trainer": {"resourcesPerNode": {"limits": {"cpu": "1 core"}}}},
+        ['spec.trainer.resourcesPerNode.limits[cpu]: Invalid value: "1 core"'],
+    ),
+    "text for a list": ({"trainer": {"args": "-x"}}, ["spec.trainer.args: must be a list"]),
+    "text for variables": ({"trainer": {"env": "A=1"}}, ["spec.trainer.env: must be a list"]),
+    "a number for a variable": (
+        {"trainer": {"env": [{"name": "A", "value": 1}]}},
+        ["spec.trainer.env[0].value: must be a string"],
+    ),
+    "a variable without a name": (
+        {"trainer": {"env": [{"value": "1"}]}},
+        ["spec.trainer.env[0].name: is required"],
+    ),
+    "words for a number": (
+        {"trainer": {"numProcPerNode": "many"}},
+        ["spec.trainer.numProcPerNode: must be auto, cpu, gpu or an integer"],
+    ),
+    "a runtime that is not there": (
+        {"runtimeRef": {"name": "nonesuch"}},
+        ["spec.runtimeRef.name: ClusterTrainingRuntime nonesuch is not found"],
+    ),
+    "a runtime of an unknown kind": (
+        {"runtimeRef": {"name": "x", "kind": "Deployment", "apiGroup": "apps"}},
+        ["spec.runtimeRef: Invalid value: "],
+    ),
+    "a dataset that nobody fetches": (
+        {"initializer": {"dataset": {"storageUri": "hf://x"}}},
+        ["spec.runtimeRef: Invalid value: "],
+    ),
+    "several": (
+        {"suspend": "yes", "trainer": {"args": "-x"}, "labels": {"a": 1}},
+        [
+            "spec.trainer.args: must be a list",
+            "spec.labels.a: must be a string",
+            "spec.suspend: must be true or false",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "told"), BAD_JOBS.values(), ids=BAD_JOBS)
+def test_a_bad_train_job_is_told_with_the_field(
+    render: Command, spec: Object, told: list[str]
+) -> None:
+    job = {**plain_job(), "spec": {**plain_job()["spec"], **spec}}
+    problems = render.problems(plain_runtime(), job, plain_job("good"))
+    assert len(problems) == len(told)
+    for problem, start in zip(problems, told, strict=True):
+        assert problem.startswith(f"FILE:3: TrainJob default/demo: {start}")
+
+
+def _named(metadata: object) -> Object:
+    return {**plain_job(), "metadata": metadata}
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        pytest.param("text", "FILE:3: it must be an object", id="text"),
+        pytest.param([1], "FILE:3: it must be an object", id="a list"),
+        pytest.param({"a": 1}, "FILE:3: apiVersion: is required", id="nothing known"),
+        pytest.param({"apiVersion": "v1"}, "FILE:3: kind: is required", id="no kind"),
+        pytest.param(
+            {"apiVersion": "v1", "kind": 3}, "FILE:3: kind: must be a string", id="kind 3"
+        ),
+        pytest.param(
+            {**plain_job(), "apiVersion": "trainer.kubeflow.org/v1"},
+            "FILE:3: TrainJob of trainer.kubeflow.org/v1: there are only TrainJob, "
+            "TrainingRuntime, ClusterTrainingRuntime of trainer.kubeflow.org/v1alpha1",
+            id="another version",
+        ),
+        pytest.param(
+            _named({"generateName": "demo-"}),
+            "FILE:3: TrainJob: metadata.name: is required: only the API server can make one up",
+            id="generateName",
+        ),
+        pytest.param(_named({}), "FILE:3: TrainJob: metadata.name: is required", id="no name"),
+        pytest.param(_named(None), "FILE:3: TrainJob: metadata: is required", id="no metadata"),
+        pytest.param(_named("x"), "FILE:3: TrainJob: metadata: must be an object", id="text m."),
+        pytest.param(
+            _named({"name": 1}), "FILE:3: TrainJob: metadata.name: must be a string", id="name 1"
+        ),
+        pytest.param(
+            _named({"name": "demo", "namespace": {}}),
+            "FILE:3: TrainJob: metadata.namespace: must be a string",
+            id="namespace {}",
+        ),
+        pytest.param(
+            _named({"name": "demo", "labels": ["x"]}),
+            "FILE:3: TrainJob default/demo: metadata.labels: must be an object",
+            id="labels",
+        ),
+        pytest.param(
+            {**plain_job(), "spec": None},
+            "FILE:3: TrainJob default/demo: spec: is required",
+            id="no spec",
+        ),
+        pytest.param(
+            plain_runtime(),
+            "FILE:3: ClusterTrainingRuntime plain: it is also in FILE:1",
+            id="the same runtime twice",
+        ),
+        pytest.param(
+            plain_job("good"),
+            "FILE:5: TrainJob default/good: it is also in FILE:3",
+            id="the same TrainJob twice",
+        ),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "Secret"},
+            "FILE:3: Secret: metadata: is required",
+            id="a Secret without a name",
+        ),
+    ],
+)
+def test_a_document_that_is_none_of_ours_is_told(
+    render: Command, document: object, told: str
+) -> None:
+    assert render.problems(plain_runtime(), document, plain_job("good")) == [told]
+
+
+def test_a_key_that_is_said_twice_is_told(
+    render: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    render.file.write_text("kind: TrainJob\nmetadata: {}\nkind: TrainJob\n")
+    assert main(["render", "-f", str(render.file)]) == 1
+    assert capsys.readouterr() == ("", f"{render.file}:3: key 'kind' is said twice\n")
+
+
+def test_a_runtime_that_could_not_be_read_is_not_missed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(plain_job()))
+    (tmp_path / "runtime.yaml").write_text("kind: [")
+    assert main(["render", "-f", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line.split(": ")[0] for line in err.splitlines()] == [f"{tmp_path}/runtime.yaml:2"]
+
+
+def test_a_file_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["render", "-f", "nonesuch.yaml"]) == 1
+    assert capsys.readouterr() == ("", "nonesuch.yaml: no such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "the following arguments are required: -f/--filename"),
+        (["-f"], "expected at least one argument"),
+        (["-f", "x", "-o", "xml"], "invalid choice: 'xml'"),
+        (["-f", "x", "-o", "json", "--explain"], "not allowed with argument"),
+        (["-f", "x", "--diff", "y", "--explain"], "not allowed with argument"),
+    ],
+)
+def test_bad_usage(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["render", *options])
+    assert stopped.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_the_same_file_twice_is_not_more_work_but_a_mistake(
+    render: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    render.file.write_text(json.dumps(plain_runtime()))
+    assert main(["render", "-f", str(render.file), str(render.file)]) == 1
+    told = f"{render.file}:1: ClusterTrainingRuntime plain: it is also in {render.file}:1\n"
+    assert capsys.readouterr() == ("", told)
+
+
+def test_objects_of_one_name_in_two_namespaces_are_two(render: Command) -> None:
+    other = plain_job()
+    other["metadata"]["namespace"] = "other"
+    found = render.objects(plain_runtime(), plain_job(), other)
+    assert found == [jobset("demo"), jobset("demo", "other")]
+
+
+def test_everything_that_is_wrong_is_told_in_the_order_of_the_documents(render: Command) -> None:
+    problems = render.problems(
+        plain_job("a", trainer={"args": "x"}),
+        runtime("other", "ClusterTrainingRuntime", [replicated_job(step=None)]),
+        plain_job("b", podTemplateOverrides=[OVERRIDE]),
+        plain_runtime(),
+        train_job("c", runtimeRef={"name": "other"}),
+        train_job("d", runtimeRef={"name": "nonesuch"}),
+        plain_job("good"),
+    )
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["FILE:1", "TrainJob default/a"],
+        ["FILE:3", "ClusterTrainingRuntime other"],
+        ["FILE:5", "TrainJob default/b"],
+        ["FILE:11", "TrainJob default/d"],
+    ]
+
+
+def test_a_runtime_is_looked_at_even_if_nobody_refers_to_it(render: Command) -> None:
+    [problem] = render.problems(runtime_of(_without_ancestor))
+    assert problem.startswith(f"FILE:1: ClusterTrainingRuntime plain: {JOBS}: Required value")
+
+
+def test_a_cluster_runtime_has_no_namespace(render: Command) -> None:
+    placed = plain_runtime()
+    placed["metadata"]["namespace"] = "somewhere"
+    assert render.objects(placed, plain_job()) == [jobset("demo")]
+
+
+# ---- --config
+
+
+def configuration(folder: Path, **plugins: list[str]) -> tuple[str, str]:
+    file = folder / "config.yaml"
+    head = {"apiVersion": "config.trainer.kubeflow.org/v1alpha1", "kind": "Configuration"}
+    file.write_text(yaml.safe_dump({**head, "plugins": plugins}))
+    return "--config", str(file)
+
+
+def test_the_configuration_says_which_plugins_run(render: Command, tmp_path: Path) -> None:
+    options = configuration(tmp_path, disabled=["PlainML"])
+    found = render.objects(plain_runtime(), plain_job(trainer={"numNodes": 5}), options=options)
+    assert found == [jobset("demo")]
+
+
+def test_a_plugin_that_is_not_installed_is_told(render: Command, tmp_path: Path) -> None:
+    options = configuration(tmp_path, enabled=["nonesuch"])
+    [line] = render.problems(plain_runtime(), options=options)
+    assert line.startswith("plugins.enabled: nonesuch: no installed package declares it")
+
+
+def test_a_configuration_that_cannot_be_read_is_told_in_one_line(
+    render: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("a: [")
+    [line] = render.problems(plain_runtime(), options=("--config", str(file)))
+    assert line.startswith(f"failed to decode config file: {file}: ")
+
+
+# ---- --explain
+
+
+def test_explain_says_who_set_what(render: Command) -> None:
+    job = plain_job(trainer={"numNodes": 3, "image": "mine", "env": [_env("A", "1")]})
+    code, out, err = render(plain_runtime(), job, options=("--explain",))
+    head = "JobSet demo: spec.replicatedJobs[node].template.spec"
+    node = f"{head}.template.spec.containers[node]"
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        f'{node}.image = "mine"  JobSet ← spec.trainer.image',
+        f'{node}.env[A] = "1"  PlainML ← spec.trainer.env[0]',
+        f"{head}.parallelism = 3  PlainML ← spec.trainer.numNodes",
+        f"{head}.completions = 3  PlainML ← spec.trainer.numNodes",
+        "JobSet demo: spec.suspend = false  JobSet ← spec.suspend",
+    ]
+
+
+def test_explain_says_who_built_the_other_objects(render: Command) -> None:
+    job = plain_job()
+    job["metadata"]["namespace"] = "team"
+    code, out, _ = render(mpi_runtime(), job, options=("--explain",))
+    assert code == 0
+    assert out.splitlines()[:2] == [
+        "Secret team/demo-mpi-ssh-auth: built by MPI",
+        "ConfigMap team/demo-mpi-hostfile: built by MPI",
+    ]
+    assert all(line.startswith("JobSet team/demo: ") for line in out.splitlines()[2:])
+
+
+# ---- --diff
+
+
+@pytest.fixture
+def earlier(render: Command, tmp_path: Path) -> Callable[..., tuple[str, str]]:
+    def write(*documents: Object, form: str = "yaml") -> tuple[str, str]:
+        code, out, _ = render(*documents, options=("-o", form))
+        assert code == 0
+        file = tmp_path / "earlier"
+        file.write_text(out)
+        return "--diff", str(file)
+
+    return write
+
+
+Earlier = Callable[..., tuple[str, str]]
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_no_difference(render: Command, earlier: Earlier, form: str) -> None:
+    documents = (mpi_runtime(), plain_job("a"), plain_job("b"))
+    options = earlier(*documents, form=form)
+    assert render(*reversed(documents), options=options) == (0, "", "")
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_a_difference(render: Command, earlier: Earlier, form: str) -> None:
+    options = earlier(plain_runtime(), plain_job("a"), plain_job("b"), form=form)
+    changed = plain_job("a", trainer={"image": "mine"})
+    code, out, err = render(plain_runtime(), changed, plain_job("b"), options=options)
+    assert (code, err) == (1, "")
+    lines = out.splitlines()
+    assert lines[:2] == [f"--- JobSet default/a in {options[1]}", "+++ JobSet default/a now"]
+    assert [line for line in lines[2:] if line[0] in "-+"] == [
+        "-            - image: trainer",
+        "+            - image: mine",
+    ]
+
+
+def test_objects_that_came_or_went(render: Command, earlier: Earlier) -> None:
+    options = earlier(plain_runtime(), plain_job("a"), plain_job("b"))
+    code, out, _ = render(plain_runtime(), plain_job("b"), plain_job("c"), options=options)
+    lines = out.splitlines()
+    assert code == 1
+    assert [line for line in lines if line.startswith("+++")] == [
+        "+++ JobSet default/c now",
+        "+++ JobSet default/a now",
+    ]
+    assert {line[0] for line in lines[lines.index("+++ JobSet default/a now") + 2 :]} == {"-"}
+
+
+def test_trouble_is_not_taken_for_a_difference(render: Command, tmp_path: Path) -> None:
+    missing = ("--diff", str(tmp_path / "nonesuch"))
+    assert render(plain_runtime(), plain_job(), options=missing) == (
+        2,
+        "",
+        f"{tmp_path}/nonesuch: no such file or directory\n",
+    )
+    assert render(plain_job(), options=missing)[:2] == (2, "")
+    stranger = tmp_path / "stranger"
+    stranger.write_text("a: 1\n")
+    assert render(plain_runtime(), plain_job(), options=("--diff", str(stranger))) == (
+        2,
+        "",
+        f"{stranger}:1: it is no object that was rendered: it has no apiVersion, kind or name\n",
+    )

@@ -1,0 +1,39 @@
+from kftrainer.kube.field import Fault, FieldError, Findings, forbidden, invalid, required
+
+
+def test_errors_read_as_those_of_the_api_server() -> None:
+    errors = [
+        invalid("spec.a", "x", "must be y"),
+        invalid("spec.a", {"b": [1]}, "must be y"),
+        required("spec.a"),
+        required("spec.a", "the name"),
+        forbidden("spec.a", "not now"),
+        FieldError("spec.a", Fault.NOT_FOUND, value="x"),
+    ]
+    assert [str(error) for error in errors] == [
+        'spec.a: Invalid value: "x": must be y',
+        'spec.a: Invalid value: {"b":[1]}: must be y',
+        "spec.a: Required value",
+        "spec.a: Required value: the name",
+        "spec.a: Forbidden: not now",
+        'spec.a: Not found: "x"',
+    ]
+
+
+def test_long_values_are_cut() -> None:
+    said = str(invalid("a", "x" * 10_000, "too long"))
+    assert len(said) < 200
+    assert said.endswith("…: too long")
+
+
+def test_what_json_has_no_room_for_is_shown_all_the_same() -> None:
+    assert str(invalid("a", 2**70, "b")) == f"a: Invalid value: {2**70}: b"
+
+
+def test_findings_are_told_once() -> None:
+    findings = Findings()
+    findings.refuse(required("a"), required("a"))
+    findings.warn("w")
+    other = Findings([required("a"), required("b")], ["w", "v"])
+    findings.add(other)
+    assert findings == Findings([required("a"), required("b")], ["w", "v"])

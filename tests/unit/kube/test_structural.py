@@ -1,0 +1,117 @@
+from typing import Any
+
+import pytest
+
+from kftrainer.kube.structural import misfits, pruned
+
+TEXT = {"type": "string"}
+SCHEMA = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "metadata": {"type": "object"},
+        "spec": {
+            "type": "object",
+            "required": ["name"],
+            "properties": {
+                "name": TEXT,
+                "list": {"type": "array", "items": {"type": "object", "properties": {"a": TEXT}}},
+                "map": {"type": "object", "additionalProperties": TEXT},
+                "number": {"type": "integer"},
+                "float": {"type": "number"},
+                "truth": {"type": "boolean"},
+                "quantity": {"x-kubernetes-int-or-string": True},
+                "maybe": {"type": "string", "nullable": True},
+                "mode": {"type": "string", "enum": ["hard", "soft"]},
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            },
+        },
+    },
+}
+
+
+def test_fields_that_nobody_knows_are_left_out_and_told() -> None:
+    document = {
+        "apiVersion": "v1",
+        "kind": "Kind",
+        "metadata": {"name": "n", "whatever": 1},
+        "status": {},
+        "spec": {
+            "name": "n",
+            "nonesuch": {"a": 1},
+            "list": [{"a": "x"}, {"b": "y"}],
+            "map": {"any/key": "x"},
+            "free": {"a": 1},
+        },
+    }
+    assert pruned(document, SCHEMA) == (
+        {
+            "apiVersion": "v1",
+            "kind": "Kind",
+            "metadata": {"name": "n", "whatever": 1},
+            "spec": {
+                "name": "n",
+                "list": [{"a": "x"}, {}],
+                "map": {"any/key": "x"},
+                "free": {"a": 1},
+            },
+        },
+        ["status", "spec.nonesuch", "spec.list[1].b"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"name": 1}, "spec.name: must be a string"),
+        ({"name": None}, "spec.name: must be a string"),
+        ({}, "spec.name: is required"),
+        ({"name": "n", "list": "x"}, "spec.list: must be a list"),
+        ({"name": "n", "list": {}}, "spec.list: must be a list"),
+        ({"name": "n", "list": ["x"]}, "spec.list[0]: must be an object"),
+        ({"name": "n", "list": [{}, {"a": 1}]}, "spec.list[1].a: must be a string"),
+        ({"name": "n", "map": []}, "spec.map: must be an object"),
+        ({"name": "n", "map": {"a/b": 1}}, "spec.map[a/b]: must be a string"),
+        ({"name": "n", "number": 1.5}, "spec.number: must be an integer"),
+        ({"name": "n", "number": True}, "spec.number: must be an integer"),
+        ({"name": "n", "number": "1"}, "spec.number: must be an integer"),
+        ({"name": "n", "float": True}, "spec.float: must be a number"),
+        ({"name": "n", "truth": 1}, "spec.truth: must be true or false"),
+        ({"name": "n", "quantity": 0.5}, "spec.quantity: must be an integer or a string"),
+        ({"name": "n", "quantity": True}, "spec.quantity: must be an integer or a string"),
+        ({"name": "n", "mode": "x"}, "spec.mode: must be one of hard, soft"),
+        ("x", "spec: must be an object"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_its_place(spec: Any, told: str) -> None:
+    assert [str(problem) for problem in misfits({"spec": spec}, SCHEMA)] == [told]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"number": 1},
+        {"number": 1.0},
+        {"float": 1},
+        {"float": 1.5},
+        {"truth": False},
+        {"quantity": "1Gi"},
+        {"quantity": 1},
+        {"maybe": None},
+        {"mode": "soft"},
+        {"free": {"x": [1]}},
+        {"nonesuch": 1},
+    ],
+)
+def test_what_fits_is_not_told(more: dict[str, Any]) -> None:
+    assert list(misfits({"spec": {"name": "n", **more}}, SCHEMA)) == []
+
+
+def test_everything_is_told_at_once() -> None:
+    document = {"spec": {"list": [{"a": 1}, 2], "number": "x"}}
+    assert [problem.path for problem in misfits(document, SCHEMA)] == [
+        "spec.name",
+        "spec.list[0].a",
+        "spec.list[1]",
+        "spec.number",
+    ]

@@ -1,0 +1,273 @@
+from typing import Any
+
+import pytest
+
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.errors import InvalidTrainJobError
+from kftrainer.runtime.existing import Given
+from kftrainer.runtime.phases import Observed
+from kftrainer.runtime.plugins.jobset import JobSet
+from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import (
+    NAMESPACE,
+    UID,
+    container_of,
+    findings,
+    job_on,
+    jobs_of,
+    plan,
+    pod_of,
+)
+
+DATASET, MODEL = "dataset-initializer", "model-initializer"
+PLAIN = runtime(mlPolicy={"numNodes": 1})
+FETCHING = runtime(
+    jobs=[replicated_job(DATASET, DATASET), replicated_job(MODEL, MODEL), replicated_job()],
+    mlPolicy={"numNodes": 1},
+)
+
+
+def jobset(status: Object | None = None, **spec: Any) -> Object:
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {
+            "name": "demo",
+            "namespace": NAMESPACE,
+            "ownerReferences": [{"controller": True, "uid": UID}],
+        },
+        "spec": spec,
+        "status": status or {},
+    }
+
+
+def test_the_jobset_belongs_to_the_job_and_has_its_name() -> None:
+    assert plan(job_on(PLAIN), PLAIN)["JobSet"]["metadata"] == {
+        "name": "demo",
+        "namespace": NAMESPACE,
+        "ownerReferences": [
+            {
+                "apiVersion": "trainer.kubeflow.org/v1alpha1",
+                "kind": "TrainJob",
+                "name": "demo",
+                "uid": "11111111-2222-3333-4444-555555555555",
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+
+
+def test_fields_of_the_template_pass_through() -> None:
+    document = runtime(mlPolicy={})
+    document["spec"]["template"]["spec"] |= {
+        "failurePolicy": {"maxRestarts": 3},
+        "ttlSecondsAfterFinished": 60,
+        "suspend": True,
+    }
+    spec = plan(job_on(document), document)["JobSet"]["spec"]
+    assert {key: spec[key] for key in spec if key != "replicatedJobs"} == {
+        "failurePolicy": {"maxRestarts": 3},
+        "ttlSecondsAfterFinished": 60,
+        "suspend": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("suspend", "existing", "applied"),
+    [
+        (False, None, True),
+        (True, None, True),
+        (True, {"suspend": False}, True),
+        (True, {"suspend": True}, True),
+        (False, {"suspend": True}, True),
+        (False, {"suspend": False}, False),
+        (False, {}, False),
+    ],
+)
+def test_a_jobset_that_runs_is_left_alone(
+    suspend: bool, existing: Object | None, applied: bool
+) -> None:
+    others = [] if existing is None else [jobset(**existing)]
+    planned = plan(job_on(PLAIN, suspend=suspend), PLAIN, *others)
+    assert ("JobSet" in planned) == applied
+    if applied:
+        assert planned["JobSet"]["spec"]["suspend"] is suspend
+
+
+def test_the_job_says_what_the_trainer_runs() -> None:
+    document = runtime(
+        jobs=[replicated_job(command=["a"], args=["b"], image="c")], mlPolicy={"numNodes": 1}
+    )
+    trainer = {"image": "mine", "command": ["python"], "args": []}
+    container = container_of(plan(job_on(document, trainer=trainer), document)["JobSet"])
+    assert container == {"name": "node", "image": "mine", "command": ["python"], "args": []}
+    container = container_of(plan(job_on(document), document)["JobSet"])
+    assert container == {"name": "node", "image": "c", "command": ["a"], "args": ["b"]}
+
+
+def test_initializers_get_what_the_job_says_and_run_without_it() -> None:
+    asset = {
+        "storageUri": "hf://data",
+        "env": [{"name": "SPLIT", "value": "train"}, {"name": "EMPTY"}],
+        "secretRef": {"name": "token"},
+    }
+    made = plan(job_on(FETCHING, initializer={"dataset": asset}), FETCHING)["JobSet"]
+    assert container_of(made, DATASET, DATASET) == {
+        "name": DATASET,
+        "image": "trainer",
+        "env": [
+            {"name": "STORAGE_URI", "value": "hf://data"},
+            {"name": "SPLIT", "value": "train"},
+            {"name": "EMPTY", "value": ""},
+        ],
+        "envFrom": [{"secretRef": {"name": "token"}}],
+    }
+    assert container_of(made, MODEL, MODEL) == {"name": MODEL, "image": "trainer"}
+    assert [jobs_of(made)[step]["replicas"] for step in (DATASET, MODEL)] == [1, 1]
+
+
+def test_d19_the_storage_uri_wins_over_a_variable_of_the_same_name() -> None:
+    asset = {"storageUri": "hf://data", "env": [{"name": "STORAGE_URI", "value": "other"}]}
+    made = plan(job_on(FETCHING, initializer={"dataset": asset}), FETCHING)["JobSet"]
+    assert container_of(made, DATASET, DATASET)["env"] == [
+        {"name": "STORAGE_URI", "value": "hf://data"}
+    ]
+
+
+def test_d22_every_source_of_a_variable_survives() -> None:
+    sources = [
+        {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}},
+        {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}},
+        {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}},
+        {"secretKeyRef": {"name": "s", "key": "k", "optional": True}},
+    ]
+    env = [{"name": f"V{index}", "valueFrom": each} for index, each in enumerate(sources)]
+    made = plan(job_on(PLAIN, trainer={"env": env}), PLAIN)["JobSet"]
+    assert container_of(made)["env"] == env
+
+
+@pytest.mark.parametrize(("kind", "config"), [("dataset", "dataset"), ("model", "model")])
+def test_what_nobody_fetches_is_refused(kind: str, config: str) -> None:
+    with pytest.raises(InvalidTrainJobError) as raised:
+        plan(job_on(PLAIN, initializer={kind: {"storageUri": "a"}}), PLAIN)
+    (error,) = raised.value.errors
+    assert (error.path, error.detail) == (
+        "spec.runtimeRef",
+        f"must have {kind}-initializer job when trainJob is configured with input {config}Config",
+    )
+
+
+def test_an_initializer_without_its_container_is_refused() -> None:
+    other = replicated_job(DATASET, DATASET)
+    other["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
+    document = runtime(jobs=[other, replicated_job()], mlPolicy={})
+    with pytest.raises(InvalidTrainJobError) as raised:
+        plan(job_on(document, initializer={"dataset": {}}), document)
+    assert [error.detail for error in raised.value.errors] == [
+        f"must have container with name - {DATASET} in the {DATASET} job"
+    ]
+
+
+def test_g14_initializers_are_found_by_their_label_not_by_their_name() -> None:
+    document = runtime(jobs=[replicated_job("fetch", DATASET), replicated_job()], mlPolicy={})
+    pod = document["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    pod["spec"]["containers"][0]["name"] = DATASET
+    made = plan(job_on(document, initializer={"dataset": {"storageUri": "a"}}), document)["JobSet"]
+    assert container_of(made, "fetch", DATASET)["env"] == [{"name": "STORAGE_URI", "value": "a"}]
+
+
+def test_d45_a_name_that_jobset_would_refuse_is_refused_early() -> None:
+    # <48 characters>-node-0-0-abcde has 63, which is what a pod's name may have.
+    assert plan(job_on(PLAIN, name="a" * 48), PLAIN)
+    with pytest.raises(InvalidTrainJobError) as raised:
+        plan(job_on(PLAIN, name="a" * 49), PLAIN)
+    (error,) = raised.value.errors
+    assert (error.path, error.detail.split(":")[0]) == (
+        "metadata.name",
+        "must be no more than 48 characters",
+    )
+    assert findings(job_on(PLAIN, name="a" * 49), PLAIN).errors == [error]
+
+
+@pytest.mark.parametrize(("nodes", "longest"), [(10, 48), (11, 47), (101, 46)])
+def test_d45_the_number_of_pods_takes_room_in_names(nodes: int, longest: int) -> None:
+    trainer = {"numNodes": nodes}
+    assert plan(job_on(PLAIN, name="a" * longest, trainer=trainer), PLAIN)
+    with pytest.raises(InvalidTrainJobError):
+        plan(job_on(PLAIN, name="a" * (longest + 1), trainer=trainer), PLAIN)
+
+
+def test_d45_the_longest_name_among_the_jobs_decides() -> None:
+    assert plan(job_on(FETCHING, name="a" * 33), FETCHING)
+    with pytest.raises(InvalidTrainJobError, match="the pods of the job dataset-initializer"):
+        plan(job_on(FETCHING, name="a" * 34), FETCHING)
+
+
+def test_there_is_nothing_to_see_without_a_jobset() -> None:
+    job = TrainJob.parse(job_on(PLAIN))
+    assert JobSet().observe_status(job, Given()) is None
+    assert JobSet().observe_status(job, Given([jobset()])) == Observed([], [])
+
+
+def test_the_end_of_the_jobset_is_the_end_of_the_job() -> None:
+    ended = {"reason": "R", "message": "M", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status = {
+        "conditions": [
+            {"type": "Suspended", "status": "False", **ended},
+            {"type": "Completed", "status": "True", "observedGeneration": 3, **ended},
+            {"type": "Failed", "status": "False", **ended},
+        ],
+        "replicatedJobsStatus": [
+            {"name": "node", "ready": 1, "succeeded": 2, "failed": 3, "active": 4, "suspended": 5},
+            {"name": "other"},
+        ],
+    }
+    seen = JobSet().observe_status(TrainJob.parse(job_on(PLAIN)), Given([jobset(status)]))
+    assert seen is not None
+    assert [each.dump() for each in seen.conditions] == [
+        {"type": "Complete", "status": "True", **ended}
+    ]
+    counts = ("ready", "succeeded", "failed", "active", "suspended")
+    assert [each.dump() for each in seen.jobs] == [
+        {"name": "node", "ready": 1, "succeeded": 2, "failed": 3, "active": 4, "suspended": 5},
+        {"name": "other", **dict.fromkeys(counts, 0)},
+    ]
+
+
+def overridden(state: str, *gates: str) -> Object:
+    spec = {"schedulingGates": [{"name": gate} for gate in gates]}
+    overrides = [{"targetJobs": [{"name": "node"}], "spec": spec}] if gates else []
+    return job_on(PLAIN, suspend=state == "suspended", podTemplateOverrides=overrides)
+
+
+def test_overrides_change_only_while_the_job_is_suspended() -> None:
+    path = "spec.podTemplateOverrides"
+    said = [
+        str(e)
+        for e in findings(overridden("running", "a"), PLAIN, old=overridden("running")).errors
+    ]
+    assert said == [
+        f"{path}: Forbidden: PodTemplateOverrides can only be modified when the TrainJob is "
+        "suspended"
+    ]
+    assert not findings(overridden("suspended", "a"), PLAIN, old=overridden("running")).errors
+    assert not findings(overridden("running", "a"), PLAIN, old=overridden("suspended", "a")).errors
+
+
+def test_overrides_do_not_change_while_pods_are_still_there() -> None:
+    rows = [{"name": "node", "active": 1}, {"name": "other", "active": 0}]
+    there = jobset({"replicatedJobsStatus": rows})
+    found = findings(overridden("suspended", "a"), PLAIN, there, old=overridden("suspended"))
+    assert [error.detail for error in found.errors] == [
+        "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob node is still "
+        "active"
+    ]
+
+
+def test_pods_of_all_jobs_are_counted_where_they_run() -> None:
+    document = runtime(mlPolicy={"numNodes": 3})
+    made = jobs_of(plan(job_on(document), document)["JobSet"])["node"]
+    job_spec = made["template"]["spec"]
+    assert (made["replicas"], job_spec["parallelism"], job_spec["completions"]) == (1, 3, 3)
+    assert "restartPolicy" not in pod_of(plan(job_on(document), document)["JobSet"])

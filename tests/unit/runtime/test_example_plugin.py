@@ -1,0 +1,191 @@
+"""The example of a third-party plugin, installed as a package of its own, and run and refused."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.loading import GROUP
+from kftrainer.runtime.phases import EXTENSION_POINTS
+from kftrainer.runtime.plugins import PLUGINS
+from tests.support.objects import Object, runtime, train_job
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "examples" / "plugin"
+PYPROJECT, MODULE = "pyproject.toml", "acme_tracking.py"
+LABEL = "acme.com/experiment"
+CONFIGURATION = {
+    "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+    "kind": "Configuration",
+    "plugins": {"enabled": ["acme-tracking"]},
+}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that pip has installed the example into."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    for name in (PYPROJECT, MODULE):
+        shutil.copy(EXAMPLE / name, source)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    offline = ["--no-index", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, *offline, "--target", target, source], check=True)
+    return target
+
+
+@pytest.fixture
+def changed(installed: Path, tmp_path: Path) -> Path:
+    """The same as `installed`, to be broken by one test."""
+    return shutil.copytree(installed, tmp_path / "changed")
+
+
+class Render:
+    """`kftrainer render` in a process of its own, with what is in a folder installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, *documents: Object, packages: Path) -> subprocess.CompletedProcess[str]:
+        files = {"config.yaml": [CONFIGURATION], "documents.yaml": documents}
+        for name, content in files.items():
+            (self._folder / name).write_text(yaml.safe_dump_all(content))
+        command = ["render", "--config", "config.yaml", "-f", "documents.yaml"]
+        return subprocess.run(
+            [sys.executable, "-m", "kftrainer.cli.main", *command],
+            cwd=self._folder,
+            env=os.environ | {"PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@pytest.fixture
+def render(tmp_path: Path) -> Render:
+    return Render(tmp_path)
+
+
+def documents(**labels: str) -> list[Object]:
+    """A TrainJob with these labels and an environment of its own, and its runtime."""
+    env = [{"name": "MLFLOW_RUN_NAME", "value": "mine"}, {"name": "SEED", "value": "7"}]
+    job = train_job("ada", runtimeRef={"name": "plain"}, trainer={"env": env, "numNodes": 3})
+    job["metadata"] |= {"namespace": "team", "uid": "1", "labels": labels}
+    return [job, runtime("plain", kind="ClusterTrainingRuntime", mlPolicy={"numNodes": 1})]
+
+
+def test_the_example_is_what_the_documents_show() -> None:
+    shown = (ROOT / "docs" / "plugins.md").read_text()
+    texts = [(EXAMPLE / name).read_text() for name in (PYPROJECT, MODULE)]
+    assert [text in shown for text in texts] == [True, True]
+    assert sum(len(text.splitlines()) for text in texts) < 60
+
+
+def test_the_documents_tell_the_order_of_phases_and_plugins() -> None:
+    shown = (ROOT / "docs" / "plugins.md").read_text()
+    told = re.findall(r"^\|[ 1-5]*\| `(\w+)` \| `(\w+)\((.*)\)` \|", shown, re.M)
+    methods = [(phase, *phase.__abstractmethods__) for phase in EXTENSION_POINTS]
+    assert told == [
+        (phase.__name__, method, ", ".join([*signature(getattr(phase, method)).parameters][1:]))
+        for phase, method in methods
+    ]
+    assert ", ".join(f"`{plugin.name}`" for plugin in PLUGINS) in shown
+
+
+def test_the_test_in_the_documents_passes(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
+    [code] = [block for block in blocks if "def test_" in block]
+    monkeypatch.syspath_prepend(installed)
+    scope: dict[str, Any] = {}
+    exec(code, scope)  # noqa: S102
+    job, runtime = documents(**{LABEL: "llm"})
+    scope["test_a_run_leaves_its_card"](TrainJob.parse(job), runtime)
+
+
+def test_the_example_has_its_turn_when_a_train_job_is_rendered(
+    render: Render, installed: Path
+) -> None:
+    done = render(*documents(**{LABEL: "llm"}), packages=installed)
+    assert (done.returncode, done.stderr) == (0, "")
+    card, jobset = yaml.safe_load_all(done.stdout)
+    assert (card["kind"], card["metadata"]["name"], card["metadata"]["labels"], card["data"]) == (
+        "ConfigMap",
+        "ada-run",
+        {LABEL: "llm"},
+        {"runtime": "plain", "nodes": "3"},
+    )
+    [job] = jobset["spec"]["replicatedJobs"]
+    [container] = job["template"]["spec"]["template"]["spec"]["containers"]
+    assert {each["name"]: each["value"] for each in container["env"]} == {
+        "MLFLOW_RUN_NAME": "ada",
+        "MLFLOW_EXPERIMENT_NAME": "llm",
+        "SEED": "7",
+    }
+
+
+def test_a_train_job_that_breaks_the_examples_rule_is_told(render: Render, installed: Path) -> None:
+    done = render(*documents(), packages=installed)
+    told = f"metadata.labels[{LABEL}]: Required value: the experiment that this is a run of"
+    assert told in done.stderr
+
+
+# What a person may get wrong, and what the command says then.
+BREAKAGES = {
+    "import": ("kftrainer.runtime.info", "kftrainer.runtime.inof", "cannot be imported: Module"),
+    "exit": ('LABEL = "', 'raise SystemExit(0)\nLABEL = "', "cannot be imported: SystemExit: 0"),
+    "arguments": (
+        "    def enforce_ml",
+        "    def __init__(self, url: str) -> None: ...\n\n    def enforce_ml",
+        "cannot be made: TypeError: Tracking.__init__() missing 1 required positional argument",
+    ),
+    "missing method": (
+        "def build_components",
+        "def build_component",
+        "cannot be used: it has no method build_components",
+    ),
+    "signature": (
+        "enforce_ml_policy(self, info: Info, job: TrainJob)",
+        "enforce_ml_policy(self, info: Info)",
+        "cannot be used: enforce_ml_policy must take (info, job), as EnforceMLPolicy says",
+    ),
+    "second status": (
+        "    def validate_train_job",
+        "    def observe_status(self, job, existing): ...\n\n    def validate_train_job",
+        "too many TrainJobStatus plugins are registered: JobSet, acme-tracking",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "told"), BREAKAGES.values(), ids=BREAKAGES)
+def test_the_example_is_refused_in_one_line_when_it_is_broken(
+    render: Render, changed: Path, old: str, new: str, told: str
+) -> None:
+    whole = (changed / MODULE).read_text()
+    assert old in whole
+    (changed / MODULE).write_text(whole.replace(old, new))
+    done = render(*documents(**{LABEL: "llm"}), packages=changed)
+    [line] = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, told in line) == (1, "", True), line
+
+
+def test_the_example_is_refused_where_it_is_not_installed(render: Render, tmp_path: Path) -> None:
+    done = render(*documents(**{LABEL: "llm"}), packages=tmp_path)
+    [line] = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"no installed package declares it as an entry point of {GROUP}" in line
+
+
+def test_a_failure_of_the_example_bears_its_name(render: Render, changed: Path) -> None:
+    whole = (changed / MODULE).read_text()
+    (changed / MODULE).write_text(whole.replace("info.num_nodes(job)", "info.nodes"))
+    done = render(*documents(**{LABEL: "llm"}), packages=changed)
+    [line] = done.stderr.splitlines()
+    told = "plugin acme-tracking failed: AttributeError: 'Info' object has no attribute 'nodes'"
+    assert (done.returncode, done.stdout, told in line) == (1, "", True), line

@@ -1,0 +1,64 @@
+"""Whole objects: each golden case, planned from nothing but its documents."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kftrainer.api.defaults import KINDS, stored
+from tests.support.golden import CASES, EXPECTED, FOLDER, INPUT, MENDED, MENDED_CASES, NAMES, Case
+
+PARITY = Path(__file__).parents[3] / "docs" / "parity.md"
+PLUGINS = ("plain", "torch", "torchtune", "mpi", "jobset", "overrides", "coscheduling", "volcano")
+LEAST_IN_ALL = 66
+
+each_case = pytest.mark.parametrize("case", CASES, ids=NAMES)
+each_mended_case = pytest.mark.parametrize(
+    "case", MENDED_CASES, ids=[case.name for case in MENDED_CASES]
+)
+
+
+@each_case
+def test_the_plan_is_the_expected_one(case: Case) -> None:
+    assert [planned.manifest for planned in case.planned()] == case.expected
+
+
+@each_case
+def test_the_documents_are_as_the_api_server_stores_them(case: Case) -> None:
+    ours = [each for each in case.documents if each["kind"] in KINDS]
+    kept = [stored(each) for each in ours]
+    assert [each.document for each in kept] == ours
+    assert [(each.unknown, each.problems) for each in kept] == [([], [])] * len(kept)
+
+
+def test_every_file_belongs_to_a_case() -> None:
+    files = {str(file.relative_to(FOLDER)) for file in FOLDER.glob("*/*")}
+    assert files == {
+        *(f"{name}{ending}" for name in NAMES for ending in (INPUT, EXPECTED)),
+        *(f"{case.name}{MENDED}" for case in MENDED_CASES),
+    }
+
+
+def test_there_are_cases_of_every_plugin() -> None:
+    ours = {name.removeprefix("own/").partition("-")[0] for name in NAMES if "own/" in name}
+    assert (ours, len(CASES) >= LEAST_IN_ALL) == ({*PLUGINS}, True)
+
+
+@each_mended_case
+def test_what_is_mended_differs_from_the_original_by_a_defect_that_is_told(case: Case) -> None:
+    [defect] = re.findall(r"^# (D\d+): ", case.file(MENDED).read_text(), re.MULTILINE)
+    assert case.expected != case.original
+    assert re.search(rf"\b{defect}\b", PARITY.read_text())
+
+
+def test_keys_are_drawn_when_the_secret_is_made() -> None:
+    [secret] = [
+        planned
+        for planned in Case("original/g07_mpi_launcher_not_node").planned()
+        if planned.manifest["kind"] == "Secret"
+    ]
+    assert secret.mint is not None
+    made = secret.mint()
+    assert {key: value for key, value in made.items() if key != "data"} == secret.manifest
+    assert sorted(made["data"]) == ["ssh-privatekey", "ssh-publickey"]
+    assert all(made["data"].values())

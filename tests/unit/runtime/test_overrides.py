@@ -1,0 +1,129 @@
+from typing import Any
+
+import pytest
+
+from kftrainer.runtime.errors import InvalidTrainJobError
+from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import findings, info_of, job_on
+
+INITIALIZER = "dataset-initializer"
+
+
+def two_jobs() -> Object:
+    jobs = [replicated_job(INITIALIZER, INITIALIZER), replicated_job("node")]
+    return runtime(jobs=jobs, mlPolicy={"numNodes": 1})
+
+
+def overridden(*overrides: Object, dialect: str = "podTemplateOverrides") -> dict[str, Any]:
+    document = two_jobs()
+    info = info_of(job_on(document, **{dialect: list(overrides)}), document)
+    return {each.name: each.pod for each in info.pod_sets}
+
+
+def override(*targets: str, metadata: Object | None = None, **spec: Any) -> Object:
+    said = {"targetJobs": [{"name": target} for target in targets], "spec": spec}
+    return said if metadata is None else said | {"metadata": metadata}
+
+
+def refused(*overrides: Object, dialect: str = "podTemplateOverrides") -> list[str]:
+    with pytest.raises(InvalidTrainJobError) as raised:
+        overridden(*overrides, dialect=dialect)
+    return [str(error) for error in raised.value.errors]
+
+
+def test_an_override_changes_the_jobs_that_it_names() -> None:
+    pods = overridden(override("node", serviceAccountName="me"))
+    assert pods["node"]["spec"]["serviceAccountName"] == "me"
+    assert "serviceAccountName" not in pods[INITIALIZER]["spec"]
+
+
+def test_later_overrides_see_what_earlier_ones_did() -> None:
+    pods = overridden(
+        override("node", imagePullSecrets=[{"name": "a"}], serviceAccountName="first"),
+        override("node", imagePullSecrets=[{"name": "b"}], serviceAccountName="second"),
+    )
+    assert pods["node"]["spec"]["imagePullSecrets"] == [{"name": "b"}, {"name": "a"}]
+    assert pods["node"]["spec"]["serviceAccountName"] == "second"
+
+
+def test_labels_and_annotations_of_pods_are_merged() -> None:
+    metadata = {"labels": {"a": "1"}, "annotations": {"b": "2"}}
+    assert overridden(override("node", metadata=metadata))["node"]["metadata"] == metadata
+
+
+def test_the_dialect_of_release_2_0_does_the_same() -> None:
+    legacy = {"targetJobs": [{"name": "node"}], "serviceAccountName": "me"}
+    pods = overridden(legacy, dialect="podSpecOverrides")
+    assert pods["node"]["spec"]["serviceAccountName"] == "me"
+
+
+def test_empty_fields_say_nothing() -> None:
+    first = override("node", nodeSelector={"a": "1"}, tolerations=[{"key": "a"}])
+    pods = overridden(first, override("node", nodeSelector={}, tolerations=[]))
+    assert pods["node"]["spec"]["nodeSelector"] == {"a": "1"}
+    assert pods["node"]["spec"]["tolerations"] == [{"key": "a"}]
+
+
+def test_an_override_of_an_unknown_job_is_refused() -> None:
+    assert refused(override("node"), override("node", "worker")) == [
+        'spec.podTemplateOverrides[1].targetJobs[1].name: Invalid value: "worker": '
+        "must not have targetJob that doesn't exist in the runtime job template"
+    ]
+
+
+def test_d20_an_override_of_an_unknown_container_is_refused() -> None:
+    containers = [{"name": "node"}, {"name": "nod", "env": []}]
+    assert refused(override("node", containers=containers)) == [
+        'spec.podTemplateOverrides[0].spec.containers[1].name: Invalid value: "nod": '
+        "must not have container that doesn't exist in the runtime job node"
+    ]
+    assert refused(override("node", initContainers=[{"name": "node"}])) == [
+        'spec.podTemplateOverrides[0].spec.initContainers[0].name: Invalid value: "node": '
+        "must not have initContainer that doesn't exist in the runtime job node"
+    ]
+
+
+def test_paths_of_the_old_dialect_are_those_that_were_written() -> None:
+    legacy = {"targetJobs": [{"name": "node"}], "containers": [{"name": "nod"}]}
+    assert [each.split(": ")[0] for each in refused(legacy, dialect="podSpecOverrides")] == [
+        "spec.podSpecOverrides[0].containers[0].name"
+    ]
+
+
+def test_an_entry_without_its_key_is_refused_with_its_place() -> None:
+    found = refused(override("node", volumes=[{"emptyDir": {}}]))
+    assert [each.split(": ")[0] for each in found] == [
+        "spec.podTemplateOverrides[0].spec.volumes[0]"
+    ]
+
+
+def test_d27_a_volume_of_another_kind_replaces_the_source() -> None:
+    pods = overridden(
+        override("node", volumes=[{"name": "data", "emptyDir": {}}]),
+        override(
+            "node", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "mine"}}]
+        ),
+    )
+    assert pods["node"]["spec"]["volumes"] == [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "mine"}}
+    ]
+
+
+def test_d27_a_variable_has_one_source() -> None:
+    container = {"name": "node", "env": [{"name": "A", "value": "1"}]}
+    reference = {"fieldRef": {"fieldPath": "metadata.name"}}
+    other = {"name": "node", "env": [{"name": "A", "valueFrom": reference}]}
+    pods = overridden(
+        override("node", containers=[container]), override("node", containers=[other])
+    )
+    assert pods["node"]["spec"]["containers"][0]["env"] == [{"name": "A", "valueFrom": reference}]
+
+
+def test_variables_of_a_step_are_refused_at_admission() -> None:
+    document = two_jobs()
+    container = {"name": "node", "env": [{"name": "A", "value": "1"}]}
+    job = job_on(document, podTemplateOverrides=[override("node", containers=[container])])
+    assert [str(error) for error in findings(job, document).errors] == [
+        'spec.podTemplateOverrides[0].spec.containers[0].env: Invalid value: ["A"]: '
+        "must not have envs for the dataset-initializer, model-initializer, node containers"
+    ]

@@ -1,0 +1,75 @@
+import pytest
+
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.errors import RuntimeNotFoundError, UnsupportedRuntimeError
+from kftrainer.runtime.existing import Given
+from kftrainer.runtime.planned import Planned, apply_order
+from tests.support.objects import Object, runtime
+from tests.support.plans import NAMESPACE, RUNTIMES, findings, job_on, plan
+
+NAMESPACED = runtime(mlPolicy={})
+CLUSTER = runtime(kind="ClusterTrainingRuntime", mlPolicy={})
+
+
+def at(namespace: str, document: Object) -> Object:
+    return {**document, "metadata": {**document["metadata"], "namespace": namespace}}
+
+
+def test_a_training_runtime_is_found_in_the_jobs_own_namespace() -> None:
+    job = TrainJob.parse(job_on(NAMESPACED))
+    runtimes = RUNTIMES.of(job)
+    assert runtimes.new_objects(job, Given([at(NAMESPACE, NAMESPACED), CLUSTER]))
+    with pytest.raises(RuntimeNotFoundError, match="TrainingRuntime runtime is not found in names"):
+        runtimes.new_objects(job, Given([at("other", NAMESPACED), CLUSTER]))
+
+
+def test_a_cluster_runtime_is_found_by_its_name() -> None:
+    assert plan(job_on(CLUSTER), CLUSTER)["JobSet"]
+    job = TrainJob.parse(job_on(CLUSTER))
+    with pytest.raises(
+        RuntimeNotFoundError, match=r"^ClusterTrainingRuntime runtime is not found$"
+    ):
+        RUNTIMES.of(job).new_objects(job, Given([at(NAMESPACE, NAMESPACED)]))
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        {"kind": "Runtime", "apiGroup": "trainer.kubeflow.org"},
+        {"kind": "TrainingRuntime", "apiGroup": "example.com"},
+    ],
+)
+def test_d1_what_is_no_runtime_is_refused(reference: Object) -> None:
+    job = job_on(CLUSTER)
+    job["spec"]["runtimeRef"] |= reference
+    key = f"{reference['kind']}.{reference['apiGroup']}"
+    with pytest.raises(UnsupportedRuntimeError, match=rf"^unsupported runtime: {key}$"):
+        RUNTIMES.of(TrainJob.parse(job))
+
+
+def test_a_runtime_that_cannot_be_used_is_found_at_admission() -> None:
+    broken = runtime(template={"spec": {}})
+    found = findings(job_on(broken), broken)
+    assert [error.path for error in found.errors] == ["spec.runtimeRef"]
+    assert "spec.template.spec: Required value" in found.errors[0].detail
+
+
+def test_d16_objects_come_in_a_fixed_order() -> None:
+    def planned(kind: str) -> Planned:
+        resource = type("R", (), {"kind": kind})()
+        return Planned(resource, {"kind": kind})
+
+    kinds = ["JobSet", "Service", "PodGroup", "ConfigMap", "Secret"]
+    ordered = sorted(map(planned, kinds), key=apply_order)
+    assert [each.resource.kind for each in ordered] == [
+        "Secret",
+        "ConfigMap",
+        "Service",
+        "PodGroup",
+        "JobSet",
+    ]
+
+
+def test_every_plugin_is_asked_what_to_watch() -> None:
+    watched = RUNTIMES.of(TrainJob.parse(job_on(CLUSTER))).event_handler_registrars()
+    assert "JobSet.jobset.x-k8s.io" in [each.resource.group_kind for each in watched]

@@ -1,0 +1,240 @@
+from copy import deepcopy
+
+import pytest
+
+from kftrainer.api.trainingruntime import TrainingRuntime
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
+from kftrainer.runtime.template import new_info, runtime_errors
+from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import info_of, job_on
+
+JOBS = "spec.template.spec.replicatedJobs"
+POD = "template.spec.template.spec"
+
+
+def plain(*jobs: Object, **spec: object) -> Object:
+    return runtime(jobs=list(jobs) or None, mlPolicy={"numNodes": 1}, **spec)
+
+
+def errors(document: Object) -> list[str]:
+    return [str(error) for error in runtime_errors(TrainingRuntime.parse(document))]
+
+
+@pytest.mark.parametrize("template", [None, {}, {"spec": None}, {"spec": {}}])
+def test_a_runtime_without_a_template_is_refused(template: object) -> None:
+    document = runtime(template=template)
+    assert errors(document) == [
+        "spec.template.spec: Required value: the JobSet that TrainJobs are made from"
+    ]
+
+
+def test_a_runtime_without_jobs_is_refused() -> None:
+    document = runtime(template={"spec": {"replicatedJobs": []}})
+    assert errors(document) == [f"{JOBS}: Required value: at least the job that trains"]
+
+
+def test_a_runtime_in_which_no_job_trains_is_refused() -> None:
+    detail = "exactly one job must have the label trainer.kubeflow.org/trainjob-ancestor-step"
+    assert errors(plain(replicated_job(step=None))) == [
+        f"{JOBS}: Required value: {detail}: trainer"
+    ]
+
+
+def test_a_runtime_in_which_two_jobs_train_is_refused() -> None:
+    found = errors(plain(replicated_job("node"), replicated_job("other")))
+    assert [each.split(": ")[:2] for each in found] == [
+        [f"{JOBS}[1].template.metadata.labels", "Invalid value"]
+    ]
+
+
+def test_two_jobs_of_one_name_are_refused() -> None:
+    found = errors(plain(replicated_job("node"), replicated_job("node", None)))
+    assert found == [f'{JOBS}[1].name: Invalid value: "node": is also the name of job 0']
+
+
+def test_a_trainer_without_its_container_is_refused() -> None:
+    job = replicated_job("node")
+    job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "main"
+    assert errors(plain(job)) == [
+        f"{JOBS}[0].{POD}.containers: Required value: a container named node, which trains"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "path"),
+    [
+        ({}, f"{JOBS}[0].name"),
+        ({"name": ""}, f"{JOBS}[0].name"),
+        ("node", f"{JOBS}[0].name"),
+        ({"name": "node"}, f"{JOBS}[0].{POD}"),
+        ({"name": "node", "template": {"spec": {"template": {}}}}, f"{JOBS}[0].{POD}"),
+        ({"name": "node", "template": {"spec": {"template": {"spec": []}}}}, f"{JOBS}[0].{POD}"),
+        (
+            {"name": "node", "template": {"spec": {"template": {"spec": {}}}}},
+            f"{JOBS}[0].{POD}.containers",
+        ),
+        (
+            {
+                "name": "node",
+                "template": {"spec": {"template": {"spec": {"containers": [{"image": "a"}]}}}},
+            },
+            f"{JOBS}[0].{POD}.containers[0].name",
+        ),
+    ],
+)
+def test_a_job_that_is_not_whole_is_refused_where_it_is_broken(broken: object, path: str) -> None:
+    document = runtime(template={"spec": {"replicatedJobs": [broken]}})
+    assert [each.split(": ")[0] for each in errors(document)] == [path]
+
+
+@pytest.mark.parametrize("count", [0, -1, "2", True, 1.5])
+def test_d23_a_count_that_is_none_is_refused(count: object) -> None:
+    job = replicated_job("node")
+    job["template"]["spec"]["parallelism"] = count
+    found = errors(plain(job))
+    assert [each.split(": ")[0] for each in found] == [f"{JOBS}[0].template.spec.parallelism"]
+
+
+def test_negative_replicas_are_refused() -> None:
+    found = errors(plain(replicated_job() | {"replicas": -1}))
+    assert found == [f"{JOBS}[0].replicas: Invalid value: -1: must be a number of Jobs, at least 0"]
+
+
+def test_two_policies_at_once_are_refused() -> None:
+    document = runtime(mlPolicy={"torch": {}, "mpi": {}})
+    assert errors(document) == [
+        'spec.mlPolicy: Invalid value: ["torch","mpi"]: Only one of the policy can be configured'
+    ]
+    document = runtime(podGroupPolicy={"coscheduling": {}, "volcano": {}})
+    assert [each.split(": ")[0] for each in errors(document)] == ["spec.podGroupPolicy"]
+
+
+def test_all_that_is_wrong_with_a_runtime_is_told_at_once() -> None:
+    jobs: list[Object] = [{"name": "a"}, {"name": "b"}]
+    with pytest.raises(InvalidRuntimeError) as raised:
+        info_of(job_on(runtime()), runtime(jobs=jobs))
+    assert [error.path for error in raised.value.errors] == [f"{JOBS}[{i}].{POD}" for i in (0, 1)]
+    assert str(raised.value).startswith("TrainingRuntime runtime: ")
+
+
+def test_pod_sets_follow_the_order_of_the_template() -> None:
+    document = plain(replicated_job("a", None), replicated_job("node"), replicated_job("b", None))
+    info = info_of(job_on(document), document)
+    assert [(each.name, each.ancestor) for each in info.pod_sets] == [
+        ("a", None),
+        ("node", "trainer"),
+        ("b", None),
+    ]
+
+
+def test_the_trainer_has_as_many_pods_as_the_runtime_has_nodes() -> None:
+    job = replicated_job("node")
+    job["template"]["spec"]["parallelism"] = 7
+    document = runtime(jobs=[job], mlPolicy={"numNodes": 3})
+    assert info_of(job_on(document), document).trainer.count == 3
+    unsaid = runtime(jobs=[job], mlPolicy={})
+    assert info_of(job_on(unsaid), unsaid).trainer.count == 1
+
+
+def test_without_a_policy_the_template_says_how_many_pods_there_are() -> None:
+    job = replicated_job("node")
+    job["template"]["spec"]["parallelism"] = 7
+    document = runtime(jobs=[job])
+    del document["spec"]["mlPolicy"]
+    assert info_of(job_on(document), document).trainer.count == 7
+
+
+def test_other_jobs_have_as_many_pods_as_the_template_says_in_each_replica() -> None:
+    other = replicated_job("other", None) | {"replicas": 3}
+    other["template"]["spec"]["parallelism"] = 2
+    document = runtime(jobs=[replicated_job(), other], mlPolicy={"numNodes": 5})
+    pod_set = info_of(job_on(document), document).pod_set("other")
+    assert pod_set is not None
+    assert (pod_set.count, pod_set.replicas, pod_set.total) == (2, 3, 6)
+
+
+def test_steps_have_one_replica_whatever_the_template_says() -> None:
+    document = plain(replicated_job() | {"replicas": 4})
+    info = info_of(job_on(document), document)
+    assert (info.trainer.replicas, info.template["replicatedJobs"][0]["replicas"]) == (1, 1)
+
+
+def test_labels_and_annotations_of_the_job_win_over_those_of_the_template() -> None:
+    document = plain()
+    document["spec"]["template"]["metadata"] = {
+        "labels": {"a": "runtime", "b": "runtime"},
+        "annotations": {"x": "runtime"},
+    }
+    info = info_of(job_on(document, labels={"b": "job"}, annotations={"y": "job"}), document)
+    assert info.labels == {"a": "runtime", "b": "job"}
+    assert info.annotations == {"x": "runtime", "y": "job"}
+
+
+def test_d24_resources_merge_by_name_over_those_of_the_runtime() -> None:
+    resources = {"limits": {"nvidia.com/gpu": 4, "memory": "8Gi"}, "requests": {"cpu": 2}}
+    document = plain(replicated_job("node", resources=resources))
+    job = job_on(document, trainer={"resourcesPerNode": {"requests": {"cpu": "8000m"}}})
+    assert info_of(job, document).trainer_container.resources == {
+        "limits": {"nvidia.com/gpu": "4", "memory": "8Gi"},
+        "requests": {"cpu": "8"},
+    }
+
+
+def test_d24_resource_claims_are_passed_on() -> None:
+    document = plain(replicated_job("node", resources={"claims": [{"name": "a"}]}))
+    job = job_on(document, trainer={"resourcesPerNode": {"claims": [{"name": "b"}]}})
+    container = info_of(job, document).trainer_container
+    assert container.resources["claims"] == [{"name": "a"}, {"name": "b"}]
+
+
+def test_d24_resources_count_on_runtimes_without_a_policy() -> None:
+    document = plain()
+    del document["spec"]["mlPolicy"]
+    job = job_on(document, trainer={"resourcesPerNode": {"limits": {"cpu": 1}}})
+    assert info_of(job, document).trainer_container.resources == {"limits": {"cpu": "1"}}
+
+
+def test_quantities_are_written_as_the_api_server_writes_them() -> None:
+    resources = {"requests": {"cpu": "1500m", "memory": "1024Mi"}, "limits": {"cpu": 2.0}}
+    job = replicated_job("node", resources=resources)
+    pod = job["template"]["spec"]["template"]["spec"]
+    pod["volumes"] = [{"name": "shm", "emptyDir": {"sizeLimit": "1024Mi"}}]
+    pod["overhead"] = {"cpu": "1000m"}
+    document = plain(job)
+    spec = info_of(job_on(document), document).trainer.spec
+    assert spec["containers"][0]["resources"] == {
+        "requests": {"cpu": "1500m", "memory": "1Gi"},
+        "limits": {"cpu": "2"},
+    }
+    assert spec["volumes"][0]["emptyDir"] == {"sizeLimit": "1Gi"}
+    assert spec["overhead"] == {"cpu": "1"}
+
+
+def test_a_quantity_of_the_runtime_that_is_none_is_told_with_its_path() -> None:
+    document = plain(replicated_job("node", resources={"limits": {"cpu": "many"}}))
+    with pytest.raises(InvalidRuntimeError) as raised:
+        info_of(job_on(document), document)
+    path = f"{JOBS}[0].{POD}.containers[0].resources.limits[cpu]"
+    assert [error.path for error in raised.value.errors] == [path]
+
+
+def test_a_quantity_of_the_job_that_is_none_is_told_with_its_path() -> None:
+    document = plain()
+    job = job_on(document, trainer={"resourcesPerNode": {"requests": {"memory": "8GiB"}}})
+    with pytest.raises(InvalidTrainJobError) as raised:
+        info_of(job, document)
+    path = "spec.trainer.resourcesPerNode.requests[memory]"
+    assert [error.path for error in raised.value.errors] == [path]
+    assert str(raised.value).startswith("TrainJob team/demo: ")
+
+
+def test_what_was_read_is_not_changed() -> None:
+    document = plain(replicated_job("node", resources={"limits": {"cpu": "1000m"}}))
+    job = job_on(document, trainer={"resourcesPerNode": {"limits": {"cpu": "2000m"}}})
+    before = deepcopy((document, job))
+    parsed_job, parsed_runtime = TrainJob.parse(job), TrainingRuntime.parse(document)
+    info = new_info(parsed_job, parsed_runtime)
+    info.trainer_container.set_env({"name": "A", "value": "1"}, "test")
+    info.trainer.set_pod_label("a", "b", "test")
+    assert (document, job) == before
