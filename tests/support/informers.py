@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from kftrainer.kube.credentials import load_connection
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.kube.transport import HttpTransport
 from kftrainer.machinery.changes import Change
-from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.entry import Keep
+from kftrainer.machinery.informer_group import AnyInformer
 from kftrainer.machinery.service import Service
 
 CONFIG_MAPS: Resource[Manifest] = Resource(
@@ -108,7 +110,7 @@ class Server:
         return found
 
 
-def cached(informer: Informer[Manifest]) -> dict[ObjectKey, Any]:
+def cached(informer: AnyInformer[Manifest]) -> dict[ObjectKey, Any]:
     """All that an informer holds."""
     return {
         ObjectKey(each["metadata"]["namespace"], each["metadata"]["name"]): each
@@ -116,13 +118,37 @@ def cached(informer: Informer[Manifest]) -> dict[ObjectKey, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read of the ConfigMaps: all of them or those that are kept, whole or not."""
+
+    resource: Resource[Manifest] = CONFIG_MAPS
+    keep: Keep | None = None
+
+    def of(self, objects: Mapping[ObjectKey, Any]) -> dict[ObjectKey, Any]:
+        """What a cache should hold of these objects of the server."""
+        left_out = {"data"} if self.resource.partial else set()
+        return {
+            key: {name: value for name, value in each.items() if name not in left_out}
+            for key, each in objects.items()
+            if self.keep is None or self.keep(each)
+        }
+
+
+EVERYTHING = Reading()
+
+
 async def agreement(
-    informer: Informer[Manifest], server: Server, witness: Witness, within: float = 15
+    informer: AnyInformer[Manifest],
+    server: Server,
+    witness: Witness,
+    within: float = 15,
+    reading: Reading = EVERYTHING,
 ) -> None:
     """Wait until the informer and the server agree; then its handlers must agree with both."""
 
     async def agree() -> bool:
-        return informer.has_synced and cached(informer) == await server.objects()
+        return informer.has_synced and cached(informer) == reading.of(await server.objects())
 
     await until(agree, within=within, what="agreement of cache and server")
     versions = {key: each["metadata"]["resourceVersion"] for key, each in cached(informer).items()}

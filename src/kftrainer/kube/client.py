@@ -12,13 +12,16 @@ from kftrainer.kube.errors import TransportError, error_from_response
 from kftrainer.kube.fence import Fence
 from kftrainer.kube.ratelimit import RateLimiter
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
-from kftrainer.kube.transport import FIRST_FAILURE, NOTHING, REQUEST_TIMEOUT, Lane, Transport
+from kftrainer.kube.transport import FIRST_FAILURE, JSON, NOTHING, REQUEST_TIMEOUT, Lane, Transport
 from kftrainer.kube.warning_log import WarningLog
 from kftrainer.kube.watch import WatchEvent, events_in
 
 APPLY_PATCH = "application/apply-patch+yaml"  # and JSON is YAML
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+# Nothing else is accepted besides: a server that cannot leave out the rest is to say so.
+PARTIAL = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+PARTIAL_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 PAGE_SIZE = 500
 LIST_TIMEOUT = 120.0
 WATCH_GRACE = 30.0  # seconds that the server may take to end a watch whose time has come
@@ -60,7 +63,9 @@ class Client:
 
     async def get(self, resource: AnyResource, key: ObjectKey) -> Manifest:
         """Read one object, as it is now."""
-        return await self._ask("GET", resource.object_path(key))
+        accept = PARTIAL if resource.partial else JSON
+        told = await self._ask("GET", resource.object_path(key), accept=accept)
+        return _typed(resource, told)
 
     async def list(
         self,
@@ -98,10 +103,11 @@ class Client:
     ) -> AsyncIterator[Page]:
         """One page after the other; ExpiredError later than on the first means: begin again."""
         path = resource.collection_path(namespace)
+        accept = PARTIAL_LIST if resource.partial else JSON
         selectors = _selectors(label_selector, field_selector)
         query = {**selectors, "limit": str(limit), **_not_older_than(resource_version)}
         while True:
-            told = await self._ask("GET", path, query=query, timeout=LIST_TIMEOUT)
+            told = await self._ask("GET", path, query=query, accept=accept, timeout=LIST_TIMEOUT)
             metadata = told["metadata"]
             items = [_typed(resource, item) for item in told["items"] or ()]
             yield Page(items, metadata["resourceVersion"])
@@ -114,7 +120,7 @@ class Client:
         self, resource: AnyResource, manifest: Manifest, *, dry_run: bool = False
     ) -> Manifest:
         """Create the object; AlreadyExistsError if there is one of that name."""
-        path = resource.collection_path(manifest["metadata"].get("namespace"))
+        path = _whole(resource).collection_path(manifest["metadata"].get("namespace"))
         return await self._ask("POST", path, query=self._write(dry_run), body=manifest)
 
     async def update(
@@ -126,7 +132,7 @@ class Client:
         dry_run: bool = False,
     ) -> Manifest:
         """Replace the object; ConflictError unless its resourceVersion is the newest."""
-        path = resource.object_path(key_of(manifest), subresource)
+        path = _whole(resource).object_path(key_of(manifest), subresource)
         return await self._ask("PUT", path, query=self._write(dry_run), body=manifest)
 
     async def apply(
@@ -144,7 +150,7 @@ class Client:
         Without force, ConflictError if a field belongs to somebody else. A deleted object comes
         back, unless the manifest has its uid.
         """
-        path = resource.object_path(key_of(manifest), subresource)
+        path = _whole(resource).object_path(key_of(manifest), subresource)
         query = {**self._write(dry_run, field_manager), "force": "true" if force else "false"}
         return await self._ask("PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH)
 
@@ -159,7 +165,7 @@ class Client:
         field_manager: str | None = None,
     ) -> Manifest:
         """Change some fields; null removes one, a list replaces the whole list."""
-        path = resource.object_path(key, subresource)
+        path = _whole(resource).object_path(key, subresource)
         query = self._write(dry_run, field_manager)
         return await self._ask("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
 
@@ -174,7 +180,7 @@ class Client:
         field_manager: str | None = None,
     ) -> Manifest:
         """Change the object step by step; InvalidError if a `test` among the steps fails."""
-        path = resource.object_path(key, subresource)
+        path = _whole(resource).object_path(key, subresource)
         query = self._write(dry_run, field_manager)
         return await self._ask("PATCH", path, query=query, body=operations, content_type=JSON_PATCH)
 
@@ -197,7 +203,7 @@ class Client:
             **({"preconditions": conditions} if conditions else {}),
             **({"dryRun": ["All"]} if dry_run else {}),
         }
-        await self._ask("DELETE", resource.object_path(key), body=options)
+        await self._ask("DELETE", _whole(resource).object_path(key), body=options)
 
     def watch(  # noqa: PLR0913  all that the server lets one choose
         self,
@@ -224,28 +230,34 @@ class Client:
         }
         if send_initial_events:
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-        return self._watch(resource.collection_path(namespace), query, timeout_seconds)
+        return self._watch(resource, namespace, query, timeout_seconds)
 
     @asynccontextmanager
     async def _watch(
-        self, path: str, query: Mapping[str, str], timeout_seconds: int
+        self,
+        resource: AnyResource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        timeout_seconds: int,
     ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-        deadline = timeout_seconds + WATCH_GRACE
+        path, deadline = resource.collection_path(namespace), timeout_seconds + WATCH_GRACE
+        accept = PARTIAL if resource.partial else JSON
         async with (
-            self._transport.stream(path, query=query, timeout=deadline) as chunks,
+            self._transport.stream(path, query=query, accept=accept, timeout=deadline) as chunks,
             # Nobody else would close it where a watch is left early.
-            aclosing(events_in(chunks)) as events,
+            aclosing(events_in(chunks, partial(_typed, resource))) as events,
         ):
             yield events
 
-    async def _ask(
+    async def _ask(  # noqa: PLR0913  what the transport takes
         self,
         method: str,
         path: str,
         *,
         query: Mapping[str, str] = NOTHING,
         body: object = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  it is the transport's
     ) -> dict[str, Any]:
         if self._limiter is not None:
@@ -259,6 +271,7 @@ class Client:
             query=query,
             body=None if body is None else orjson.dumps(body),
             content_type=content_type,
+            accept=accept,
             timeout=timeout,
             lane=self._lane,
         )
@@ -291,7 +304,14 @@ def _selectors(label_selector: str | None, field_selector: str | None) -> dict[s
 
 
 def _typed(resource: AnyResource, item: dict[str, Any]) -> Manifest:
-    # In lists of its own kinds the server leaves out what the list says for all.
-    item.setdefault("apiVersion", resource.api_version)
-    item.setdefault("kind", resource.kind)
+    # In lists of its own kinds the server leaves out what the list says for all, and an object
+    # that it has cut down to the metadata it calls by another kind.
+    if resource.partial or "kind" not in item:
+        item["apiVersion"], item["kind"] = resource.api_version, resource.kind
     return item
+
+
+def _whole(resource: AnyResource) -> AnyResource:
+    if resource.partial:
+        raise ValueError(f"{resource.group_kind} is read as metadata only: write to the whole kind")
+    return resource

@@ -224,7 +224,9 @@ class _KubeconfigUser:
             self.has_plugin = _has_plugin(merged, loader.current_context)
             await loader.load_and_set(configuration)
         except (ConfigException, AssertionError, *MALFORMED) as error:
-            raise CredentialsError(f"The kubeconfig {self._paths} is of no use: {error}") from error
+            raise CredentialsError(
+                f"The kubeconfig {self._paths} is of no use: {_what_is_wrong(error)}"
+            ) from error
         self._loader = loader
         return configuration
 
@@ -247,6 +249,13 @@ class _KubeconfigUser:
             await loader.load_from_exec_plugin()
         except (ConfigException, AssertionError, *MALFORMED) as error:
             raise CredentialsError(f"The exec plugin in {self._paths} failed: {error}") from error
+
+
+def _what_is_wrong(error: BaseException) -> str:
+    # What these say is about Python, and not about the file.
+    if isinstance(error, TypeError | AttributeError | LookupError):
+        return "it does not have the form of one"
+    return str(error)
 
 
 def _has_plugin(merged: Any, context: Any) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from kftrainer.kube.errors import NotFoundError, error_from_response
+from kftrainer.kube.errors import NotFoundError, TransportError, error_from_response
 from kftrainer.kube.resource import Manifest, Resource, as_it_is
 from kftrainer.kube.transport import FIRST_FAILURE, Transport
 
@@ -76,7 +76,10 @@ class RestMapper:
         """What the server says there; None if it knows no such group or version."""
         response = await self._transport.request("GET", path)
         if response.status < FIRST_FAILURE:
-            told: dict[str, Any] = orjson.loads(response.body)
+            try:
+                told: dict[str, Any] = orjson.loads(response.body)
+            except orjson.JSONDecodeError as broken:
+                raise TransportError(f"GET {path}: the answer is no JSON") from broken
             return told
         error = error_from_response(response.status, response.headers, response.body)
         if isinstance(error, NotFoundError):

@@ -1,8 +1,8 @@
 """Kinds of objects and where the API server serves them: pure names and paths."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 Manifest = Mapping[str, Any]  # an object as it is on the wire; nobody writes into one that was read
 T = TypeVar("T")
@@ -42,6 +42,15 @@ class Resource(Generic[T]):
     plural: str
     namespaced: bool
     decode: Callable[[Manifest], T]
+    partial: bool = False  # read as metadata only
+
+    def only_metadata(self) -> "Resource[Manifest]":
+        """The same kind, of which the server sends the metadata only; it cannot be written to.
+
+        To a cache it is a kind of its own. Annotations are metadata: what `kubectl apply` was
+        given is among them, the data of a Secret too.
+        """
+        return replace(cast("Resource[Manifest]", self), decode=as_it_is, partial=True)
 
     @property
     def api_version(self) -> str:

@@ -42,7 +42,7 @@ class Sessions:
 
     def __init__(self, connection: Connection, user_agent: str) -> None:
         self._tls = connection.tls
-        self._headers = {"User-Agent": user_agent, "Accept": "application/json"}
+        self._headers = {"User-Agent": user_agent}
         self._sessions: dict[Lane, aiohttp.ClientSession] = {}
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._is_closed = False

@@ -21,6 +21,7 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 REQUEST_TIMEOUT = 60.0
 CONNECT_TIMEOUT = 10.0
 UNAUTHORIZED = 401
+JSON = "application/json"
 FIRST_FAILURE = 300  # the API server does not redirect, and a token is not to follow if it does
 
 
@@ -43,7 +44,8 @@ class Transport(Protocol):
         *,
         query: Mapping[str, str] = NOTHING,
         body: bytes | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
         lane: Lane = "general",
         fence: Fence | None = None,
@@ -52,7 +54,13 @@ class Transport(Protocol):
         ...
 
     def stream(
-        self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        accept: str = JSON,
+        timeout: float,
+        lane: Lane = "watch",
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """The body of a GET as it comes; entering raises ApiError for an answer that is one."""
         ...
@@ -74,6 +82,7 @@ class _Request:
     query: Mapping[str, str]
     body: bytes | None
     content_type: str
+    accept: str
     lane: Lane
     fence: Fence | None = None
 
@@ -122,13 +131,14 @@ class HttpTransport:
         *,
         query: Mapping[str, str] = NOTHING,
         body: bytes | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
+        accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
         lane: Lane = "general",
         fence: Fence | None = None,
     ) -> Response:
         """The answer, of any status; the timeout is for all attempts together."""
-        request = _Request(method, path, query, body, content_type, lane, fence)
+        request = _Request(method, path, query, body, content_type, accept, lane, fence)
         deadline = self._clock.monotonic() + timeout
         so_far = retry.Retries()
         while True:
@@ -152,11 +162,12 @@ class HttpTransport:
         path: str,
         *,
         query: Mapping[str, str],
+        accept: str = JSON,
         timeout: float,  # noqa: ASYNC109  which goes on while the body is read
         lane: Lane = "watch",
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The body of a GET as it comes; opening it is tried once, for its user has a backoff."""
-        request = _Request("GET", path, query, None, "", lane)
+        request = _Request("GET", path, query, None, "", accept, lane)
         answer = await self._open(request, self._clock.monotonic() + timeout)
         try:
             if answer.status >= FIRST_FAILURE:
@@ -212,7 +223,7 @@ class HttpTransport:
         left = self._until(deadline)
         if left <= 0:  # its time was up before it was sent; to aiohttp, 0 would mean for ever
             raise TimeoutError
-        headers = {}
+        headers = {"Accept": request.accept}
         if authorization is not None:
             headers["Authorization"] = authorization
         if request.body is not None:

@@ -1,6 +1,6 @@
 """What the server tells on a watch: lines of JSON, decoded one by one."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import orjson
 import structlog
 
 from kftrainer.kube.errors import MalformedStreamError, error_from_status
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.resource import Manifest, as_it_is
 
 LONGEST_LINE = 16 * 2**20  # bytes, as in client-go
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
@@ -40,6 +40,7 @@ class Bookmark:
 
 
 WatchEvent = Upserted | Deleted | Bookmark
+Amend = Callable[[dict[str, Any]], Manifest]
 
 
 class LineSplitter:
@@ -70,22 +71,27 @@ class LineSplitter:
             self._begun.append(part)
 
 
-async def events_in(chunks: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent, None]:
-    """The events of a whole watch; a line that was cut off at its end has told nothing."""
+async def events_in(
+    chunks: AsyncIterator[bytes], amend: Amend = as_it_is
+) -> AsyncGenerator[WatchEvent, None]:
+    """The events of a whole watch; a line that was cut off at its end has told nothing.
+
+    Objects are told as `amend` makes them.
+    """
     lines = LineSplitter()
     async for chunk in chunks:
-        for event in decode_events(lines.feed(chunk)):
+        for event in decode_events(lines.feed(chunk), amend):
             yield event
 
 
-def decode_events(lines: list[bytes]) -> Iterator[WatchEvent]:
+def decode_events(lines: list[bytes], amend: Amend = as_it_is) -> Iterator[WatchEvent]:
     """The events in these lines; an ERROR event is raised as the error that it tells of."""
     for line in lines:
-        if line and (event := _decode(line)) is not None:
+        if line and (event := _decode(line, amend)) is not None:
             yield event
 
 
-def _decode(line: bytes) -> WatchEvent | None:
+def _decode(line: bytes, amend: Amend) -> WatchEvent | None:
     try:
         told = orjson.loads(line)
         kind, manifest = told["type"], told["object"]
@@ -101,14 +107,14 @@ def _decode(line: bytes) -> WatchEvent | None:
     ):
         log.warning("watch.event_without_metadata", type=kind)
         return None
-    return _event(kind, manifest)
+    return _event(kind, amend(manifest))
 
 
 def _malformed(line: bytes) -> MalformedStreamError:
     return MalformedStreamError(f"A watch sent what is no event: {line[:200]!r}")
 
 
-def _event(kind: str, manifest: dict[str, Any]) -> WatchEvent:
+def _event(kind: str, manifest: Manifest) -> WatchEvent:
     match kind:
         case "ADDED":
             return Upserted(manifest, added=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from kftrainer.kube.resource import ObjectKey, Resource
-from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.informer_group import AnyInformer
 
 T = TypeVar("T")
 
@@ -25,10 +25,10 @@ class Cache:
 
     def __init__(self, *, sync_timeout: float = 120.0) -> None:
         self._sync_timeout = sync_timeout
-        self._informers: dict[Resource[Any], Informer[Any]] = {}
-        self._start: Callable[[Informer[Any]], None] | None = None
+        self._informers: dict[Resource[Any], AnyInformer[Any]] = {}
+        self._start: Callable[[AnyInformer[Any]], None] | None = None
 
-    def add(self, informer: Informer[Any]) -> None:
+    def add(self, informer: AnyInformer[Any]) -> None:
         """Declare a kind; while the cache runs its informer is started at once."""
         if informer.resource in self._informers:
             raise ValueError(f"there is an informer of {informer.resource.group_kind} already")
@@ -36,10 +36,10 @@ class Cache:
         if self._start is not None:
             self._start(informer)
 
-    def informer(self, resource: Resource[T]) -> Informer[T]:
+    def informer(self, resource: Resource[T]) -> AnyInformer[T]:
         """The informer of a kind, to add handlers to."""
         try:
-            return cast("Informer[T]", self._informers[resource])
+            return cast("AnyInformer[T]", self._informers[resource])
         except KeyError:
             raise NotCachedError(
                 f"{resource.group_kind} is not cached: add an informer of it at the start"
@@ -53,11 +53,15 @@ class Cache:
         """The objects for which the index function of this name gives this value."""
         return self._synced(resource).by_index(name, value)
 
+    def has_index(self, resource: Resource[T], name: str, value: str) -> bool:
+        """Whether there is any such object."""
+        return self._synced(resource).has_index(name, value)
+
     def list(self, resource: Resource[T], namespace: str | None = None) -> list[T]:
         """All objects of a kind, or those of a namespace."""
         return self._synced(resource).list(namespace)
 
-    def _synced(self, resource: Resource[T]) -> Informer[T]:
+    def _synced(self, resource: Resource[T]) -> AnyInformer[T]:
         informer = self.informer(resource)
         if not informer.has_synced:
             raise NotSyncedError(f"{informer.name} has not synced yet")
@@ -70,23 +74,29 @@ class Cache:
         """
         async with asyncio.TaskGroup() as tasks:
 
-            def start(informer: Informer[Any]) -> None:
+            def start(informer: AnyInformer[Any]) -> None:
                 tasks.create_task(informer.run(_nothing, stop), name=informer.name)
 
-            first = tuple(self._informers.values())
-            for informer in first:
+            for informer in self._informers.values():
                 start(informer)
             self._start = start
             try:
-                announcing = tasks.create_task(self._announce(first, ready), name="cache: announce")
+                announcing = tasks.create_task(self._announce(ready), name="cache: announce")
                 await stop.wait()
                 announcing.cancel()
             finally:
                 self._start = None
 
-    async def _announce(
-        self, informers: tuple[Informer[Any], ...], ready: Callable[[], None]
-    ) -> None:
+    async def _announce(self, ready: Callable[[], None]) -> None:
+        await self.wait_synced()
+        ready()
+
+    async def wait_synced(self) -> None:
+        """Wait until all kinds that have been declared by now can be read.
+
+        Raises NotSyncedError if that takes longer than the timeout.
+        """
+        informers = tuple(self._informers.values())
         try:
             async with asyncio.timeout(self._sync_timeout):
                 for informer in informers:
@@ -97,7 +107,6 @@ class Cache:
                 f"the cache has waited {self._sync_timeout:g} s for {', '.join(missing)}: "
                 "is the kind installed, and may we list and watch it?"
             ) from None
-        ready()
 
 
 def _nothing() -> None:

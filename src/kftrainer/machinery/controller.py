@@ -139,6 +139,10 @@ class Controller:
         if self._has_begun:
             self._begin(watch)
 
+    def enqueue(self, request: Request) -> None:
+        """Look at this object, though nothing that is watched has changed."""
+        self._queue.add(request)
+
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Work until `stop` is set; ready when all that it watches has been read."""
         if not self._watches:

@@ -16,6 +16,7 @@ from kftrainer.machinery.changes import Seen
 T = TypeVar("T")
 
 Transform = Callable[[Manifest], Manifest]
+Keep = Callable[[Manifest], bool]
 IndexFunction = Callable[[Seen[T]], Iterable[str]]
 
 
@@ -69,17 +70,26 @@ def _compact(part: Manifest, *, without: str) -> bytes:
 
 
 class EntryMaker(Generic[T]):
-    """Makes entries of one kind: transforms, strips and encodes what came over the wire."""
+    """Makes entries of one kind: transforms, strips and encodes what came over the wire.
+
+    Only what is to be kept is shown to the transform and the index functions.
+    """
 
     def __init__(
         self,
         resource: Resource[T],
         transform: Transform | None,
         indexes: Mapping[str, IndexFunction[T]],
+        keep: Keep | None = None,
     ) -> None:
         self._resource = resource
         self._transform = transform
         self._functions = tuple(indexes.values())
+        self._keep = keep
+
+    def keeps(self, manifest: Manifest) -> bool:
+        """Whether there is to be an entry of this object."""
+        return self._keep is None or self._keep(manifest)
 
     def make(self, manifest: Manifest) -> Entry[T]:
         """The entry of an object; an exception of the transform or an index is the caller's."""

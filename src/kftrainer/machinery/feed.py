@@ -12,7 +12,7 @@ from kftrainer.kube.watch import Bookmark, Deleted, Upserted, WatchEvent
 from kftrainer.machinery.breather import Breather
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.entry import EntryMaker
-from kftrainer.machinery.inbox import Arrived, Gone, Inbox, Reached, Replaced
+from kftrainer.machinery.inbox import Arrived, Gone, Inbox, News, Reached, Replaced, Unwanted
 from kftrainer.machinery.metrics import InformerMetrics
 from kftrainer.machinery.pulse import Pulse, server_timeout
 from kftrainer.machinery.reflector import (
@@ -80,7 +80,7 @@ class Feed(Generic[T]):
         self._metrics = metrics
         self._reflector = Reflector(rng)
         self._breather = Breather(clock)
-        self._log = log.bind(kind=source.resource.group_kind)
+        self._log = log.bind(**source.context)
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -151,21 +151,28 @@ class Feed(Generic[T]):
         self._count(event)
         if not stream.is_complete:
             self._collect(event, stream)
-            return
+        else:
+            self._inbox.put(self._news(event))
+
+    def _news(self, event: WatchEvent) -> News[T]:
         match event:
-            case Upserted(manifest):
-                self._inbox.put(Arrived(self._maker.make(manifest)))
-            case Deleted(manifest):
-                self._inbox.put(Gone(self._maker.make(manifest)))
             case Bookmark(version):
-                self._inbox.put(Reached(version))
+                return Reached(version)
+            case Upserted(manifest) | Deleted(manifest) if not self._maker.keeps(manifest):
+                return Unwanted(key_of(manifest), manifest["metadata"]["resourceVersion"])
+            case Upserted(manifest):
+                return Arrived(self._maker.make(manifest))
+            case Deleted(manifest):
+                return Gone(self._maker.make(manifest))
+            case _:
+                assert_never(event)
 
     def _collect(self, event: WatchEvent, stream: _Stream[T]) -> None:
         """Before all objects have come: they come in no order, so nothing is believed yet."""
         match event:
-            case Upserted(manifest):
+            case Upserted(manifest) if self._maker.keeps(manifest):
                 stream.collected.put(self._maker.make(manifest))
-            case Deleted(manifest):
+            case Upserted(manifest) | Deleted(manifest):
                 stream.collected.remove(key_of(manifest))
             case Bookmark(version, initial_events_end=True) if isinstance(
                 stream.action, ListAsStream
@@ -197,7 +204,8 @@ class Feed(Generic[T]):
             async for page in self._source.pages(action.resource_version, action.page):
                 versions.append(page.resource_version)
                 for item in page.items:
-                    contents.put(self._maker.make(item))
+                    if self._maker.keeps(item):
+                        contents.put(self._maker.make(item))
                     await self._breather.breathe()
         except KubeError as error:
             return ListFailed(action, len(versions), error)

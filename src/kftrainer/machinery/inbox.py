@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from kftrainer.kube.resource import ObjectKey
 from kftrainer.machinery.entry import Entry
 from kftrainer.machinery.store import Contents
 
@@ -33,6 +34,14 @@ class Gone(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
+class Unwanted:
+    """An object is not, or no longer, one of those that are kept."""
+
+    key: ObjectKey
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reached:
     """There is no more news up to this version."""
 
@@ -47,13 +56,17 @@ class Replaced(Generic[T]):
     resource_version: str
 
 
-News = Arrived[T] | Gone[T] | Reached | Replaced[T]
+News = Arrived[T] | Gone[T] | Unwanted | Reached | Replaced[T]
 
 
 def _subject(news: News[T]) -> Hashable:
-    if isinstance(news, Arrived | Gone):
-        return news.entry.key
-    return type(news).__name__
+    match news:
+        case Arrived(entry) | Gone(entry):
+            return entry.key
+        case Unwanted(key):
+            return key
+        case _:
+            return type(news).__name__
 
 
 def only_the_last(waiting: deque[News[T]]) -> deque[News[T]]:

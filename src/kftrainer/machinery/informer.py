@@ -13,9 +13,9 @@ from kftrainer.kube.resource import ObjectKey, Resource
 from kftrainer.machinery.breather import Breather
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.entry import EntryMaker, IndexFunction, Transform
+from kftrainer.machinery.entry import EntryMaker, IndexFunction, Keep, Transform
 from kftrainer.machinery.feed import Feed
-from kftrainer.machinery.inbox import Arrived, Gone, Inbox, News, Reached, Replaced
+from kftrainer.machinery.inbox import Arrived, Gone, Inbox, News, Reached, Replaced, Unwanted
 from kftrainer.machinery.metrics import InformerMetrics
 from kftrainer.machinery.source import Source
 from kftrainer.machinery.store import Store
@@ -34,7 +34,10 @@ class Informer(Generic[T]):
     Reads are answered at once from what is known, which may be a little behind the server; each
     gives a fresh object. Handlers are called one after the other, in the order in which each
     object changed, when reads show the change already; they must not take long. An exception of
-    a handler is logged; one of the transform or of an index function ends the informer.
+    a handler is logged; one of `keep`, the transform or an index function ends the informer.
+
+    An object that `keep` says no to is as good as not there; if it was kept before, it is told as
+    deleted, in the state in which it was.
     """
 
     def __init__(  # noqa: PLR0913  what can be said of a watch
@@ -46,6 +49,7 @@ class Informer(Generic[T]):
         namespace: str | None = None,
         label_selector: str | None = None,
         field_selector: str | None = None,
+        keep: Keep | None = None,
         transform: Transform | None = None,
         indexes: Mapping[str, IndexFunction[T]] = NO_INDEXES,
         metrics: InformerMetrics | None = None,
@@ -60,12 +64,13 @@ class Informer(Generic[T]):
         self._latecomers: asyncio.Queue[tuple[ChangeHandler[T], asyncio.Event]] = asyncio.Queue()
         self._turn = asyncio.Lock()  # of who changes the store, or needs it to stay as it is
         self._synced = asyncio.Event()
-        self._log = log.bind(kind=resource.group_kind)
+        self._source = Source(client, resource, namespace, label_selector, field_selector)
+        self._log = log.bind(**self._source.context)
         self._feed = Feed(
-            Source(client, resource, namespace, label_selector, field_selector),
+            self._source,
             clock=clock,
             rng=rng if rng is not None else SystemRandom(),
-            maker=EntryMaker(resource, transform, indexes),
+            maker=EntryMaker(resource, transform, indexes, keep),
             store=self._store,
             inbox=self._inbox,
             metrics=metrics,
@@ -74,7 +79,7 @@ class Informer(Generic[T]):
     @property
     def name(self) -> str:
         """For logs and error messages."""
-        return f"informer of {self.resource.group_kind}"
+        return f"informer of {' in '.join(self._source.context.values())}"
 
     @property
     def has_synced(self) -> bool:
@@ -90,6 +95,10 @@ class Informer(Generic[T]):
         """Up to where we know the server's history; empty before the first list."""
         return self._store.resource_version
 
+    def version_in(self, namespace: str) -> str:
+        """The same of one namespace, which to a single informer is no different."""
+        return self._store.resource_version
+
     def get(self, key: ObjectKey) -> T | None:
         """The object of this key, if there is one."""
         entry = self._store.contents.get(key)
@@ -102,6 +111,10 @@ class Informer(Generic[T]):
     def by_index(self, name: str, value: str) -> list[T]:
         """The objects for which the index function of this name gives this value."""
         return [entry.object for entry in self._store.contents.by_index(name, value)]
+
+    def has_index(self, name: str, value: str) -> bool:
+        """Whether there is any such object."""
+        return self._store.contents.has_index(name, value)
 
     def list(self, namespace: str | None = None) -> list[T]:
         """All objects, or those of a namespace."""
@@ -171,6 +184,8 @@ class Informer(Generic[T]):
                 self._tell(self._handlers, self._store.upsert(entry))
             case Gone(entry):
                 self._tell(self._handlers, self._store.delete(entry))
+            case Unwanted(key, version):
+                self._tell(self._handlers, self._store.drop(key, version))
             case Reached(version):
                 self._store.advance(version)
             case Replaced():

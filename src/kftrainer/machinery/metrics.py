@@ -221,7 +221,7 @@ class _InformerFamilies:
 
 
 class InformerMetrics:
-    """What one informer tells."""
+    """What one informer tells; several of one kind, as of different namespaces, add up."""
 
     def __init__(self, families: _InformerFamilies, group_kind: str) -> None:
         self._kind = group_kind
@@ -231,6 +231,8 @@ class InformerMetrics:
         self._objects = families.objects.labels(group_kind)
         self._bytes = families.bytes_held.labels(group_kind)
         self._reconnects = families.reconnects.labels(group_kind)
+        self._told_objects = 0
+        self._told_bytes = 0
 
     def relisted(self, reason: str) -> None:
         """All was listed again, for a reason out of a handful."""
@@ -242,11 +244,13 @@ class InformerMetrics:
 
     def objects(self, count: int) -> None:
         """So many objects are in the cache."""
-        self._objects.set(count)
+        self._objects.inc(count - self._told_objects)
+        self._told_objects = count
 
     def bytes_held(self, count: int) -> None:
         """The objects in the cache take so many bytes."""
-        self._bytes.set(count)
+        self._bytes.inc(count - self._told_bytes)
+        self._told_bytes = count
 
     def event(self, kind: str) -> None:
         """The watch told of something."""

@@ -22,6 +22,12 @@ class Source:
     label_selector: str | None = None
     field_selector: str | None = None
 
+    @property
+    def context(self) -> dict[str, str]:
+        """What logs say of it."""
+        kind = {"kind": self.resource.group_kind}
+        return {**kind, "namespace": self.namespace} if self.namespace else kind
+
     def watch(
         self, resource_version: str, *, with_initial: bool, seconds: int
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:

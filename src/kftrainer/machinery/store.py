@@ -50,9 +50,16 @@ class Contents(Generic[T]):
 
     def by_index(self, name: str, value: str) -> list[Entry[T]]:
         """All entries for which the index function of this name gave this value."""
+        return list(self._index(name).get(value, {}).values())
+
+    def has_index(self, name: str, value: str) -> bool:
+        """Whether there is any."""
+        return value in self._index(name)
+
+    def _index(self, name: str) -> dict[str, dict[ObjectKey, Entry[T]]]:
         if name not in self._indexes:
             raise UnknownIndexError(f"no index {name!r}; there are: {sorted(self._indexes)}")
-        return list(self._indexes[name].get(value, {}).values())
+        return self._indexes[name]
 
     def put(self, entry: Entry[T]) -> None:
         """Hold this entry, in the place of an older one of its key."""
@@ -112,11 +119,21 @@ class Store(Generic[T]):
     def delete(self, entry: Entry[T]) -> Change[T] | None:
         """The object is gone, and this was its last state; None if that is no news."""
         self.advance(entry.resource_version)
-        old = self.contents.get(entry.key)
-        if old is None or is_older(entry.resource_version, old.resource_version):
+        old = self._taken_out(entry.key, entry.resource_version)
+        return Change(entry.key, entry, None) if old is not None else None
+
+    def drop(self, key: ObjectKey, resource_version: str) -> Change[T] | None:
+        """The object is not kept as of this version: it goes in the state in which it was kept."""
+        self.advance(resource_version)
+        old = self._taken_out(key, resource_version)
+        return Change(key, old, None) if old is not None else None
+
+    def _taken_out(self, key: ObjectKey, resource_version: str) -> Entry[T] | None:
+        old = self.contents.get(key)
+        if old is None or is_older(resource_version, old.resource_version):
             return None
-        self.contents.remove(entry.key)
-        return Change(entry.key, entry, None)
+        self.contents.remove(key)
+        return old
 
     def advance(self, resource_version: str) -> None:
         """Everything up to this version has been told."""

@@ -15,6 +15,7 @@ from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.informer import Informer
 from tests.support.informers import (
     CONFIG_MAPS,
+    Reading,
     Server,
     Witness,
     agreement,
@@ -172,6 +173,27 @@ async def test_only_what_is_selected_is_held(
         await until(one, within=10, what="only one red one")
         assert [each["metadata"]["name"] for each in informer.list()] == ["c"]
     assert witness.contradictions == []
+
+
+async def test_only_what_is_to_be_kept_is_held_and_told(
+    client: Client, server: Server, witness: Witness
+) -> None:
+    reading = Reading(keep=lambda manifest: manifest["data"]["color"] == "red")
+    informer = Informer(
+        client, CONFIG_MAPS, clock=CLOCK, namespace=server.namespace, keep=reading.keep
+    )
+    informer.add_handler(witness)
+    await server.put("a", color="red")
+    await server.put("b", color="blue")
+    async with running(informer):
+        await agreement(informer, server, witness, reading=reading)
+        for name, color in (("c", "blue"), ("b", "red"), ("a", "blue"), ("a", "green")):
+            await server.put(name, color=color)
+        await server.delete("a")
+        await server.put("a", color="red")
+        await agreement(informer, server, witness, reading=reading)
+    told = [(each.key.name, each.new is None) for each in witness.told]
+    assert told == [("a", False), ("b", False), ("a", True), ("a", False)]
 
 
 async def test_a_transform_decides_what_is_kept_and_an_index_finds_it(

@@ -13,7 +13,8 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.controlplane import running as running_plane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.client import Client
+from kftrainer.kube.resource import Manifest, ObjectKey
 from kftrainer.machinery.informer import Informer
 from tests.support.fast_clock import FastClock
 from tests.support.fault_proxy import (
@@ -29,6 +30,8 @@ from tests.support.fault_proxy import (
 )
 from tests.support.informers import (
     CONFIG_MAPS,
+    EVERYTHING,
+    Reading,
     Server,
     Witness,
     agreement,
@@ -86,17 +89,24 @@ class Scene:
     """An informer behind a proxy, and a witness."""
 
     def __init__(
-        self, proxy: FaultProxy, server: Server, informer: Informer[Manifest], clock: FastClock
+        self, proxy: FaultProxy, server: Server, client: Client, clock: FastClock, reading: Reading
     ) -> None:
         self.proxy = proxy
         self.server = server
-        self.informer = informer
         self.clock = clock
         self.witness = Witness()
-        informer.add_handler(self.witness)
+        self._reading = reading
+        self.informer = Informer(
+            client,
+            reading.resource,
+            clock=clock,
+            namespace=server.namespace,
+            keep=reading.keep,
+        )
+        self.informer.add_handler(self.witness)
 
     async def agreement(self, within: float = 15) -> None:
-        await agreement(self.informer, self.server, self.witness, within)
+        await agreement(self.informer, self.server, self.witness, within, self._reading)
 
     async def behind_its_back(self) -> None:
         """Change things while the informer hears nothing: one new, one changed, one gone."""
@@ -107,13 +117,14 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(proxy: FaultProxy, server: Server, times: float = 20) -> AsyncIterator[Scene]:
+async def scene(
+    proxy: FaultProxy, server: Server, times: float = 20, reading: Reading = EVERYTHING
+) -> AsyncIterator[Scene]:
     """A running informer; time runs faster for it, so that it waits seconds and not minutes."""
     clock = FastClock(times)
     async with connected(proxy.kubeconfig) as client:
-        informer = Informer(client, CONFIG_MAPS, clock=clock, namespace=server.namespace)
-        made = Scene(proxy, server, informer, clock)
-        async with running(informer):
+        made = Scene(proxy, server, client, clock, reading)
+        async with running(made.informer):
             yield made
 
 
@@ -180,6 +191,35 @@ async def test_an_expired_watch_is_listed_anew_and_missed_deletes_are_told(
         assert sorted(told[1:]) == [("changed", False), ("new", False)]
         first, seen, *again = [each.query.get("resourceVersion", "") for each in proxy.requests]
         assert (first, again) == ("", [seen, ""] if relists else [seen])
+
+
+def is_red(manifest: Manifest) -> bool:
+    return bool(manifest["data"].get("color") == "red")
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["stream", "pages"])
+async def test_a_new_list_tells_what_has_come_to_be_kept_and_what_has_ceased_to(
+    proxy: FaultProxy, server: Server, streams: bool
+) -> None:
+    if not streams:
+        proxy.inject(status_answer(422, "Invalid"), is_streamed_list, times=100)
+    for name in ("stays", "leaves"):
+        await server.put(name, color="red")
+    for name in ("comes", "never"):
+        await server.put(name, color="blue")
+    async with scene(proxy, server, reading=Reading(keep=is_red)) as play:
+        await play.agreement()
+        assert {each.key.name for each in play.witness.told} == {"stays", "leaves"}
+        proxy.stall_all()
+        await server.put("leaves", color="blue")
+        await server.put("comes", color="red")
+        await server.put("never", color="green")
+        proxy.inject(EXPIRED, is_resumed_watch)
+        proxy.reset_all()
+        await play.agreement()
+        told = [(each.key.name, each.new is None) for each in play.witness.told[2:]]
+        assert told == [("leaves", True), ("comes", False)]
+        assert any(is_list(each) for each in proxy.requests) != streams
 
 
 async def test_a_list_whose_continuation_has_expired_is_read_in_one_piece(
@@ -305,21 +345,33 @@ FAULTS: list[Fault] = [
 ]
 
 
+def most_are_kept(manifest: Manifest) -> bool:
+    return int(manifest["data"]["n"]) % 3 > 0
+
+
+READINGS = {
+    "whole": EVERYTHING,
+    "metadata": Reading(CONFIG_MAPS.only_metadata()),
+    "kept": Reading(keep=most_are_kept),
+}
+
+
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("reading", READINGS.values(), ids=READINGS)
 async def test_after_random_writes_and_faults_cache_and_server_agree(
-    proxy: FaultProxy, server: Server, seed: int
+    proxy: FaultProxy, server: Server, seed: int, reading: Reading
 ) -> None:
     rng = Random(seed)  # noqa: S311
-    there: set[str] = set()
-    async with scene(proxy, server, times=60) as play:
+    there: dict[ObjectKey, Manifest] = {}
+    async with scene(proxy, server, times=60, reading=reading) as play:
         for n in range(120):
             name = f"c-{rng.randrange(8)}"
-            if name in there and rng.random() < 0.4:
+            if server.key(name) in there and rng.random() < 0.4:
                 await server.delete(name)
-                there.discard(name)
+                del there[server.key(name)]
             else:
-                await server.put(name, n=str(n), x="y" * rng.randrange(3000))
-                there.add(name)
+                data = {"n": str(n), "x": "y" * rng.randrange(3000)}
+                there[server.key(name)] = await server.put(name, **data)
             match rng.random():
                 case chance if chance < 0.1:
                     proxy.inject(rng.choice(FAULTS), is_any, times=rng.randrange(1, 3))
@@ -329,4 +381,4 @@ async def test_after_random_writes_and_faults_cache_and_server_agree(
                     proxy.stall_all()
         proxy.forget_faults()
         await play.agreement(within=30)
-        assert {key.name for key in play.witness.known} == there
+        assert play.witness.known.keys() == reading.of(there).keys()

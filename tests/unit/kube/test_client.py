@@ -1,6 +1,6 @@
 """What a client asks of its transport, where the real API server cannot be made to show it."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
 import orjson
@@ -23,6 +23,7 @@ class Told:
         self._answers = list(answers)
         self.queries: list[dict[str, str]] = []
         self.lanes: list[Lane] = []
+        self.accepted: list[str] = []
 
     async def request(  # noqa: PLR0913
         self,
@@ -32,11 +33,13 @@ class Told:
         query: Mapping[str, str] = NOTHING,
         body: bytes | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         timeout: float = 60.0,  # noqa: ASYNC109
         lane: Lane = "general",
     ) -> Response:
         self.queries.append(dict(query))
         self.lanes.append(lane)
+        self.accepted.append(accept)
         status, answer = self._answers.pop(0)
         return Response(status, {}, answer if isinstance(answer, bytes) else orjson.dumps(answer))
 
@@ -96,3 +99,43 @@ async def test_a_redirect_is_an_error() -> None:
 async def test_an_answer_that_is_no_json_is_an_error() -> None:
     with pytest.raises(TransportError, match="GET /api/v1/namespaces/team/pods/one"):
         await Client(Told((200, b"<html>"))).get(PODS, ObjectKey("team", "one"))
+
+
+async def test_of_a_partial_kind_nothing_else_than_metadata_is_accepted() -> None:
+    told = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {}}
+    listed = {"metadata": {"resourceVersion": "7"}, "items": [dict(told)]}
+    transport = Told((200, told), (200, listed), (200, {}))
+    client = Client(transport)
+    one = await client.get(PODS.only_metadata(), ObjectKey("team", "one"))
+    page = await client.list(PODS.only_metadata())
+    await client.get(PODS, ObjectKey("team", "one"))
+    cut_down = "application/json;as={};g=meta.k8s.io;v=v1"
+    assert transport.accepted == [
+        cut_down.format("PartialObjectMetadata"),
+        cut_down.format("PartialObjectMetadataList"),
+        "application/json",
+    ]
+    assert [one, *page.items] == [{"apiVersion": "v1", "kind": "Pod", "metadata": {}}] * 2
+
+
+KEY = ObjectKey("team", "one")
+POD = {"metadata": {"name": "one", "namespace": "team"}}
+WRITES: dict[str, Callable[[Client, Resource[Manifest]], Awaitable[object]]] = {
+    "create": lambda client, pods: client.create(pods, POD),
+    "update": lambda client, pods: client.update(pods, POD),
+    "apply": lambda client, pods: client.apply(pods, POD),
+    "merge_patch": lambda client, pods: client.merge_patch(pods, KEY, {}),
+    "json_patch": lambda client, pods: client.json_patch(pods, KEY, []),
+    "delete": lambda client, pods: client.delete(pods, KEY),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+async def test_a_partial_kind_is_not_written_to(
+    write: Callable[[Client, Resource[Manifest]], Awaitable[object]],
+) -> None:
+    transport = Told((200, {}))
+    with pytest.raises(ValueError, match="Pod is read as metadata only"):
+        await write(Client(transport), PODS.only_metadata())
+    assert transport.queries == []
+    await write(Client(transport), PODS)

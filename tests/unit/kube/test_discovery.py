@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from kftrainer.kube.discovery import RestMapper
+from kftrainer.kube.errors import TransportError
 from kftrainer.kube.resource import Manifest, Resource, as_it_is
 from kftrainer.kube.transport import NOTHING, Lane, Response
 
@@ -77,3 +78,15 @@ async def test_what_was_found_in_a_group_is_not_asked_for_again() -> None:
     served.asked.clear()
     assert await mapper.find(GROUP, "Chair") == chairs("v1alpha1")
     assert served.asked == []
+
+
+class Babbling(Served):
+    """A transport to something that is no API server."""
+
+    async def request(self, method: str, path: str, **_: object) -> Response:
+        return Response(200, {}, b"<html>")
+
+
+async def test_an_answer_that_is_no_json_is_an_error_of_the_wire() -> None:
+    with pytest.raises(TransportError, match=f"GET /apis/{GROUP}/v1: the answer is no JSON"):
+        await RestMapper(Babbling()).is_served(chairs("v1"))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is, key_of
@@ -44,3 +46,13 @@ def test_how_a_kind_is_written() -> None:
 def test_the_key_of_an_object() -> None:
     assert str(key_of({"metadata": {"name": "train", "namespace": "team"}})) == "team/train"
     assert str(key_of({"metadata": {"name": "one"}})) == "one"
+
+
+def test_a_kind_read_as_metadata_only_is_another_kind_at_the_same_place() -> None:
+    manifest = {"metadata": {"name": "one"}}
+    named = replace(JOBS, decode=lambda job: job["spec"]["name"])
+    partial = named.only_metadata()
+    assert partial == named.only_metadata() == JOBS.only_metadata()
+    assert len({partial, named, JOBS}) == 3
+    assert partial.collection_path("team") == named.collection_path("team")
+    assert partial.decode(manifest) == manifest

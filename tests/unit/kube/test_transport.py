@@ -32,6 +32,7 @@ class Server:
     def __init__(self, acts: Sequence[Act]) -> None:
         self._acts = list(acts)
         self.requests: list[str] = []
+        self.accepted: list[str] = []
         self.connections = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,6 +51,8 @@ class Server:
         for header in head.split("\r\n"):
             if header.lower().startswith("content-length:"):
                 await reader.readexactly(int(header.partition(":")[2]))
+            if header.lower().startswith("accept:"):
+                self.accepted.append(header.partition(": ")[2])
         self.requests.append(head.rpartition(" HTTP/")[0])
         act = self._acts.pop(0)
         if act is BREAK:
@@ -252,3 +255,13 @@ async def test_a_stream_that_is_left_early_hangs_up() -> None:
             assert await anext(chunks) == b"{}"
         await transport.request("GET", "/pods", lane="watch")
         assert server.connections == 2
+
+
+async def test_json_is_accepted_or_what_is_asked_for() -> None:
+    async with serving(OK, OK, OK, OK) as (server, transport, _):
+        await transport.request("GET", "/pods")
+        await transport.request("GET", "/pods", accept="text/plain")
+        for accept in ({}, {"accept": "text/plain"}):
+            async with transport.stream("/pods", query={}, timeout=5, **accept) as chunks:
+                assert b"".join([each async for each in chunks]) == b"{}"
+        assert server.accepted == ["application/json", "text/plain"] * 2

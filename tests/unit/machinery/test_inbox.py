@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from kftrainer.kube.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.entry import EntryMaker
-from kftrainer.machinery.inbox import LIMIT, Arrived, Gone, Inbox, News, Reached, only_the_last
+from kftrainer.machinery.inbox import (
+    LIMIT,
+    Arrived,
+    Gone,
+    Inbox,
+    News,
+    Reached,
+    Unwanted,
+    only_the_last,
+)
 
 THINGS: Resource[Manifest] = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
 MAKER = EntryMaker(THINGS, None, {})
@@ -76,3 +85,10 @@ def test_what_is_left_is_the_last_of_each_in_order(happened: list[tuple[str, boo
     last = {each.entry.key.name: each for each in waiting if isinstance(each, Arrived | Gone)}
     left = list(only_the_last(waiting))
     assert left == [each for each in waiting if each in last.values()]
+
+
+def test_that_an_object_is_unwanted_is_news_of_it_like_any_other() -> None:
+    entry = MAKER.make({"metadata": {"name": "a", "resourceVersion": "1"}})
+    unwanted, again = Unwanted(entry.key, "2"), news("a", 3)
+    assert list(only_the_last(deque([Arrived(entry), unwanted]))) == [unwanted]
+    assert list(only_the_last(deque([Arrived(entry), unwanted, again]))) == [again]

@@ -12,7 +12,7 @@ import pytest
 from kftrainer.kube.client import Client
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.kube.transport import Lane, Response
-from kftrainer.machinery.changes import Change
+from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.informer import Informer
 from kftrainer.machinery.metrics import Metrics
 from tests.support.fake_clock import FakeClock, at_rest
@@ -54,6 +54,7 @@ class Wire:
         path: str,
         *,
         query: Mapping[str, str],
+        accept: str,
         timeout: float,  # noqa: ASYNC109  as the transport has it
         lane: Lane = "watch",
     ) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -102,7 +103,7 @@ async def test_it_syncs_when_all_that_is_there_has_been_told(
         await wire.say(all_sent(5))
         assert informer.has_synced
         assert len(witness.told) == 2
-        assert informer.resource_version == "5"
+        assert informer.resource_version == informer.version_in("anywhere") == "5"
 
 
 async def test_a_watch_asks_for_five_to_ten_minutes_and_resumes_behind_the_last_event(
@@ -298,3 +299,92 @@ async def test_a_failing_index_function_ends_the_informer(wire: Wire, clock: Fak
         async with running(informer):
             await wire.say(event("ADDED", "a", 1))
     assert raised.group_contains(KeyError)
+
+
+def is_red(manifest: Manifest) -> bool:
+    return manifest["metadata"].get("color") == "red"
+
+
+@pytest.fixture
+def red_ones(wire: Wire, clock: FakeClock) -> Informer[Manifest]:
+    """Which would fail if a transform or an index function came to see one of another color."""
+
+    def strip(manifest: Manifest) -> Manifest:
+        assert is_red(manifest)
+        return manifest
+
+    def color(seen: Seen[Manifest]) -> list[str]:
+        assert seen.metadata["color"] == "red"
+        return ["red"]
+
+    indexes = {"color": color}
+    return Informer(
+        Client(wire), THINGS, clock=clock, keep=is_red, transform=strip, indexes=indexes
+    )
+
+
+async def test_what_is_not_kept_is_not_there_but_the_watch_goes_on_behind_it(
+    wire: Wire, red_ones: Informer[Manifest]
+) -> None:
+    witness = Witness()
+    red_ones.add_handler(witness)
+    async with running(red_ones):
+        await wire.say(event("ADDED", "a", 1), event("ADDED", "b", 2, color="red"), all_sent(5))
+        await wire.say(event("ADDED", "c", 6), event("MODIFIED", "c", 7), event("DELETED", "a", 8))
+        assert [each["metadata"]["name"] for each in red_ones.list()] == ["b"]
+        assert [each.key.name for each in witness.told] == ["b"]
+        await wire.say(None)
+        await wire.say()
+    assert wire.queries[-1]["resourceVersion"] == "8"
+
+
+@pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
+async def test_what_is_no_longer_kept_is_told_as_deleted_in_the_state_in_which_it_was(
+    wire: Wire, red_ones: Informer[Manifest], kind: str
+) -> None:
+    witness = Witness()
+    red_ones.add_handler(witness)
+    async with running(red_ones):
+        await wire.say(all_sent(5), event("ADDED", "a", 6, color="red"))
+        await wire.say(event(kind, "a", 7, color="blue"))
+        assert (red_ones.list(), red_ones.by_index("color", "red")) == ([], [])
+        last = witness.told[-1]
+        assert last.old is not None
+        assert (last.old.metadata["color"], last.new) == ("red", None)
+        await wire.say(event("MODIFIED", "a", 8, color="red"))
+        assert (witness.told[-1].old, len(red_ones.list())) == (None, 1)
+    assert witness.contradictions == []
+
+
+async def test_what_changes_while_all_is_being_sent_is_kept_as_it_is_in_the_end(
+    wire: Wire, red_ones: Informer[Manifest]
+) -> None:
+    async with running(red_ones):
+        await wire.say(event("ADDED", "a", 1, color="red"), event("ADDED", "b", 2))
+        await wire.say(event("MODIFIED", "a", 6), event("MODIFIED", "b", 7, color="red"))
+        await wire.say(all_sent(8))
+        assert [each["metadata"]["name"] for each in red_ones.list()] == ["b"]
+
+
+async def test_a_keep_that_fails_ends_the_informer(wire: Wire, clock: FakeClock) -> None:
+    informer = Informer(Client(wire), THINGS, clock=clock, keep=lambda it: it["metadata"]["color"])
+    with pytest.raises(ExceptionGroup) as raised:
+        async with running(informer):
+            await wire.say(event("ADDED", "a", 1))
+    assert raised.group_contains(KeyError)
+
+
+async def test_informers_of_one_kind_are_counted_together(clock: FakeClock) -> None:
+    metrics, wires = Metrics(), (Wire(), Wire())
+    one, other = (
+        Informer(Client(each), THINGS, clock=clock, metrics=metrics.for_informer("Thing"))
+        for each in wires
+    )
+    async with running(one), running(other):
+        await wires[0].say(event("ADDED", "a", 1), event("ADDED", "b", 2), all_sent(5))
+        await wires[1].say(event("ADDED", "c", 3), all_sent(5))
+        await wires[0].say(event("DELETED", "a", 6))
+    value = metrics.registry.get_sample_value
+    sizes = [each._store.contents.bytes_held for each in (one, other)]
+    assert value("machinery_informer_objects", {"kind": "Thing"}) == 2
+    assert value("machinery_informer_bytes", {"kind": "Thing"}) == sum(sizes)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,14 @@ def test_a_delete_is_told_once_with_the_last_state() -> None:
     assert store.delete(thing("a", 11)) is None
 
 
+def test_what_is_dropped_goes_once_and_in_the_state_in_which_it_was_held() -> None:
+    store = store_of(thing("a", 10))
+    assert store.drop(ObjectKey("n", "a"), "9") is None
+    assert versions(store.drop(ObjectKey("n", "a"), "11")) == ("10", None)
+    assert store.drop(ObjectKey("n", "a"), "12") is None
+    assert (len(store.contents), store.resource_version) == (0, "12")
+
+
 def test_versions_are_compared_as_numbers_of_any_length() -> None:
     assert is_older("9", "10")
     assert not is_older("10", "9")
@@ -181,16 +190,23 @@ def test_an_index_follows_its_objects() -> None:
     assert store.contents.by_index("color", "red") == []
     assert store.contents.by_index("color", "green") == []
     assert [each.key.name for each in store.contents.by_index("color", "blue")] == ["a"]
+    assert [store.contents.has_index("color", each) for each in ("red", "blue")] == [False, True]
 
 
 def test_asking_for_an_index_that_is_not_there_says_which_are() -> None:
     with pytest.raises(UnknownIndexError, match=r"no index 'size'.*\['color'\]"):
         store_of().contents.by_index("size", "1")
+    with pytest.raises(UnknownIndexError):
+        store_of().contents.has_index("size", "1")
 
 
 NAMES, COLORS = st.sampled_from("abcd"), st.sampled_from(["red", "blue"])
 NAMESPACES = st.sampled_from(["m", "n"])
-WRITES = st.lists(st.tuples(st.sampled_from(["put", "delete"]), NAMESPACES, NAMES, COLORS))
+WRITES = st.lists(st.tuples(st.sampled_from(["put", "delete", "drop"]), NAMESPACES, NAMES, COLORS))
+
+
+def drop(store: Store[Manifest], entry: Entry[Manifest]) -> Change[Manifest] | None:
+    return store.drop(entry.key, entry.resource_version)
 
 
 @given(WRITES, st.integers(min_value=0, max_value=20))
@@ -212,7 +228,8 @@ def test_whatever_happens_it_holds_what_a_plain_dict_would(
             )
             changes = list(store.replace(listed, str(version)))
         else:
-            changes = [store.upsert(entry) if verb == "put" else store.delete(entry)]  # type: ignore[list-item]
+            news = {"put": store.upsert, "delete": store.delete, "drop": partial(drop, store)}
+            changes = [news[verb](entry)]  # type: ignore[list-item]
         for change in filter(None, changes):
             where = change.key.namespace, change.key.name
             assert (change.old is None) == (where not in told) or change.new is None

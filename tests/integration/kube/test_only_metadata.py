@@ -1,0 +1,125 @@
+"""Kinds that are read as metadata only, from the real API server."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+
+import pytest
+
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.kube.client import Client
+from kftrainer.kube.errors import NotFoundError
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.watch import Bookmark, Deleted, Upserted, WatchEvent
+from tests.integration.kube.kinds import TRAIN_JOBS, Object, resource
+from tests.support.objects import train_job
+from tests.support.overhearing import OverhearingTransport, overheard
+
+SECRETS = resource("Secret", "secrets")
+PASSWORD = base64.b64encode(b"correct horse battery staple").decode()
+TOLD_WITHIN = 10.0
+
+
+@pytest.fixture
+async def wire(control_plane: ControlPlane) -> AsyncIterator[OverhearingTransport]:
+    async with overheard(control_plane.kubeconfig) as transport:
+        yield transport
+
+
+def secret(namespace: str, name: str, **labels: str) -> Object:
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"p": PASSWORD}}
+
+
+def cut_down(whole: Manifest) -> Object:
+    return {name: whole[name] for name in ("apiVersion", "kind", "metadata")}
+
+
+async def told(events: AsyncIterator[WatchEvent]) -> WatchEvent:
+    """The next event, but for the bookmarks that come at any time."""
+    while True:
+        event = await anext(events)
+        if not isinstance(event, Bookmark) or event.initial_events_end:
+            return event
+
+
+def is_heard(wire: OverhearingTransport) -> bool:
+    return PASSWORD.encode() in wire.heard
+
+
+async def test_one_is_read_without_its_data(
+    wire: OverhearingTransport, api: ApiClient, namespace: str
+) -> None:
+    client, key = Client(wire), ObjectKey(namespace, "a")
+    whole = await api.create(secret(namespace, "a", color="red"))
+    assert await client.get(SECRETS.only_metadata(), key) == cut_down(whole)
+    assert not is_heard(wire)
+    await client.get(SECRETS, key)
+    assert is_heard(wire), "or this test would hear nothing"
+    with pytest.raises(NotFoundError):
+        await client.get(SECRETS.only_metadata(), ObjectKey(namespace, "b"))
+
+
+async def test_lists_come_in_pages_without_data(
+    wire: OverhearingTransport, api: ApiClient, namespace: str
+) -> None:
+    colors = {"a": "red", "b": "blue", "c": "red"}
+    made = [await api.create(secret(namespace, name, color=c)) for name, c in colors.items()]
+    partial, client = SECRETS.only_metadata(), Client(wire)
+    pages = [page async for page in client.list_pages(partial, namespace=namespace, limit=1)]
+    assert [page.items for page in pages] == [[cut_down(each)] for each in made]
+    red = await client.list(partial, namespace=namespace, label_selector="color=red")
+    assert red.items == [cut_down(made[0]), cut_down(made[2])]
+    assert int(red.resource_version) > 0
+    assert not is_heard(wire)
+
+
+async def test_a_watch_tells_what_is_there_and_what_happens_without_data(
+    wire: OverhearingTransport, api: ApiClient, namespace: str
+) -> None:
+    there = await api.create(secret(namespace, "a"))
+    async with (
+        asyncio.timeout(TOLD_WITHIN),
+        Client(wire).watch(
+            SECRETS.only_metadata(),
+            namespace=namespace,
+            send_initial_events=True,
+            timeout_seconds=60,
+        ) as events,
+    ):
+        assert await told(events) == Upserted(cut_down(there), added=True)
+        bookmark = await told(events)
+        assert isinstance(bookmark, Bookmark)
+        assert bookmark.initial_events_end
+        assert int(bookmark.resource_version) >= int(there["metadata"]["resourceVersion"])
+        changed = await api.apply(secret(namespace, "a", color="red"))
+        assert await told(events) == Upserted(cut_down(changed), added=False)
+        await api.delete(await api.path_of(changed))
+        gone = await told(events)
+    assert isinstance(gone, Deleted)
+    assert gone.manifest.keys() == cut_down(there).keys()
+    assert (gone.manifest["apiVersion"], gone.manifest["kind"]) == ("v1", "Secret")
+    assert not is_heard(wire)
+
+
+async def test_kinds_of_definitions_are_read_in_the_same_way(
+    wire: OverhearingTransport, api: ApiClient, namespace: str
+) -> None:
+    manifest = train_job("a")
+    manifest["metadata"]["namespace"] = namespace
+    whole = await api.create(manifest)
+    partial: Resource[Manifest] = TRAIN_JOBS.only_metadata()
+    client = Client(wire)
+    assert (await client.list(partial, namespace=namespace)).items == [cut_down(whole)]
+    async with (
+        asyncio.timeout(TOLD_WITHIN),
+        client.watch(
+            partial, namespace=namespace, send_initial_events=True, timeout_seconds=60
+        ) as events,
+    ):
+        assert await told(events) == Upserted(cut_down(whole), added=True)
+        bookmark = await told(events)
+    assert isinstance(bookmark, Bookmark)
+    assert bookmark.initial_events_end
+    assert b"torch-distributed" not in wire.heard

@@ -1,0 +1,40 @@
+"""A transport that remembers every byte of the answers that came over it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.transport import HttpTransport, Response
+
+
+class OverhearingTransport(HttpTransport):
+    """A transport like any other; `overheard` makes them."""
+
+    heard = b""
+
+    async def request(self, *about: Any, **options: Any) -> Response:
+        """The answer, which is remembered."""
+        response = await super().request(*about, **options)
+        self.heard += response.body
+        return response
+
+    @asynccontextmanager
+    async def stream(self, *about: Any, **options: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The answer, which is remembered as it is read."""
+        async with super().stream(*about, **options) as chunks:
+            yield self._remembered(chunks)
+
+    async def _remembered(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            self.heard += chunk
+            yield chunk
+
+
+@asynccontextmanager
+async def overheard(kubeconfig: Path) -> AsyncIterator[OverhearingTransport]:
+    """One that is closed after the block."""
+    connection = await load_connection(kubeconfig)
+    async with OverhearingTransport(connection, user_agent="tests") as transport:
+        yield transport
