@@ -1,7 +1,7 @@
 """A true copy of the objects of one kind, and word of each change to those who asked for it."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from random import Random, SystemRandom
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, assert_never
@@ -13,7 +13,7 @@ from kftrainer.kube.resource import ObjectKey, Resource
 from kftrainer.machinery.breather import Breather
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.entry import EntryMaker, IndexFunction, Keep, Transform
+from kftrainer.machinery.entry import Entry, EntryMaker, IndexFunction, Keep, Transform
 from kftrainer.machinery.feed import Feed
 from kftrainer.machinery.inbox import Arrived, Gone, Inbox, News, Reached, Replaced, Unwanted
 from kftrainer.machinery.metrics import InformerMetrics
@@ -110,7 +110,7 @@ class Informer(Generic[T]):
 
     def by_index(self, name: str, value: str) -> list[T]:
         """The objects for which the index function of this name gives this value."""
-        return [entry.object for entry in self._store.contents.by_index(name, value)]
+        return [*self._decoded(self._store.contents.by_index(name, value))]
 
     def has_index(self, name: str, value: str) -> bool:
         """Whether there is any such object."""
@@ -120,7 +120,15 @@ class Informer(Generic[T]):
         """All objects, or those of a namespace."""
         contents = self._store.contents
         entries = contents if namespace is None else contents.in_namespace(namespace)
-        return [entry.object for entry in entries]
+        return [*self._decoded(entries)]
+
+    def _decoded(self, entries: Iterable[Entry[T]]) -> Iterator[T]:
+        """The objects, but for those that `decode` refuses: one of them must not hide the rest."""
+        for entry in entries:
+            try:
+                yield entry.object
+            except ValueError as error:
+                self._log.debug("informer.not_decoded", key=str(entry.key), error=str(error))
 
     def add_handler(self, handler: ChangeHandler[T]) -> asyncio.Event:
         """Tell this handler of all objects and then of changes, while the informer runs.

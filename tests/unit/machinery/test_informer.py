@@ -388,3 +388,21 @@ async def test_informers_of_one_kind_are_counted_together(clock: FakeClock) -> N
     sizes = [each._store.contents.bytes_held for each in (one, other)]
     assert value("machinery_informer_objects", {"kind": "Thing"}) == 2
     assert value("machinery_informer_bytes", {"kind": "Thing"}) == sum(sizes)
+
+
+async def test_an_object_that_cannot_be_decoded_does_not_hide_the_others(
+    wire: Wire, clock: FakeClock
+) -> None:
+    def decode(manifest: Manifest) -> str:
+        if manifest["metadata"]["name"] == "odd":
+            raise ValueError("odd")
+        return str(manifest["metadata"]["name"])
+
+    words = Resource("", "v1", "Word", "words", namespaced=True, decode=decode)
+    indexes = {"all": lambda _seen: ("all",)}
+    informer = Informer(Client(wire), words, clock=clock, indexes=indexes)
+    async with running(informer):
+        await wire.say(event("ADDED", "odd", 1), event("ADDED", "even", 2), all_sent(3))
+        assert informer.list() == informer.by_index("all", "all") == ["even"]
+        with pytest.raises(ValueError, match="odd"):
+            informer.get(ObjectKey("", "odd"))
