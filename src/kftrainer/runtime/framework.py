@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from kftrainer.api.trainingruntime import MPIPolicy, TorchPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import Findings, invalid
 from kftrainer.runtime.errors import (
@@ -50,6 +51,19 @@ class Framework:
         self._validations = [each for each in self.plugins if isinstance(each, CustomValidation)]
         self._watching = [each for each in self.plugins if isinstance(each, WatchExtension)]
         self._status = _only_status(self.plugins)
+
+    def missing_for(self, info: Info) -> str | None:
+        """The plugin that a policy of the runtime needs, if it is switched off."""
+        groups = info.pod_group_policy
+        needed = {
+            "Torch": isinstance(info.policy, TorchPolicy),
+            "MPI": isinstance(info.policy, MPIPolicy),
+            "CoScheduling": groups is not None and groups.coscheduling is not None,
+            "Volcano": groups is not None and groups.volcano is not None,
+        }
+        running = {plugin.name for plugin in self.plugins}
+        missing = (name for name, is_needed in needed.items() if is_needed and name not in running)
+        return next(missing, None)
 
     def enforce(self, info: Info, job: TrainJob) -> None:
         """Run the phases that change the info."""

@@ -24,6 +24,7 @@ from kftrainer.runtime.tape import Tape
 
 AnyRuntime = TrainingRuntime | ClusterTrainingRuntime
 NO_TRAINER = Trainer()
+DEFAULT = "default"  # how sources say that nobody says it
 RUNTIME = "runtime"  # how sources say that a value comes from the runtime, not from the TrainJob
 
 
@@ -104,7 +105,7 @@ class Info:
         """Which field that comes from."""
         if (job.spec.trainer or NO_TRAINER).num_nodes is not None:
             return "spec.trainer.numNodes"
-        return f"{RUNTIME} spec.mlPolicy.numNodes"
+        return DEFAULT if self.num_nodes(job) is None else f"{RUNTIME} spec.mlPolicy.numNodes"
 
     def subdomain(self, job: TrainJob) -> str:
         """The domain that the pods' host names are in."""

@@ -6,9 +6,10 @@ from typing import Any
 from kftrainer.api import names
 from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, invalid
+from kftrainer.kube.field import FieldError, forbidden, invalid
 from kftrainer.kube.strategic_merge import StrategicMergeError, retain_sources, strategic_merge
-from kftrainer.runtime.manifests import named
+from kftrainer.runtime.manifests import named, thaw
+from kftrainer.runtime.quantities import rewrite_quantities
 from kftrainer.runtime.tape import Tape
 
 UNKNOWN_JOB = "must not have targetJob that doesn't exist in the runtime job template"
@@ -34,6 +35,12 @@ def overrides_field(job: TrainJob) -> str:
     return f"spec.{LEGACY if job.spec.pod_spec_overrides else MODERN}"
 
 
+def two_dialects(job: TrainJob) -> Iterator[FieldError]:
+    """Overrides under both of their names."""
+    if job.spec.pod_template_overrides and job.spec.pod_spec_overrides:
+        yield forbidden(f"spec.{LEGACY}", f"is the old name of {MODERN}: only one can be set")
+
+
 def unknown_targets(job: TrainJob, template: Mapping[str, Any]) -> Iterator[FieldError]:
     """What overrides name that the runtime does not have: jobs, and containers in them."""
     for path, override in overrides(job):
@@ -57,7 +64,8 @@ def step_env_overrides(job: TrainJob) -> Iterator[FieldError]:
 def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Tape) -> Iterator[FieldError]:
     """Merge the overrides into the template; what cannot be merged is told and left out."""
     for path, override in overrides(job):
-        patch = _patch(override)
+        patch = thaw(_patch(override))
+        yield from rewrite_quantities(patch.get("spec") or {}, _at(path, "spec"))
         for target in dict.fromkeys(target.name for target in override.target_jobs):
             replicated = named(template["replicatedJobs"], target)
             if replicated is None:
@@ -98,5 +106,5 @@ def _unknown_containers(
 def _at(path: str, inner: str) -> str:
     """The place in the TrainJob: the old dialect has the pod's fields beside targetJobs."""
     if path.startswith(f"spec.{LEGACY}"):
-        inner = inner.removeprefix("spec.")
+        inner = inner.removeprefix("spec").removeprefix(".")
     return f"{path}.{inner}" if inner else path

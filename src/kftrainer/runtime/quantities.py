@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from kftrainer.kube.field import FieldError, invalid
-from kftrainer.kube.quantity import Quantity, QuantityError
+from kftrainer.kube.quantity import ZERO, Quantity, QuantityError
 from kftrainer.runtime.manifests import thaw
 
 CONTAINER_LISTS = ("initContainers", "containers")
@@ -19,12 +19,11 @@ def rewrite_quantities(spec: dict[str, Any], path: str) -> Iterator[FieldError]:
     """
     for field in CONTAINER_LISTS:
         for index, container in enumerate(spec.get(field) or ()):
-            yield from _rewrite_resources(container, f"{path}.{field}[{index}]")
+            yield from _rewrite_container(container, f"{path}.{field}[{index}]")
     yield from _rewrite_resources(spec, path)
     yield from _rewrite(spec.get("overhead"), f"{path}.overhead")
     for index, volume in enumerate(spec.get("volumes") or ()):
-        if (empty := volume.get("emptyDir")) and "sizeLimit" in empty:
-            yield from _rewrite(empty, f"{path}.volumes[{index}].emptyDir", only="sizeLimit")
+        yield from _rewrite_volume(volume, f"{path}.volumes[{index}]")
 
 
 def canonical_resources(
@@ -36,6 +35,25 @@ def canonical_resources(
     return copy, errors
 
 
+def _rewrite_container(container: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    yield from _rewrite_resources(container, path)
+    for index, variable in enumerate(container.get("env") or ()):
+        source = (variable.get("valueFrom") or {}).get("resourceFieldRef")
+        yield from _rewrite_one(
+            source, "divisor", f"{path}.env[{index}].valueFrom.resourceFieldRef"
+        )
+
+
+def _rewrite_volume(volume: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    yield from _rewrite_one(volume.get("emptyDir"), "sizeLimit", f"{path}.emptyDir")
+    claim = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
+    claimed = f"{path}.ephemeral.volumeClaimTemplate.spec"
+    yield from _rewrite_resources(claim.get("spec") or {}, claimed)
+    for index, item in enumerate((volume.get("downwardAPI") or {}).get("items") or ()):
+        where = f"{path}.downwardAPI.items[{index}].resourceFieldRef"
+        yield from _rewrite_one(item.get("resourceFieldRef"), "divisor", where)
+
+
 def _rewrite_resources(holder: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     resources = holder.get("resources")
     if resources:
@@ -43,18 +61,26 @@ def _rewrite_resources(holder: Mapping[str, Any], path: str) -> Iterator[FieldEr
             yield from _rewrite(resources.get(half), f"{path}.resources.{half}")
 
 
-def _rewrite(
-    amounts: dict[str, Any] | None, path: str, only: str | None = None
-) -> Iterator[FieldError]:
-    for name in (only,) if only else tuple(amounts or ()):
-        assert amounts is not None  # noqa: S101  it has names
+def _rewrite(amounts: dict[str, Any] | None, path: str) -> Iterator[FieldError]:
+    found = amounts or {}
+    for name, value in found.items():
         try:
-            amounts[name] = _canonical(amounts[name])
+            found[name] = _canonical(value)
         except (QuantityError, TypeError) as error:
-            where = f"{path}.{name}" if only else f"{path}[{name}]"
-            yield invalid(where, amounts[name], str(error))
+            yield invalid(f"{path}[{name}]", value, str(error))
+
+
+def _rewrite_one(holder: dict[str, Any] | None, field: str, path: str) -> Iterator[FieldError]:
+    if holder and field in holder:
+        try:
+            holder[field] = _canonical(holder[field])
+        except (QuantityError, TypeError) as error:
+            yield invalid(f"{path}.{field}", holder[field], str(error))
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _canonical(value: object) -> str:
-    return str(Quantity.parse(value))
+    quantity = Quantity.parse(value)
+    if quantity < ZERO:
+        raise QuantityError("must be at least 0")
+    return str(quantity)

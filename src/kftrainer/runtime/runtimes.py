@@ -7,9 +7,10 @@ from typing import Protocol
 from kftrainer.api import names
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import RuntimeRef, TrainJob
-from kftrainer.kube.field import Findings, invalid
+from kftrainer.kube.field import Findings, forbidden, invalid
 from kftrainer.kube.resource import ObjectKey
 from kftrainer.runtime.errors import (
+    InvalidRuntimeError,
     InvalidTrainJobError,
     PlanningError,
     RuntimeNotFoundError,
@@ -21,7 +22,7 @@ from kftrainer.runtime.info import AnyRuntime, Info
 from kftrainer.runtime.phases import Observed, Watch
 from kftrainer.runtime.planned import Planned
 from kftrainer.runtime.tape import SILENCE, Tape
-from kftrainer.runtime.template import new_info
+from kftrainer.runtime.template import new_info, subject_of
 
 
 class Runtime(Protocol):
@@ -65,6 +66,10 @@ class _FromTemplate:
     ) -> Sequence[Planned]:
         """The objects to apply now, in this order; raises PlanningError."""
         info = self.runtime_info(job, existing, tape)
+        missing = self._framework.missing_for(info)
+        if missing is not None:
+            detail = f"the plugin {missing}, which the runtime's policy needs, is switched off"
+            raise InvalidRuntimeError(subject_of(info.runtime), forbidden("spec", detail))
         self._framework.enforce(info, job)
         return self._framework.build(info, job)
 

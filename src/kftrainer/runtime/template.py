@@ -10,9 +10,10 @@ from kftrainer.kube.field import FieldError, invalid, required
 from kftrainer.runtime.devices import without_accelerators
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.existing import NOTHING, Existing
-from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info, container_names
+from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, container_names
 from kftrainer.runtime.manifests import thaw
-from kftrainer.runtime.overrides import apply_overrides, unknown_targets
+from kftrainer.runtime.names import template_name_errors
+from kftrainer.runtime.overrides import apply_overrides, two_dialects, unknown_targets
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.quantities import canonical_resources, rewrite_quantities
 from kftrainer.runtime.requests import merge_resources
@@ -21,7 +22,8 @@ from kftrainer.runtime.tape import SILENCE, Tape
 STEPS = (names.STEP_TRAINER, names.STEP_DATASET_INITIALIZER, names.STEP_MODEL_INITIALIZER)
 JOBS_PATH = "spec.template.spec.replicatedJobs"
 RESOURCES_PATH = "spec.trainer.resourcesPerNode"
-BY_TRAIN_JOB = "TrainJob"  # whose turn it is while the TrainJob's own changes are made
+# Whose turn it is while no plugin's is.
+BY_TRAIN_JOB, BY_RUNTIME = "TrainJob", "runtime"
 
 
 def new_info(
@@ -34,17 +36,19 @@ def new_info(
     spec = runtime.spec
     assert spec is not None and spec.template is not None  # noqa: S101, PT018  seen above
     template = thaw(spec.template.spec)
+    _write_quantities(template, runtime)
     metadata = spec.template.metadata
     labels = dict((metadata and metadata.labels) or {})
     annotations = dict((metadata and metadata.annotations) or {})
     tape.attend({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
     with tape.turn(BY_TRAIN_JOB):
         _take_metadata(job, labels, annotations, tape)
-        _refuse(job, unknown_targets(job, template))
+        _refuse(job, (*two_dialects(job), *unknown_targets(job, template)))
         _refuse(job, apply_overrides(job, template, tape))
+    with tape.turn(BY_RUNTIME):
         pod_sets = [_pod_set(each, runtime, tape) for each in template["replicatedJobs"]]
-        info = Info(runtime, existing, template, pod_sets, labels, annotations, tape)
-        _write_quantities(info)
+    info = Info(runtime, existing, template, pod_sets, labels, annotations, tape)
+    with tape.turn(BY_TRAIN_JOB):
         _take_resources(info, job)
         _take_command(info, job)
     return info
@@ -75,6 +79,7 @@ def runtime_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
     yield from broken
     if not broken:
         yield from _role_errors(runtime, jobs)
+        yield from template_name_errors(spec.template.spec, "spec.template.spec")
 
 
 def _job_errors(job: Any, index: int) -> Iterator[FieldError]:
@@ -163,23 +168,28 @@ def ancestor(job: Mapping[str, Any]) -> str | None:
 
 def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Tape) -> PodSet:
     step = ancestor(job)
-    if step in STEPS:
+    path = f"spec.replicatedJobs[{job['name']}]"
+    if step in STEPS and job.get("replicas") != 1:
         job["replicas"] = 1
+        tape.note(f"{path}.replicas", f"a job of the step {step}")
     pod_set = PodSet(
         name=job["name"],
         ancestor=step,
         count=1,
         replicas=job.get("replicas", 1),
         job=job,
-        path=f"spec.replicatedJobs[{job['name']}]",
+        path=path,
         tape=tape,
     )
     parallelism = job["template"]["spec"].get("parallelism")
     ml_policy = runtime.spec.ml_policy if runtime.spec else None
     if step == names.STEP_TRAINER and ml_policy and not isinstance(policy_of(runtime), MPIPolicy):
-        pod_set.set_count(ml_policy.num_nodes or 1, "runtime spec.mlPolicy.numNodes")
+        said = ml_policy.num_nodes is not None
+        source = "runtime spec.mlPolicy.numNodes" if said else DEFAULT
+        pod_set.set_count(ml_policy.num_nodes or 1, source)
     else:
-        pod_set.set_count(parallelism or 1, "runtime template")
+        source = DEFAULT if parallelism is None else "runtime spec.template.spec"
+        pod_set.set_count(parallelism or 1, source)
     return pod_set
 
 
@@ -211,7 +221,16 @@ def _take_resources(info: Info, job: TrainJob) -> None:
     for container, wanted in _resources_by_container(info, asked):
         merged = merge_resources(container.resources, wanted)
         if merged:
-            container.set("resources", merged, RESOURCES_PATH)
+            container.body["resources"] = merged
+            _note_resources(container, wanted)
+
+
+def _note_resources(container: Container, wanted: Mapping[str, Any]) -> None:
+    """Say which of the container's resources come from the TrainJob."""
+    for half, amounts in wanted.items():
+        for name in amounts if isinstance(amounts, Mapping) else ():
+            where = f"{half}[{name}]"
+            container.tape.note(f"{container.path}.resources.{where}", f"{RESOURCES_PATH}.{where}")
 
 
 def _resources_by_container(
@@ -226,14 +245,16 @@ def _resources_by_container(
     yield info.trainer_container, asked
 
 
-def _write_quantities(info: Info) -> None:
+def _write_quantities(template: Mapping[str, Any], runtime: AnyRuntime) -> None:
     errors = [
         error
-        for index, pod_set in enumerate(info.pod_sets)
-        for error in rewrite_quantities(pod_set.spec, f"{JOBS_PATH}[{index}].{_POD}")
+        for index, job in enumerate(template["replicatedJobs"])
+        for error in rewrite_quantities(
+            job["template"]["spec"]["template"]["spec"], f"{JOBS_PATH}[{index}].{_POD}"
+        )
     ]
     if errors:
-        raise InvalidRuntimeError(subject_of(info.runtime), *errors)
+        raise InvalidRuntimeError(subject_of(runtime), *errors)
 
 
 def _take_command(info: Info, job: TrainJob) -> None:

@@ -139,8 +139,9 @@ def _qlora_errors(
     if model == QWEN_2_5_1_5B:
         yield invalid(_RUNTIME_NAME, runtime_name, f"QLoRA is not supported for {model} model")
     if model in QLORA_ON_ONE_DEVICE and not tuning.on_one_device:
-        detail = f"must be auto or 1 for {model} model when using QLoRA"
-        yield invalid("spec.trainer.numProcPerNode", processes, detail)
+        if processes not in ("auto", 1):
+            detail = f"must be auto or 1 for {model} model when using QLoRA"
+            yield invalid("spec.trainer.numProcPerNode", processes, detail)
         detail = f"must have gpu resource with value 1 for {model} model when using QLoRA"
         yield invalid("spec.trainer.resourcesPerNode", resources, detail)
 

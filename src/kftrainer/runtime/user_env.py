@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, invalid
 from kftrainer.runtime.info import NO_TRAINER
-from kftrainer.runtime.manifests import Piece
+from kftrainer.runtime.manifests import Piece, thaw
 from kftrainer.runtime.podset import Container
 
 
@@ -26,5 +26,6 @@ def reserved_env_errors(job: TrainJob, reserved: Collection[str]) -> Iterator[Fi
 
 
 def said(variable: Piece) -> Piece:
-    """The variable as it is applied: one that says nothing is empty."""
-    return variable if "valueFrom" in variable or "value" in variable else {**variable, "value": ""}
+    """A copy of the variable as it is applied: one that says nothing is empty."""
+    copy: Piece = thaw(variable)
+    return copy if "valueFrom" in copy or "value" in copy else {**copy, "value": ""}

@@ -127,3 +127,24 @@ def test_variables_of_a_step_are_refused_at_admission() -> None:
         'spec.podTemplateOverrides[0].spec.containers[0].env: Invalid value: ["A"]: '
         "must not have envs for the dataset-initializer, model-initializer, node containers"
     ]
+
+
+def test_a_quantity_of_an_override_that_is_none_is_told_where_it_is() -> None:
+    volume = {"name": "shm", "emptyDir": {"sizeLimit": "1GB0"}}
+    found = refused(override("node"), override("node", volumes=[volume]))
+    assert [each.split(": ")[0] for each in found] == [
+        "spec.podTemplateOverrides[1].spec.volumes[0].emptyDir.sizeLimit"
+    ]
+    legacy = {"targetJobs": [{"name": "node"}], "volumes": [volume]}
+    found = refused(legacy, dialect="podSpecOverrides")
+    assert [each.split(": ")[0] for each in found] == [
+        "spec.podSpecOverrides[0].volumes[0].emptyDir.sizeLimit"
+    ]
+
+
+def test_overrides_under_both_names_are_refused() -> None:
+    document = two_jobs()
+    legacy = {"targetJobs": [{"name": "node"}], "serviceAccountName": "me"}
+    both = {"podSpecOverrides": [legacy], "podTemplateOverrides": [override("node")]}
+    with pytest.raises(InvalidTrainJobError, match="is the old name of podTemplateOverrides"):
+        info_of(job_on(document, **both), document)

@@ -1,9 +1,15 @@
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.errors import RuntimeNotFoundError, UnsupportedRuntimeError
+from kftrainer.runtime.errors import (
+    InvalidRuntimeError,
+    RuntimeNotFoundError,
+    UnsupportedRuntimeError,
+)
 from kftrainer.runtime.existing import Given
+from kftrainer.runtime.loading import load_framework
 from kftrainer.runtime.planned import Planned, apply_order
+from kftrainer.runtime.runtimes import Runtimes
 from tests.support.objects import Object, runtime
 from tests.support.plans import NAMESPACE, RUNTIMES, findings, job_on, plan
 
@@ -73,3 +79,21 @@ def test_d16_objects_come_in_a_fixed_order() -> None:
 def test_every_plugin_is_asked_what_to_watch() -> None:
     watched = RUNTIMES.of(TrainJob.parse(job_on(CLUSTER))).event_handler_registrars()
     assert "JobSet.jobset.x-k8s.io" in [each.resource.group_kind for each in watched]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "spec"),
+    [
+        ("Torch", {"mlPolicy": {"torch": {}}}),
+        ("MPI", {"mlPolicy": {"mpi": {"runLauncherAsNode": True}}}),
+        ("CoScheduling", {"podGroupPolicy": {"coscheduling": {}}}),
+        ("Volcano", {"podGroupPolicy": {"volcano": {}}}),
+    ],
+)
+def test_a_policy_whose_plugin_is_switched_off_is_refused(plugin: str, spec: Object) -> None:
+    document = at(NAMESPACE, runtime(**{"mlPolicy": {}, **spec}))
+    job = TrainJob.parse(job_on(document))
+    runtimes = Runtimes(load_framework(disabled=[plugin]))
+    with pytest.raises(InvalidRuntimeError, match=f"the plugin {plugin}, which the runtime's"):
+        runtimes.of(job).new_objects(job, Given([document]))
+    assert RUNTIMES.of(job).new_objects(job, Given([document]))

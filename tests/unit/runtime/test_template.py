@@ -238,3 +238,62 @@ def test_what_was_read_is_not_changed() -> None:
     info.trainer_container.set_env({"name": "A", "value": "1"}, "test")
     info.trainer.set_pod_label("a", "b", "test")
     assert (document, job) == before
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "path"),
+    [
+        ({"resources": {"limits": {"cpu": -1}}}, {}, "containers[0].resources.limits[cpu]"),
+        (
+            {"env": [{"name": "A", "valueFrom": {"resourceFieldRef": {"divisor": "x"}}}]},
+            {},
+            "containers[0].env[0].valueFrom.resourceFieldRef.divisor",
+        ),
+        ({}, {"resources": {"requests": {"memory": "x"}}}, "resources.requests[memory]"),
+        ({}, {"overhead": {"cpu": "x"}}, "overhead[cpu]"),
+        (
+            {},
+            {
+                "volumes": [
+                    {
+                        "ephemeral": {
+                            "volumeClaimTemplate": {
+                                "spec": {"resources": {"requests": {"storage": "lots"}}}
+                            }
+                        }
+                    }
+                ]
+            },
+            "volumes[0].ephemeral.volumeClaimTemplate.spec.resources.requests[storage]",
+        ),
+        (
+            {},
+            {"volumes": [{"downwardAPI": {"items": [{"resourceFieldRef": {"divisor": "x"}}]}}]},
+            "volumes[0].downwardAPI.items[0].resourceFieldRef.divisor",
+        ),
+    ],
+)
+def test_what_is_no_quantity_is_told_wherever_it_is(
+    container: Object, pod: Object, path: str
+) -> None:
+    job = replicated_job("node", **container)
+    job["template"]["spec"]["template"]["spec"] |= pod
+    document = plain(job)
+    with pytest.raises(InvalidRuntimeError) as raised:
+        info_of(job_on(document), document)
+    assert [error.path for error in raised.value.errors] == [f"{JOBS}[0].{POD}.{path}"]
+
+
+@pytest.mark.parametrize("name", ["No_De", "0node", "a.b", "x" * 64, "node-"])
+def test_d45_names_that_jobset_refuses_in_every_job_are_the_runtimes_fault(name: str) -> None:
+    job = replicated_job("node") | {"name": name}
+    found = errors(plain(job))
+    assert [each.split(": ")[0] for each in found] == [f"{JOBS}[0].name"]
+
+
+def test_d45_a_subdomain_is_a_label() -> None:
+    document = plain()
+    document["spec"]["template"]["spec"]["network"] = {"subdomain": "Bad_Sub"}
+    assert [each.split(": ")[0] for each in errors(document)] == [
+        "spec.template.spec.network.subdomain"
+    ]

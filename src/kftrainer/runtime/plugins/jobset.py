@@ -7,7 +7,7 @@ from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import Asset, Initializer, JobStatus, TrainJob
-from kftrainer.kube.field import FieldError, Findings, forbidden, invalid
+from kftrainer.kube.field import FieldError, Findings, forbidden, invalid, required
 from kftrainer.kube.meta import Condition
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.existing import Existing
@@ -96,8 +96,11 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
 def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
     """What the TrainJob wants to fetch without a job in the runtime that could."""
     for step, field, config in STEPS:
-        if _asset(job, field) is None:
+        asset = _asset(job, field)
+        if asset is None:
             continue
+        if asset.secret_ref is not None and not asset.secret_ref.get("name"):
+            yield required(f"spec.initializer.{field}.secretRef.name", "the name of the Secret")
         pod_sets = info.with_ancestor(step)
         reference = job.spec.runtime_ref.dump()
         if not pod_sets:

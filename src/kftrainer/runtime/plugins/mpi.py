@@ -14,7 +14,15 @@ from kftrainer.kube.field import FieldError, Findings, invalid, required
 from kftrainer.kube.resource import Manifest
 from kftrainer.runtime.devices import accelerators
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
-from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info, key_of_job, runs, trainer_container
+from kftrainer.runtime.info import (
+    NO_TRAINER,
+    RUNTIME,
+    Info,
+    is_controlled_by,
+    key_of_job,
+    runs,
+    trainer_container,
+)
 from kftrainer.runtime.manifests import Piece, env_var, owned
 from kftrainer.runtime.phases import (
     ComponentBuilder,
@@ -75,12 +83,13 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
                 _add_hostfile(pod_set, job, *_slots(info, job, policy))
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
-        """The Secret if there is none, and the hostfile unless the launcher may be reading it."""
+        """The Secret unless ours is there, and the hostfile unless it may be in use."""
         policy = info.policy
         if not isinstance(policy, MPIPolicy):
             return ()
         planned = []
-        if info.existing.get(SECRETS, key_of_job(job, _name(job, KEYS))) is None:
+        keys = info.existing.get(SECRETS, key_of_job(job, _name(job, KEYS)))
+        if keys is None or not is_controlled_by(keys, job):
             secret = {
                 **owned(SECRETS, job, _name(job, KEYS)),
                 "type": "kubernetes.io/ssh-auth",
@@ -126,6 +135,8 @@ def _runtime_errors(info: Info, policy: MPIPolicy) -> Iterator[FieldError]:
     if implementation not in OPEN_MPI:
         detail = f"must be {OPEN_MPI[0]}, which is the only implementation that is supported"
         yield invalid("spec.mlPolicy.mpi.mpiImplementation", implementation, detail)
+    if not policy.run_launcher_as_node and info.pod_set(names.JOB_NODE) is None:
+        yield required(JOBS_PATH, f"a job named {names.JOB_NODE}: the launcher is no node")
     for index, pod_set in enumerate(info.pod_sets):
         if pod_set.name in CONTAINERS and trainer_container(pod_set, policy) is None:
             path = f"{JOBS_PATH}[{index}].template.spec.template.spec.containers"
@@ -155,9 +166,12 @@ def _num_nodes(info: Info, job: TrainJob) -> int:
 
 
 def _count_workers(info: Info, job: TrainJob, policy: MPIPolicy) -> None:
-    """Leave the launcher alone: it is one node, if it is any."""
+    """Leave the launcher alone: it is one node, if it is any.
+
+    Where nobody says how many nodes there are, the template does, if it has more than one.
+    """
     worker = info.pod_set(names.JOB_NODE)
-    if worker is not None:
+    if worker is not None and (info.num_nodes(job) or worker.count == 1):
         elsewhere = policy.run_launcher_as_node and info.pod_set(names.JOB_LAUNCHER) is not None
         worker.set_count(_num_nodes(info, job) - elsewhere, info.num_nodes_source(job))
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import TorchPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, Findings, invalid
+from kftrainer.kube.field import FieldError, Findings
 from kftrainer.runtime import torchtune
 from kftrainer.runtime.devices import accelerators, cpus
 from kftrainer.runtime.errors import InvalidTrainJobError
@@ -16,7 +16,7 @@ from kftrainer.runtime.phases import CustomValidation, EnforceMLPolicy
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.torchtune import Tuning
-from kftrainer.runtime.user_env import set_user_env
+from kftrainer.runtime.user_env import reserved_env_errors, set_user_env
 
 NNODES, NPROC_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT = names.ENV_TORCH
 PORT = {"containerPort": names.TRAINER_PORT}
@@ -47,7 +47,7 @@ class Torch(EnforceMLPolicy, CustomValidation):
         """Whether the environment is free for torchrun, and torchtune can do what is asked."""
         findings = Findings()
         if isinstance(info.policy, TorchPolicy):
-            findings.refuse(*_reserved_env_errors(new))
+            findings.refuse(*reserved_env_errors(new, names.ENV_TORCH))
             if _is_torchtune(new):
                 findings.refuse(*_tune_errors(info, new))
         return findings
@@ -144,13 +144,3 @@ def _args_asked(job: TrainJob) -> Sequence[str]:
 def _template_words(info: Info, field: str) -> Sequence[str]:
     words: Sequence[str] = info.trainer_container.body.get(field) or ()
     return words
-
-
-def _reserved_env_errors(job: TrainJob) -> Sequence[FieldError]:
-    env = (job.spec.trainer or NO_TRAINER).env or ()
-    given = {each.get("name") for each in env}
-    taken = sorted(name for name in names.ENV_TORCH if name in given)
-    if not taken:
-        return ()
-    detail = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
-    return [invalid("spec.trainer.env", env, detail)]

@@ -91,8 +91,8 @@ def _queue_errors(info: Info) -> Iterator[FieldError]:
 def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
     if not info.existing.knows(PRIORITY_CLASSES):
         return
-    for name in dict.fromkeys(_priorities(info)):
-        key = ObjectKey("", name)
-        if name not in SYSTEM_CLASSES and info.existing.get(PRIORITY_CLASSES, key) is None:
+    for name in dict.fromkeys(each.spec.get("priorityClassName") for each in info.pod_sets):
+        key = ObjectKey("", name or "")
+        if name and name not in SYSTEM_CLASSES and info.existing.get(PRIORITY_CLASSES, key) is None:
             detail = f'PriorityClass "{name}" doesn\'t exist'
             yield invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail)

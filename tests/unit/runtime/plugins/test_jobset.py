@@ -200,7 +200,7 @@ def test_d45_the_number_of_pods_takes_room_in_names(nodes: int, longest: int) ->
 
 def test_d45_the_longest_name_among_the_jobs_decides() -> None:
     assert plan(job_on(FETCHING, name="a" * 33), FETCHING)
-    with pytest.raises(InvalidTrainJobError, match="the pods of the job dataset-initializer"):
+    with pytest.raises(InvalidTrainJobError, match="each pod of the job dataset-initializer"):
         plan(job_on(FETCHING, name="a" * 34), FETCHING)
 
 
@@ -271,3 +271,55 @@ def test_pods_of_all_jobs_are_counted_where_they_run() -> None:
     job_spec = made["template"]["spec"]
     assert (made["replicas"], job_spec["parallelism"], job_spec["completions"]) == (1, 3, 3)
     assert "restartPolicy" not in pod_of(plan(job_on(document), document)["JobSet"])
+
+
+@pytest.mark.parametrize("name", ["Demo_1", "1demo", "de.mo", "demo-"])
+def test_d45_a_name_that_is_no_label_is_refused(name: str) -> None:
+    with pytest.raises(InvalidTrainJobError, match="must be lower-case letters, digits and -"):
+        plan(job_on(PLAIN, name=name), PLAIN)
+
+
+def test_d45_replicas_take_room_in_names() -> None:
+    other = replicated_job("other", None) | {"replicas": 11}
+    document = runtime(jobs=[replicated_job(), other], mlPolicy={})
+    assert plan(job_on(document, name="a" * 46), document)
+    with pytest.raises(InvalidTrainJobError, match="each pod of the job other"):
+        plan(job_on(document, name="a" * 47), document)
+
+
+@pytest.mark.parametrize(("network", "longest"), [({}, 26), ({"subdomain": "sub"}, 48)])
+def test_d45_the_coordinators_address_must_fit_a_label(network: Object, longest: int) -> None:
+    document = runtime(mlPolicy={})
+    document["spec"]["template"]["spec"] |= {
+        "coordinator": {"replicatedJob": "node"},
+        "network": network,
+    }
+    assert plan(job_on(document, name="a" * longest), document)
+    with pytest.raises(InvalidTrainJobError, match=r"metadata\.name"):
+        plan(job_on(document, name="a" * (longest + 1)), document)
+
+
+def test_d45_names_of_claims_must_fit() -> None:
+    document = runtime(mlPolicy={})
+    claims = {"templates": [{"metadata": {"name": "c" * 30}}]}
+    document["spec"]["template"]["spec"]["volumeClaimPolicies"] = [claims]
+    assert plan(job_on(document, name="a" * 32), document)
+    with pytest.raises(InvalidTrainJobError, match="each claim c"):
+        plan(job_on(document, name="a" * 33), document)
+
+
+def test_what_was_planned_shares_nothing_with_the_job() -> None:
+    job = TrainJob.parse(job_on(PLAIN, trainer={"env": [{"name": "A", "value": "a"}]}))
+    container = container_of(plan(job.dump(), PLAIN)["JobSet"])
+    container["env"][0]["value"] = "changed"
+    assert job.spec.trainer is not None
+    assert job.spec.trainer.env == [{"name": "A", "value": "a"}]
+
+
+def test_a_secret_without_a_name_is_refused() -> None:
+    asset = {"storageUri": "a", "secretRef": {}}
+    with pytest.raises(InvalidTrainJobError) as raised:
+        plan(job_on(FETCHING, initializer={"dataset": asset}), FETCHING)
+    assert [error.path for error in raised.value.errors] == [
+        "spec.initializer.dataset.secretRef.name"
+    ]

@@ -402,9 +402,9 @@ def test_it_is_told_which_fields_the_numbers_come_from() -> None:
         sources(mpi(launcher(), worker(resources=gpus(1)))),
     ] == [
         ["spec.trainer.numNodes", "spec.trainer.numProcPerNode"],
-        ["runtime spec.mlPolicy.numNodes", in_runtime],
-        ["runtime spec.mlPolicy.numNodes", "accelerators of a node"],
-        ["runtime spec.mlPolicy.numNodes", in_runtime],
+        ["default", in_runtime],
+        ["default", "accelerators of a node"],
+        ["default", in_runtime],
     ]
 
 
@@ -461,11 +461,17 @@ def test_only_the_secret_is_drawn_by_chance() -> None:
     ]
 
 
-@pytest.mark.parametrize("owner", ["11111111-2222-3333-4444-555555555555", "somebody"])
-def test_d44_a_secret_of_that_name_is_left_alone_whosever_it_is(owner: str) -> None:
+def test_d44_the_secret_that_is_there_is_left_alone() -> None:
     document = mpi()
-    secret = there("Secret", "demo-mpi-ssh-auth", owner)
+    secret = there("Secret", "demo-mpi-ssh-auth", UID)
     assert list(plan(job_on(document), document, secret)) == ["ConfigMap", "JobSet"]
+
+
+def test_d44_a_secret_of_somebody_else_does_not_pass_for_ours() -> None:
+    # It is planned all the same, so that whoever makes it finds the name taken, and says so.
+    document = mpi()
+    secret = there("Secret", "demo-mpi-ssh-auth", "somebody")
+    assert list(plan(job_on(document), document, secret)) == ["Secret", "ConfigMap", "JobSet"]
 
 
 def test_a_secret_of_another_name_or_namespace_is_not_ours() -> None:
@@ -586,10 +592,20 @@ def test_several_nodes_need_both_jobs_where_the_launcher_is_a_node(
 
 def test_several_nodes_need_a_job_for_workers() -> None:
     document = mpi(launcher(), nodes=2)
+    runtime, jobs = told(job_on(document), document)
+    assert "replicatedJobs: Required value: a job named node: the launcher is no node" in runtime
     message = "must be 1 when the MPI runtime has no job named node"
-    assert told(job_on(document), document) == [
-        f"spec.trainer.numNodes: Invalid value: 2: {message}"
-    ]
+    assert jobs == f"spec.trainer.numNodes: Invalid value: 2: {message}"
+
+
+@pytest.mark.parametrize("as_node", [False, True])
+def test_where_nobody_says_how_many_nodes_there_are_the_template_does(as_node: bool) -> None:
+    workers = worker()
+    workers["template"]["spec"]["parallelism"] = 4
+    document = mpi(launcher(), workers, runLauncherAsNode=as_node)
+    made = plan(job_on(document), document)
+    assert pods(made) == {"launcher": 1, "node": 4}
+    assert len(hosts(made)) == 4 + as_node
 
 
 def test_d19_variables_of_mpi_are_reserved() -> None:

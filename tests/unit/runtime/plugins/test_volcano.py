@@ -209,9 +209,10 @@ def test_d34_every_priority_class_of_the_gang_must_exist(
     assert told(document, priority_class("high")) == [missing(name) for name in absent]
 
 
-def test_priority_classes_outside_the_gang_are_not_our_business() -> None:
+def test_d34_priority_classes_outside_the_gang_are_missed_too() -> None:
     document = scheduled(job("data", None, "none"), job(dependsOn=AFTER_DATA))
-    assert told(document, priority_class("high")) == []
+    (error,) = told(document, priority_class("high"))
+    assert error.endswith('PriorityClass "none" doesn\'t exist')
 
 
 def test_g12_priority_classes_that_cannot_be_read_are_not_missed() -> None:
