@@ -30,8 +30,8 @@ test-e2e: $(READY)  ## Run the tests on a whole cluster
 	@$(BIN)/pytest -m e2e
 
 .PHONY: dev
-dev: $(READY)  ## Bring a local control plane up and leave it running
-	@$(BIN)/kftrainer dev up
+dev: $(READY)  ## Bring a local control plane and the manager up; FLAGS='…' goes to the manager
+	@$(BIN)/python hack/dev.py $(FLAGS)
 
 .PHONY: check
 check: $(READY)  ## Lint, types, import rules and unit tests: a minute, before every commit
@@ -45,6 +45,7 @@ generate: $(READY)  ## Write what is derived from the API types: CRDs and merge 
 bench: bench-machinery  ## Measure everything that is claimed to be fast: minutes
 	@PYTHONPATH=hack $(BIN)/python -m bench.parsing
 	@PYTHONPATH=hack $(BIN)/python -m bench.planning
+	@PYTHONPATH=hack $(BIN)/python -m bench.endtoend
 bench-machinery: $(READY)  ## Measure queue, informer, watch and client against others
 	@PYTHONPATH=hack $(BIN)/python -m bench.machinery
 

@@ -1,20 +1,36 @@
-"""`make demo`: a real control plane, a real JobSet on fake nodes, and everything down again."""
+"""`make demo`: a real control plane, the manager, a TrainJob from apply to Complete, all gone."""
 
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kftrainer.devcluster import binaries, places
+from kftrainer.devcluster.client import ApiClient, UnreachableError, condition_is_true
 from kftrainer.devcluster.controlplane import ControlPlane, running
-from kftrainer.devcluster.errors import DevClusterError, in_words
+from kftrainer.devcluster.errors import ApiError, DevClusterError, in_words
 from kftrainer.devcluster.parts import KUBECTL
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.process import ManagedProcess
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import FULL
+from kftrainer.devcluster.waiting import until
 
-MANIFEST = Path("hack/demo/jobset.yaml")
+ROOT = Path(__file__).parent.parent
+CRDS = tuple(sorted((ROOT / "src" / "kftrainer" / "api" / "crds").glob("*.yaml")))
+MANIFESTS = Path("hack") / "demo"
+MANAGER = (sys.executable, "-m", "kftrainer.cli.main", "manager")
+JOB = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs/demo"
+JOB_SET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/demo"
+PODS = "/api/v1/namespaces/default/pods"
+NODES = 2
 POD_SECONDS = 4
+EACH_WITHIN = 60.0
+LOOK_EVERY = 0.02
 
 
 class Kubectl:
@@ -26,26 +42,136 @@ class Kubectl:
 
     async def __call__(self, *arguments: str) -> None:
         print(f"\n$ kubectl {' '.join(arguments)}", flush=True)
-        process = await asyncio.create_subprocess_exec(self._program, *arguments, env=self._environ)
+        process = await asyncio.create_subprocess_exec(
+            self._program, *arguments, env=self._environ, cwd=ROOT
+        )
         if await process.wait() != 0:
             raise DevClusterError(f"kubectl {arguments[0]} failed; its message is above.")
+
+
+@asynccontextmanager
+async def manager(plane: ControlPlane, progress: Progress) -> AsyncIterator[ManagedProcess]:
+    """The manager for the length of the block; its log is shown if the block fails."""
+    ports = PortReservations(places.ports(places.cache_home()))
+    address = f"{LOOPBACK}:{ports.reserve()}"
+    servers = ("--metrics-bind-address", "0", "--health-probe-bind-address", address)
+    argv = (*MANAGER, "--kubeconfig", plane.kubeconfig, *servers)
+    process = ManagedProcess("the manager", argv, plane.folder / "manager.log", plane.folder)
+    try:
+        with progress.step("starting the manager"):
+            process.start()
+            await _ready(process, f"http://{address}")
+        yield process
+        await _end(process)
+    except (DevClusterError, OSError):
+        print(f"\nThe manager's log:\n{process.log.read_text()}", file=sys.stderr)
+        raise
+    finally:
+        process.kill()
+        ports.release_all()
+
+
+async def _end(process: ManagedProcess) -> None:
+    await process.stop()
+    if process.ending() != "exit code 0":
+        raise DevClusterError(f"The manager did not end well: {process.ending()}.")
+
+
+def _check(process: ManagedProcess) -> None:
+    if not process.alive():
+        raise DevClusterError(f"The manager ended by itself: {process.ending()}.")
+
+
+async def _ready(process: ManagedProcess, url: str) -> None:
+    async with ApiClient(url, None) as probes:
+
+        async def ready() -> bool:
+            _check(process)
+            try:
+                await probes.fetch("GET", "/readyz")
+            except (ApiError, UnreachableError):
+                return False
+            return True
+
+        await until(ready, within=EACH_WITHIN, what="the manager being ready")
+
+
+class Timeline:
+    """What has happened, and when: seen from outside, as often as a person could blink."""
+
+    def __init__(self, api: ApiClient, process: ManagedProcess) -> None:
+        self._api = api
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._seen: list[tuple[str, float]] = []
+
+    async def wait_for(self, what: str, happened: Callable[[], Awaitable[bool]]) -> None:
+        """Wait for it, and note the time."""
+
+        async def looked() -> bool:
+            _check(self._process)
+            return await happened()
+
+        await until(looked, within=EACH_WITHIN, what=what, every=LOOK_EVERY)
+        self._seen.append((what, self._loop.time() - self._began))
+
+    def show(self) -> None:
+        """Print all of it."""
+        print("\nSeconds since `kubectl apply` began:")
+        for what, seconds in self._seen:
+            print(f"  {seconds:5.2f}  {what}")
+
+    async def created(self) -> bool:
+        """The TrainJob is there."""
+        return await self._api.get_or_none(JOB) is not None
+
+    async def applied(self) -> bool:
+        """Its JobSet is there."""
+        return await self._api.get_or_none(JOB_SET) is not None
+
+    async def pods_run(self) -> bool:
+        """All its pods run, or have run."""
+        pods: list[dict[str, Any]] = (await self._api.get(PODS))["items"]
+        begun = [pod for pod in pods if pod["status"].get("phase") in ("Running", "Succeeded")]
+        return len(begun) == NODES
+
+    async def completed(self) -> bool:
+        """The TrainJob says that it is Complete."""
+        job = await self._api.get(JOB)
+        if condition_is_true(job, "Failed"):
+            raise DevClusterError("The TrainJob failed.")
+        return condition_is_true(job, "Complete")
+
+
+async def train(kubectl: Kubectl, api: ApiClient, process: ManagedProcess) -> None:
+    """Apply a TrainJob and follow it to its end."""
+    await kubectl("apply", "-f", str(MANIFESTS / "runtime.yaml"))
+    timeline = Timeline(api, process)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(kubectl("apply", "-f", str(MANIFESTS / "trainjob.yaml")))
+            await timeline.wait_for("TrainJob created", timeline.created)
+            await timeline.wait_for("JobSet applied", timeline.applied)
+            await timeline.wait_for(f"{NODES} pods running", timeline.pods_run)
+            await timeline.wait_for("TrainJob Complete", timeline.completed)
+    except ExceptionGroup as group_of_errors:
+        raise group_of_errors.exceptions[0] from None
+    await kubectl("get", "jobset,pods")
+    await kubectl("get", "trainjob")
+    timeline.show()
 
 
 async def demo() -> None:
     """Run the demo; everything that was started is gone afterwards, also after Ctrl-C."""
     progress = Progress(sys.stderr)
-    cache = places.cache_home()
-    programs = await binaries.provide([KUBECTL], cache=cache, progress=progress)
-    async with running(replace(FULL, pod_seconds=POD_SECONDS), progress=progress) as plane:
+    programs = await binaries.provide([KUBECTL], cache=places.cache_home(), progress=progress)
+    shape = replace(FULL, pod_seconds=POD_SECONDS, crd_files=CRDS)
+    async with running(shape, progress=progress) as plane, plane.client() as api:
         kubectl = Kubectl(programs["kubectl"], plane)
-        await kubectl("get", "nodes")
-        await kubectl("apply", "-f", str(MANIFEST))
-        pods_running = "--for=jsonpath={.status.replicatedJobsStatus[0].ready}=2"
-        await kubectl("wait", pods_running, "jobset/demo", "--timeout=60s")
-        await kubectl("get", "pods", "-o", "wide")
-        await kubectl("wait", "--for=condition=Completed", "jobset/demo", "--timeout=60s")
-        await kubectl("get", "jobset,job,pod")
-    print("\nThe JobSet ran to its end, and the control plane is down again.")
+        async with manager(plane, progress) as process:
+            await train(kubectl, api, process)
+    print("\nThe TrainJob ran to its end, and everything is down again.")
 
 
 def main() -> int:

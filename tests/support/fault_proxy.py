@@ -156,10 +156,11 @@ class FaultProxy:
         for connection in tuple(self._connections):
             connection.reset()
 
-    def stall_all(self) -> None:
-        """Let not a byte more through on the connections that are open now."""
+    def stall_all(self, match: Match = lambda _: True) -> None:
+        """Let not a byte more through on the connections that are open now, or on some of them."""
         for connection in self._connections:
-            connection.is_stalled = True
+            if connection.request is not None and match(connection.request):
+                connection.is_stalled = True
 
     def _fault_for(self, request: ProxiedRequest) -> Fault | None:
         for rule in self._rules:

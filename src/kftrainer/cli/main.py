@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from kftrainer.cli import crds, dev, render
+from kftrainer.cli import crds, dev, manager, render
 from kftrainer.devcluster.errors import DevClusterError, in_words
 
 FAILED = 1
@@ -22,6 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     crds.add_parser(commands)
     dev.add_parser(commands)
+    manager.add_parser(commands)
     render.add_parser(commands)
     return parser
 

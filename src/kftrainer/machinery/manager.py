@@ -25,11 +25,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class Parts:
     """What runs in a process, by what it needs.
 
-    Servers run first and stop last, so that probes and metrics are there all along. Caches come
-    before webhooks, which read from them; controllers run only on the leader.
+    Servers run first and stop last, so that probes and metrics are there all along. Checks are
+    ready when all is well, and nothing is read before that. Caches come before webhooks, which
+    read from them; controllers run only on the leader.
     """
 
     servers: Sequence[Service] = ()
+    checks: Sequence[Service] = ()
     caches: Sequence[Service] = ()
     webhooks: Sequence[Service] = ()
     controllers: Sequence[Service] = ()
@@ -59,6 +61,7 @@ class Manager:
             noticing = group.create_task(self._notice(stop, budget), name="stop")
             async with (
                 running(*self._parts.servers, budget=budget, unless=stop),
+                running(*self._parts.checks, budget=budget, unless=stop),
                 running(*self._parts.caches, budget=budget, unless=stop),
             ):
                 gc.collect()

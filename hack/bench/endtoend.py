@@ -1,0 +1,473 @@
+"""`make bench`: whole managers, each a process of its own, on a real API server.
+
+The server serves JobSets, and nobody but this program acts on them: it plays the JobSet controller
+where TrainJobs are to get on. All shares the machine: server, etcd, manager and this program.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.machinery import IN_FLIGHT, in_flight, row
+from bench.sample import train_job
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, JOB_SETS, TRAIN_JOBS
+from kftrainer.devcluster import parts
+from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.controlplane import ControlPlane, running
+from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.progress import Progress
+from kftrainer.devcluster.shape import Shape
+from kftrainer.devcluster.waiting import until
+from kftrainer.kube.client import Client
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.transport import HttpTransport
+
+ROOT = Path(__file__).parent.parent.parent
+CRDS = tuple(sorted((ROOT / "src" / "kftrainer" / "api" / "crds").glob("*.yaml")))
+RUNTIME = ROOT / "hack" / "demo" / "runtime.yaml"
+MANAGER = (sys.executable, "-m", "kftrainer.cli.main", "manager")
+PORT = 29_443  # of the manager's metrics
+COLUMN = re.compile(r"^(\w+)\{(.*)\} ([\d.e+]+)$")
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION")
+FEW = 100
+POKES = 1_000
+ROUNDS = 3
+WITHIN = 1_800.0
+LOOK_EVERY = 0.05
+MIB = 2**20
+
+Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def note(text: str) -> None:
+    """Say what goes on, for whoever waits."""
+    print(f"… {text}", file=sys.stderr, flush=True)
+
+
+def samples_in(text: str) -> Samples:
+    """The samples of a page of metrics, by name and labels."""
+    found = (COLUMN.match(line) for line in text.splitlines())
+    return {(m[1], frozenset(LABEL.findall(m[2]))): float(m[3]) for m in found if m}
+
+
+def total(samples: Samples, name: str, **labels: str) -> float:
+    """The sum of a metric's samples that have these labels."""
+    wanted = set(labels.items())
+    return sum(value for (found, has), value in samples.items() if found == name and wanted <= has)
+
+
+class Requests:
+    """What the API server was asked, by its own count."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+
+    async def count(self) -> Counter[tuple[str, str]]:
+        """Requests so far by verb and resource; reads of discovery and the like left out."""
+        counts: Counter[tuple[str, str]] = Counter()
+        samples = samples_in((await self._api.fetch("GET", "/metrics")).decode())
+        for (name, labels), value in samples.items():
+            of = dict(labels)
+            if name == "apiserver_request_total" and of["resource"] and of["resource"] != "leases":
+                what = "/".join(filter(None, (of["resource"], of["subresource"])))
+                counts[of["verb"], what] += int(value)
+        return counts
+
+
+class ManagerUnderTest:
+    """A manager, running; `manager` makes them."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, metrics: ApiClient) -> None:
+        self._process = process
+        self._log = log
+        self._metrics = metrics
+        self._proc = Path("/proc") / str(process.pid)
+
+    def cpu(self) -> float:
+        """Seconds of CPU that it has used."""
+        fields = (self._proc / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss(self) -> float:
+        """Bytes of memory that it has, as the kernel counts them."""
+        status = (self._proc / "status").read_text()
+        [kib] = re.findall(r"VmRSS:\s+(\d+) kB", status)
+        return int(kib) * 1024.0
+
+    async def reconciles(self) -> int:
+        """Reconciles of TrainJobs that have ended."""
+        name = "controller_runtime_reconcile_total"
+        return int(total(await self._samples(), name, controller="trainjob_controller"))
+
+    async def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is worked on."""
+        samples = await self._samples()
+        names = ("workqueue_depth", "controller_runtime_active_workers")
+        return not any(total(samples, name) for name in names)
+
+    async def _samples(self) -> Samples:
+        try:
+            return samples_in((await self._metrics.fetch("GET", "/metrics")).decode())
+        except UnreachableError:
+            if self._process.returncode is not None:
+                raise RuntimeError(f"the manager ended:\n{self._log.read_text()[-2000:]}") from None
+            return {}
+
+    async def started_at(self) -> float:
+        """The time of day at which its controllers started, by its log."""
+
+        async def started() -> float | None:
+            await self._samples()
+            lines = self._log.read_text().splitlines()
+            at = [json.loads(each)["timestamp"] for each in lines if '"manager.started"' in each]
+            return _seconds(at[0]) if at else None
+
+        return await until(started, within=WITHIN, what="the start")
+
+    async def settled(self, reconciles: int) -> None:
+        """Wait for so many reconciles, and until it is idle."""
+
+        async def done() -> bool:
+            return await self.reconciles() >= reconciles and await self.is_idle()
+
+        await until(done, within=WITHIN, what=f"{reconciles} reconciles", every=LOOK_EVERY)
+
+
+def _seconds(timestamp: str) -> float:
+    from datetime import datetime
+
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+@dataclass
+class Bench:
+    """All that the measurements share."""
+
+    plane: ControlPlane
+    api: ApiClient
+    client: Client
+    requests: Requests
+    concurrency: int
+
+    async def namespace(self) -> str:
+        """A new one."""
+        return await self.plane.create_namespace(self.api, "bench-")
+
+    @asynccontextmanager
+    async def manager(self, namespace: str) -> AsyncIterator[ManagerUnderTest]:
+        """A manager of one namespace, as people run it, with its log in a file."""
+        log = self.plane.folder / "manager.log"
+        address = f"{LOOPBACK}:{PORT}"
+        argv = (
+            *(*MANAGER, "--kubeconfig", str(self.plane.kubeconfig), "--namespace", namespace),
+            *("--no-metrics-secure", "--metrics-bind-address", address),
+            *("--health-probe-bind-address", "0", "--concurrency", f"TrainJob={self.concurrency}"),
+        )
+        with log.open("w") as file:
+            process = await asyncio.create_subprocess_exec(*argv, stderr=file)
+        try:
+            async with ApiClient(f"http://{address}", None) as metrics:
+                yield ManagerUnderTest(process, log, metrics)
+        finally:
+            if process.returncode is None:
+                process.terminate()
+                await process.wait()
+
+    async def create_jobs(self, namespace: str, count: int, first: int = 0) -> float:
+        """Seconds to create so many TrainJobs."""
+
+        async def create(number: int) -> None:
+            await self.client.create(TRAIN_JOBS, job_in(namespace, first + number))
+
+        return await in_flight(count, create)
+
+    async def count(self, resource: Resource[Any], namespace: str) -> int:
+        """How many objects there are, asked in the cheapest way."""
+        path = resource.collection_path(namespace)
+        page = await self.api.request("GET", path, query={"limit": "1"})
+        return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
+
+    async def job_sets_there(self, namespace: str, count: int) -> float:
+        """Wait for so many JobSets: the time of day."""
+
+        async def there() -> bool:
+            return await self.count(JOB_SETS, namespace) >= count
+
+        await until(there, within=WITHIN, what=f"{count} JobSets", every=LOOK_EVERY)
+        return time.time()  # noqa: TID251
+
+    async def all_job_sets(self, namespace: str) -> list[dict[str, Any]]:
+        """The JobSets that a manager has made, as it applied them."""
+        return [
+            bare(each) for each in (await self.client.list(JOB_SETS, namespace=namespace)).items
+        ]
+
+    async def say(self, namespace: str, count: int, status: Mapping[str, Any]) -> None:
+        """Play the JobSet controller: give all JobSets this status."""
+
+        async def patch(number: int) -> None:
+            key = ObjectKey(namespace, f"job-{number}")
+            await self.client.merge_patch(JOB_SETS, key, {"status": status}, subresource="status")
+
+        await in_flight(count, patch)
+
+
+def job_in(namespace: str, number: int) -> dict[str, Any]:
+    """A TrainJob as users write them, on a runtime without initializers."""
+    job = train_job(number)
+    job["metadata"]["namespace"] = namespace
+    del job["spec"]["initializer"]
+    return job
+
+
+def bare(manifest: Manifest) -> dict[str, Any]:
+    """The object as its author applied it, as far as that can be told."""
+    metadata = manifest["metadata"]
+    kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
+    return {
+        "apiVersion": JOB_SETS.api_version,
+        "kind": JOB_SETS.kind,
+        "metadata": {key: metadata[key] for key in kept if key in metadata},
+        "spec": manifest["spec"],
+    }
+
+
+async def raw(bench: Bench, job_sets: list[dict[str, Any]], *, with_jobs: bool) -> float:
+    """Seconds that a bare loop takes to apply them; with the TrainJobs, to create those before."""
+    namespace = await bench.namespace()
+    moved = deepcopy(job_sets)
+    for each in moved:
+        each["metadata"]["namespace"] = namespace
+
+    async def apply(number: int) -> None:
+        await bench.client.apply(JOB_SETS, moved[number], field_manager="bench")
+
+    creating = await bench.create_jobs(namespace, len(moved)) if with_jobs else 0.0
+    return creating + await in_flight(len(moved), apply)
+
+
+async def backlog(bench: Bench, count: int) -> tuple[float, float]:
+    """Seconds for TrainJobs that are there when the manager starts, and the bare loop's."""
+    namespace = await bench.namespace()
+    await bench.create_jobs(namespace, count)
+    async with bench.manager(namespace) as manager:
+        there = await bench.job_sets_there(namespace, count)
+        seconds = there - await manager.started_at()
+    job_sets = await bench.all_job_sets(namespace)
+    return seconds, await raw(bench, job_sets, with_jobs=False)
+
+
+async def live(bench: Bench, count: int) -> tuple[float, float]:
+    """Seconds from the first `create` to the last JobSet, and the bare loop's."""
+    namespace = await bench.namespace()
+    async with bench.manager(namespace) as manager:
+        await manager.started_at()
+        began = time.time()  # noqa: TID251
+        await bench.create_jobs(namespace, count)
+        seconds = await bench.job_sets_there(namespace, count) - began
+    job_sets = await bench.all_job_sets(namespace)
+    return seconds, await raw(bench, job_sets, with_jobs=True)
+
+
+async def bursts(bench: Bench, count: int) -> None:
+    """(a) how near the manager comes to what the API server can take."""
+    for what, measure in (("there before it starts", backlog), ("created meanwhile", live)):
+        ours, bare_loop = [], []
+        for number in range(1, ROUNDS + 1):
+            note(f"burst of {count:,} TrainJobs, {what}: {number} of {ROUNDS}")
+            one, other = await measure(bench, count)
+            note(f"  {one:.2f} s, the bare loop {other:.2f} s")
+            ours.append(one)
+            bare_loop.append(other)
+        ratio = sum(bare_loop) / sum(ours)
+        rate = ROUNDS * count / sum(ours)
+        row(f"(a) {count:,} TrainJobs {what}", f"{rate:,.0f}/s", f"{ratio:.2f} x the bare loop")
+    row("    the bare loop", f"{IN_FLIGHT} in flight", "our own client; applies the same JobSets")
+
+
+RUNNING = {
+    "replicatedJobsStatus": [
+        {"name": "node", "ready": 0, "active": 1, "suspended": 0, "succeeded": 0, "failed": 0}
+    ]
+}
+READY = {"replicatedJobsStatus": [{**RUNNING["replicatedJobsStatus"][0], "ready": 1}]}
+ENDED = {
+    "replicatedJobsStatus": [{**RUNNING["replicatedJobsStatus"][0], "active": 0, "succeeded": 1}],
+    "terminalState": "Completed",
+    "conditions": [
+        {
+            "type": "Completed",
+            "status": "True",
+            "reason": "AllJobsCompleted",
+            "message": "jobset completed successfully",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ],
+}
+
+
+async def have(bench: Bench, namespace: str, count: int, is_so: Callable[[Manifest], bool]) -> None:
+    """Wait until so many TrainJobs are so."""
+
+    async def so() -> bool:
+        jobs = (await bench.client.list(TRAIN_JOBS, namespace=namespace)).items
+        return sum(map(is_so, jobs)) >= count
+
+    await until(so, within=WITHIN, what="the TrainJobs following", every=0.5)
+
+
+def is_active(job: Manifest) -> bool:
+    """Whether its status says that its pods run."""
+    return any(each["ready"] for each in job.get("status", {}).get("jobsStatus", ()))
+
+
+def is_complete(job: Manifest) -> bool:
+    """Whether it has ended."""
+    conditions = job.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Complete" for each in conditions)
+
+
+async def lives(bench: Bench, count: int) -> None:
+    """(b) what a TrainJob costs the API server from its creation to its end."""
+    note(f"lives of {count:,} TrainJobs")
+    namespace = await bench.namespace()
+    async with bench.manager(namespace) as manager:
+        await manager.started_at()
+        before = await bench.requests.count()
+        await bench.create_jobs(namespace, count)
+        await bench.job_sets_there(namespace, count)
+        for status, followed in ((RUNNING, None), (READY, is_active), (ENDED, is_complete)):
+            await bench.say(namespace, count, status)
+            if followed is not None:
+                await have(bench, namespace, count, followed)
+        await manager.settled(count)
+        asked = await bench.requests.count() - before
+    ours = {
+        ("POST", "trainjobs"),
+        ("PATCH", "jobsets/status"),
+        ("LIST", "trainjobs"),
+        ("LIST", "jobsets"),
+        ("POST", "namespaces"),
+    }
+    row("(b) requests per TrainJob, from creation to Complete", "", "by the server's own count")
+    for (verb, what), number in sorted(asked.items()):
+        if (verb, what) not in ours and number >= count / 100:
+            row(f"    {verb} {what}", f"{number / count:.2f}")
+
+
+async def cost(bench: Bench, manager: ManagerUnderTest, namespace: str, jobs: int) -> float:
+    """Seconds of CPU to hear of a change to a settled TrainJob, and to find nothing to do."""
+    mark = time.time()  # noqa: TID251
+
+    async def poke(number: int) -> None:
+        key = ObjectKey(namespace, f"job-{number % jobs}")
+        annotations = {"example.com/poke": f"{mark}-{number}"}
+        patch = {"metadata": {"annotations": annotations}}
+        await bench.client.merge_patch(TRAIN_JOBS, key, patch)
+
+    done, used = await manager.reconciles(), manager.cpu()
+    await in_flight(POKES, poke)
+    await manager.settled(done + POKES // 2)
+    return (manager.cpu() - used) / (await manager.reconciles() - done)
+
+
+async def settle(bench: Bench, namespace: str, first: int, count: int) -> None:
+    """Create TrainJobs and let them run; the manager has nothing more to do then."""
+    await bench.create_jobs(namespace, count - first, first)
+    await bench.job_sets_there(namespace, count)
+    await bench.say(namespace, count, READY)
+    await have(bench, namespace, count, is_active)
+
+
+async def settled(bench: Bench, count: int) -> None:
+    """(c) memory, (d) a restart and (e) the cost of a reconcile, with many settled TrainJobs."""
+    namespace = await bench.namespace()
+    costs: dict[int, float] = {}
+    async with bench.manager(namespace) as manager:
+        await manager.started_at()
+        empty = manager.rss()
+        for first, jobs in ((0, FEW), (FEW, count)):
+            note(f"settling {jobs:,} TrainJobs")
+            await settle(bench, namespace, first, jobs)
+            await manager.settled(jobs)
+            costs[jobs] = await cost(bench, manager, namespace, jobs)
+        grown = manager.rss()
+    await restart(bench, namespace, count, empty)
+    row(
+        "    the same manager, before that restart", f"{grown / MIB:,.0f} MiB", "that made them all"
+    )
+    few, many = costs[FEW] * 1e6, costs[count] * 1e6
+    row(f"(e) CPU of a reconcile, {FEW:,} settled", f"{few:,.0f} µs", "its watch events included")
+    row(
+        f"    the same, {count:,} settled", f"{many:,.0f} µs", f"{many / few:.2f} x that of {FEW:,}"
+    )
+
+
+async def restart(bench: Bench, namespace: str, count: int, empty: float) -> None:
+    """Start a manager over TrainJobs that are settled: it should look, and write nothing."""
+    note(f"restart with {count:,} settled TrainJobs")
+    before = await bench.requests.count()
+    began = time.time()  # noqa: TID251
+    async with bench.manager(namespace) as manager:
+        await manager.settled(count)
+        seconds = time.time() - began  # noqa: TID251
+        rss, cpu = manager.rss(), manager.cpu()
+    asked = await bench.requests.count() - before
+    writes = {what: number for what, number in asked.items() if what[0] in WRITES}
+    each = (rss - empty) / count
+    row(
+        f"(c) RSS, {count:,} TrainJobs and JobSets settled",
+        f"{rss / MIB:,.0f} MiB",
+        f"{empty / MIB:,.0f} MiB empty; {each:,.0f} bytes for each pair",
+    )
+    row(f"(d) restart with {count:,} settled: to idle", f"{seconds:.1f} s", f"{cpu:.1f} s of CPU")
+    row(
+        "    writes",
+        f"{sum(writes.values())}",
+        ", ".join(f"{n} {' '.join(w)}" for w, n in writes.items()),
+    )
+
+
+async def bench(burst: int, jobs: int, concurrency: int) -> None:
+    """All of it on one control plane."""
+    shape = Shape(crds=(parts.JOBSET_MANIFESTS,), crd_files=CRDS)
+    async with running(shape, progress=Progress(sys.stderr)) as plane, plane.client() as api:
+        connection = await load_connection(plane.kubeconfig)
+        async with HttpTransport(connection, user_agent="bench") as transport:
+            client = Client(transport, field_manager="bench")
+            await client.create(CLUSTER_TRAINING_RUNTIMES, yaml.safe_load(RUNTIME.read_text()))
+            measured = Bench(plane, api, client, Requests(api), concurrency)
+            row("TrainJobs reconciled at once", f"{concurrency}")
+            await bursts(measured, burst)
+            await lives(measured, burst)
+            await settled(measured, jobs)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--burst", type=int, default=1_000, help="TrainJobs in a burst")
+    parser.add_argument("--jobs", type=int, default=10_000, help="TrainJobs that are settled")
+    parser.add_argument("--concurrency", type=int, default=5, help="TrainJobs reconciled at once")
+    arguments = parser.parse_args()
+    asyncio.run(bench(arguments.burst, arguments.jobs, arguments.concurrency))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

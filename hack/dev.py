@@ -1,0 +1,69 @@
+"""`make dev`: a local control plane that stays, and the manager beside it until Ctrl-C.
+
+What is said after `hack/dev.py` goes to the manager, as in `make dev FLAGS='--log-level debug'`.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kftrainer.cli import main as kftrainer
+from kftrainer.devcluster import binaries, places
+from kftrainer.devcluster.errors import DevClusterError
+from kftrainer.devcluster.named import NamedPlane
+from kftrainer.devcluster.parts import KUBECTL
+from kftrainer.devcluster.progress import Progress
+
+ROOT = Path(__file__).parent.parent
+CRDS = ROOT / "src" / "kftrainer" / "api" / "crds"
+RUNTIME = ROOT / "hack" / "demo" / "runtime.yaml"
+SERVERS_OFF = ("--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+
+
+def install(kubectl: Path, kubeconfig: str) -> None:
+    """Install our kinds and a runtime, or what has changed of them."""
+    apply = ("apply", "--server-side", "--force-conflicts", "--field-manager", "make-dev")
+    for arguments in (
+        (*apply, "-f", CRDS),
+        ("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS),
+        (*apply, "-f", RUNTIME),
+    ):
+        command = [kubectl, "--kubeconfig", kubeconfig, *arguments]
+        if subprocess.run(command, check=False).returncode != 0:
+            raise DevClusterError(f"kubectl {arguments[0]} failed; its message is above.")
+
+
+def brought_up() -> str:
+    """The kubeconfig of a control plane that is up, with all that the manager needs."""
+    if code := kftrainer.main(["dev", "up"]):
+        sys.exit(code)
+    cache = places.cache_home()
+    state = NamedPlane("default", cache).read()
+    if state is None:
+        raise DevClusterError("The control plane went down again; `kftrainer dev status` says why.")
+    found = asyncio.run(binaries.provide([KUBECTL], cache=cache, progress=Progress(sys.stderr)))
+    install(found["kubectl"], state.kubeconfig)
+    return state.kubeconfig
+
+
+def main(flags: list[str]) -> None:
+    """Bring all of it up; the manager takes the place of this process."""
+    kubeconfig = brought_up()
+    print(
+        "The manager runs until Ctrl-C; the control plane stays, and `make dev` finds it again.\n"
+        "To take it down: .venv/bin/kftrainer dev down",
+        flush=True,
+    )
+    manager = [sys.executable, "-m", "kftrainer.cli.main", "manager", *SERVERS_OFF]
+    os.execv(sys.executable, [*manager, "--kubeconfig", kubeconfig, *flags])  # noqa: S606
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except DevClusterError as error:
+        sys.exit(f"dev: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,134 @@
+"""What must be so before the manager can work, found out at the start and told in plain words."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import structlog
+
+from kftrainer.kube.client import Client
+from kftrainer.kube.discovery import RestMapper
+from kftrainer.kube.errors import (
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
+    UnauthorizedError,
+)
+from kftrainer.kube.resource import Resource
+from kftrainer.machinery.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+TRY_FOR = 30.0  # seconds; after that whoever started the manager knows better what to do
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+LAST_TRY = 1.0  # so long the last try may take when the time is up
+# An API server that is about to start, or is too busy, says so in these ways.
+MAY_PASS = (TransportError, ServerError, TooManyRequestsError)
+
+
+class PreflightError(KubeError):
+    """The manager cannot work here; the text says why, and what would help."""
+
+
+class Preflight:
+    """Looks once whether the API server is there, knows our kinds and lets us read what we watch.
+
+    As a service it is ready when all is well. A server that does not answer is asked again for
+    half a minute; any answer stands, as it would not change by itself.
+    """
+
+    name = "preflight"
+
+    def __init__(
+        self,
+        client: Client,
+        mapper: RestMapper,
+        *,
+        clock: Clock,
+        ours: Sequence[Resource[Any]],
+        watched: Sequence[Resource[Any]],
+        namespaces: Sequence[str] = (),
+    ) -> None:
+        self._client = client
+        self._mapper = mapper
+        self._clock = clock
+        self._ours = ours
+        self._watched = watched  # may be installed later
+        self._namespaces = namespaces
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Look, then do nothing until told to stop; raises PreflightError."""
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(self._look(ready), name=self.name)
+            await stop.wait()
+            looking.cancel()
+
+    async def _look(self, ready: Callable[[], None]) -> None:
+        try:
+            await self._until_answered()
+        except UnauthorizedError as error:
+            raise PreflightError(
+                f"the API server does not accept our credentials: {error}"
+            ) from error
+        ready()
+
+    async def _until_answered(self) -> None:
+        deadline = self._clock.monotonic() + TRY_FOR
+        last = "no answer"
+        for pause in _pauses():
+            try:
+                left = deadline - self._clock.monotonic()
+                async with asyncio.timeout(max(left, LAST_TRY)):
+                    return await self._require()
+            except MAY_PASS as error:
+                last = str(error)
+            except TimeoutError:
+                pass  # the last error, if there was one, says more
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise PreflightError(
+                    f"the API server cannot be asked, after {TRY_FOR:g} s of trying: {last}"
+                )
+            log.warning("preflight.waiting", error=last, seconds_left=round(left, 1))
+            await self._clock.sleep(min(pause, left))
+        return None
+
+    async def _require(self) -> None:
+        for resource in self._ours:
+            if not await self._mapper.is_served(resource):
+                raise PreflightError(
+                    f"the API server does not know {resource.group_kind}: install the "
+                    "CustomResourceDefinitions, as with `kftrainer crds | kubectl apply -f -`"
+                )
+        installed = [each for each in self._watched if await self._mapper.is_served(each)]
+        refusals = [
+            (resource.group_kind, refusal)
+            for resource in (*self._ours, *installed)
+            if (refusal := await self._refusal(resource)) is not None
+        ]
+        if refusals:
+            kinds = ", ".join(kind for kind, _ in refusals)
+            raise PreflightError(f"no permission to read {kinds}: {refusals[0][1]}")
+
+    async def _refusal(self, resource: Resource[Any]) -> ForbiddenError | None:
+        """Why we may not list the kind, where we have to."""
+        everywhere = not self._namespaces or not resource.namespaced
+        for namespace in (None,) if everywhere else self._namespaces:
+            try:
+                async for _ in self._client.list_pages(resource, namespace=namespace, limit=1):
+                    break
+            except ForbiddenError as error:
+                return error
+            except NotFoundError:  # it was deinstalled in this moment
+                return None
+        return None
+
+
+def _pauses() -> Iterator[float]:
+    pause = FIRST_PAUSE
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST_PAUSE)

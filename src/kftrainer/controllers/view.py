@@ -1,0 +1,87 @@
+"""What the manager knows of the cluster, with what it has just written."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.machinery.cache import Cache, NotCachedError
+from kftrainer.machinery.store import is_older
+
+T = TypeVar("T")
+
+SWEEP_AT = 1_000  # writes that are remembered before those that the cache knows are forgotten
+
+
+class View:
+    """Reads from the cache, which lags: what we wrote is remembered until the cache has it.
+
+    Without that, a reconcile that comes soon after a write would not see it, and write again.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        watched: Collection[Resource[Any]],
+        partial: Mapping[Resource[Any], Resource[Any]],
+    ) -> None:
+        self._cache = cache
+        self._watched = frozenset(watched)  # as soon as they are installed
+        self._partial = partial  # kinds of which only the metadata is cached
+        self._written: dict[tuple[Resource[Any], ObjectKey], Manifest] = {}
+
+    def watches(self, resource: Resource[Any]) -> bool:
+        """Whether the kind is cached, or will be as soon as it is installed."""
+        return resource in self._watched
+
+    def knows(self, resource: Resource[Any]) -> bool:
+        """Whether the kind is cached, and has been read."""
+        try:
+            return self._cache.informer(self._cached(resource)).has_synced
+        except NotCachedError:
+            return False
+
+    def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
+        """The object of this key, as it is or as we have just written it."""
+        written = self._not_yet_cached(resource, key)
+        if written is not None:
+            return resource.decode(written)
+        try:
+            return self._cache.get(self._cached(resource), key)
+        except NotCachedError:
+            return None
+
+    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
+        """The objects in the cache."""
+        try:
+            return self._cache.list(self._cached(resource), namespace)
+        except NotCachedError:
+            return ()
+
+    def wrote(self, resource: Resource[Any], manifest: Manifest) -> None:
+        """Remember what the server answered to a write; of a Secret, not what is in it."""
+        if resource not in self._watched:
+            return
+        if resource in self._partial:
+            manifest = {key: manifest[key] for key in ("apiVersion", "kind", "metadata")}
+        if len(self._written) >= SWEEP_AT:
+            for written, key in list(self._written):
+                self._not_yet_cached(written, key)
+        self._written[resource, key_of(manifest)] = manifest
+
+    def _cached(self, resource: Resource[Any]) -> Resource[Any]:
+        return self._partial.get(resource, resource)
+
+    def _not_yet_cached(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
+        """What we wrote, unless the cache has come that far: then it knows, or knows better."""
+        written = self._written.get((resource, key))
+        if written is None:
+            return None
+        version = written["metadata"]["resourceVersion"]
+        if is_older(self._reached(resource, key), version):
+            return written
+        del self._written[resource, key]
+        return None
+
+    def _reached(self, resource: Resource[Any], key: ObjectKey) -> str:
+        """Up to which version the cache knows everything about the kind."""
+        return self._cache.informer(self._cached(resource)).version_in(key.namespace)

@@ -1,0 +1,99 @@
+"""Which kinds the manager reads, and whom their changes concern."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kftrainer.api import names
+from kftrainer.api.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+)
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.runtime_use import INDEX_RUNTIME, index_value
+from kftrainer.controllers.status import is_finished
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.machinery.cache import Cache
+from kftrainer.machinery.changes import Change
+from kftrainer.machinery.handlers import Handler, enqueue_mapped, enqueue_owner
+from kftrainer.machinery.reconcile import Request
+from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.phases import Watch
+
+RUNTIME_KINDS = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedKind:
+    """A kind that plugins want to be watched, however many of them."""
+
+    resource: Resource[Any]  # as it is cached, perhaps with its metadata only
+    handlers: Sequence[Handler]
+    keep: Callable[[Manifest], bool] | None
+
+
+def watched_kinds(watches: Iterable[Watch], existing: Existing) -> list[WatchedKind]:
+    """The kinds of the plugins' watches, each once."""
+    by_resource: dict[Resource[Any], list[Watch]] = {}
+    for watch in watches:
+        by_resource.setdefault(watch.resource, []).append(watch)
+    cached_as = partial_kinds([watch for said in by_resource.values() for watch in said])
+    return [
+        _watched(cached_as.get(resource, resource), said, existing)
+        for resource, said in by_resource.items()
+    ]
+
+
+def _watched(resource: Resource[Any], watches: list[Watch], existing: Existing) -> WatchedKind:
+    only_owned = all(watch.wakes is None for watch in watches)
+    wakes = dict.fromkeys(watch.wakes for watch in watches)
+    return WatchedKind(
+        resource=resource,
+        handlers=[_handler(each, existing) for each in wakes],
+        keep=belongs_to_train_job if only_owned else None,
+    )
+
+
+def _handler(
+    wakes: Callable[[Any, Existing], Iterable[ObjectKey]] | None, existing: Existing
+) -> Handler:
+    if wakes is None:
+        return enqueue_owner(TRAIN_JOBS)
+    return enqueue_mapped(lambda manifest: wakes(manifest, existing))
+
+
+def belongs_to_train_job(manifest: Manifest) -> bool:
+    """Whether a TrainJob controls the object; others are not kept in memory."""
+    return any(
+        reference.get("controller")
+        and reference["kind"] == names.TRAIN_JOB
+        and reference["apiVersion"].startswith(f"{names.GROUP}/")
+        for reference in manifest["metadata"].get("ownerReferences") or ()
+    )
+
+
+def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:
+    """Look at the TrainJobs on a runtime that has come, gone or changed."""
+
+    def jobs(change: Change[Any]) -> Iterable[Request]:
+        found = cache.by_index(TRAIN_JOBS, INDEX_RUNTIME, index_value(resource, change.key))
+        return [_key(job) for job in found if not is_finished(job)]
+
+    return jobs
+
+
+def unfinished(cache: Cache) -> list[Request]:
+    """All TrainJobs that have not ended."""
+    return [_key(job) for job in cache.list(TRAIN_JOBS) if not is_finished(job)]
+
+
+def _key(job: TrainJob) -> ObjectKey:
+    return ObjectKey(job.metadata.namespace or "", job.metadata.name)
+
+
+def partial_kinds(watches: Sequence[Watch]) -> Mapping[Resource[Any], Resource[Any]]:
+    """Kinds of which only the metadata is cached, by what plugins call them."""
+    whole = {watch.resource for watch in watches if not watch.metadata_only}
+    every = dict.fromkeys(watch.resource for watch in watches)
+    return {each: each.only_metadata() for each in every if each not in whole}

@@ -1,0 +1,389 @@
+"""TrainJobs from their creation to Complete, with the controllers and the nodes of a cluster."""
+
+import asyncio
+import copy
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import conditions_of, reconciles
+from tests.support.managers import ManagerProcess
+from tests.support.objects import replicated_job, runtime, train_job
+from tests.support.plans import pod_of
+from tests.support.runtimes import SHIPPED
+from tests.support.trainjobs import (
+    BY_THE_END,
+    FOR_A_MOMENT,
+    FOR_LONG,
+    Ground,
+    Kubectl,
+    install_pod_groups,
+    made_job_sets,
+    pods_with,
+    ready_manager,
+    summary,
+)
+
+COUNTS = ("ready", "succeeded", "failed", "active", "suspended")
+WRITES = re.compile(r'^rest_client_requests_total\{.*method="(?:POST|PUT|PATCH|DELETE)".*\} (\S+)$')
+INITIALIZERS = ("dataset-initializer", "model-initializer")
+# What those who install Kubeflow Trainer provide besides its runtimes.
+CACHE_ACCOUNT = {
+    "apiVersion": "v1",
+    "kind": "ServiceAccount",
+    "metadata": {"name": "kubeflow-trainer-cache-initializer"},
+}
+
+
+def disk(name: str) -> Object:
+    """A disk for the claims of one TrainJob with initializers, as there is nobody to make some."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "20Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "hostPath": {"path": "/nowhere"},
+        },
+    }
+
+
+def shipped(name: str) -> Object:
+    """One of the shipped runtimes, to be changed."""
+    return copy.deepcopy(next(each for each in SHIPPED if each["metadata"]["name"] == name))
+
+
+def outside_launcher() -> Object:
+    """MPI with a launcher that does not train."""
+    made = shipped("deepspeed-distributed")
+    made["spec"]["mlPolicy"]["mpi"]["runLauncherAsNode"] = False
+    return {**made, "kind": "TrainingRuntime", "metadata": {"name": "outside-launcher"}}
+
+
+def plain() -> Object:
+    """Training that no framework has a part in."""
+    return runtime("plain", mlPolicy={"numNodes": 2})
+
+
+@dataclass(frozen=True)
+class Life:
+    """A TrainJob, and how many pods each of its jobs has in the end."""
+
+    runtime: str
+    pods: Mapping[str, int]
+    kind: str = "ClusterTrainingRuntime"
+    spec: Mapping[str, Any] = field(default_factory=dict)
+
+
+def on_nodes(number: int) -> Mapping[str, Any]:
+    return {"trainer": {"numNodes": number}}
+
+
+FETCHING: Mapping[str, Any] = {
+    "initializer": {
+        "dataset": {"storageUri": "hf://team/dataset"},
+        "model": {"storageUri": "hf://team/model"},
+    }
+}
+WITH_INITIALIZERS = {"dataset-initializer": 1, "model-initializer": 1, "node": 1}
+LIVES = {
+    "torch": Life("torch-distributed", {"node": 2}, spec=on_nodes(2)),
+    "cached": Life("torch-distributed-with-cache", {"dataset-initializer": 1, "node": 1}),
+    "llama-1b": Life("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
+    "llama-3b": Life("torchtune-llama3.2-3b", WITH_INITIALIZERS),
+    "qwen": Life("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
+    "deepspeed": Life("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
+    "deepspeed-alone": Life("deepspeed-distributed", {"launcher": 1}, spec=on_nodes(1)),
+    "mlx": Life("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
+    "outside": Life("outside-launcher", {"launcher": 1, "node": 2}, "TrainingRuntime", on_nodes(2)),
+    "plain": Life("plain", {"node": 2}, "TrainingRuntime"),
+}
+ON_MPI = ("deepspeed", "deepspeed-alone", "mlx", "outside")
+ON_TORCHTUNE = ("llama-1b", "llama-3b", "qwen")
+
+
+async def begin(ground: Ground) -> None:
+    """Create all the TrainJobs at once, and what they need."""
+    for shared in (*SHIPPED, *(disk(f"{ground.namespace}-{name}") for name in ON_TORCHTUNE)):
+        await ground.api.apply(shared)
+    for own in (CACHE_ACCOUNT, outside_launcher(), plain()):
+        await ground.create(own)
+    for name, life in LIVES.items():
+        reference = {"kind": life.kind, "name": life.runtime}
+        await ground.create(train_job(name, **{**life.spec, "runtimeRef": reference}))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def metrics_url() -> AsyncIterator[str]:
+    """Where the manager tells how many requests it has sent."""
+    ports = PortReservations(places.ports(places.cache_home()))
+    yield f"{LOOPBACK}:{ports.reserve()}"
+    ports.release_all()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def manager(
+    full_control_plane: ControlPlane, metrics_url: str
+) -> AsyncIterator[ManagerProcess]:
+    """The manager of the module, over a cluster with PodGroups."""
+    async with full_control_plane.client() as api:
+        await install_pod_groups(api)
+    flags = ("--metrics-bind-address", metrics_url, "--no-metrics-secure")
+    async with ready_manager(full_control_plane, *flags) as manager:
+        yield manager
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def lives_namespace(
+    full_control_plane: ControlPlane, manager: ManagerProcess
+) -> AsyncIterator[str]:
+    """Where all the TrainJobs of LIVES run, side by side."""
+    async with full_control_plane.client() as api:
+        ground = Ground(api, await full_control_plane.create_namespace(api))
+        await begin(ground)
+    yield ground.namespace
+
+
+@pytest.fixture
+def lives(api: ApiClient, lives_namespace: str) -> Ground:
+    """The same, for one test."""
+    return Ground(api, lives_namespace)
+
+
+@pytest.fixture
+def ground(api: ApiClient, namespace: str, lives_namespace: str) -> Ground:
+    """A namespace of the test's own, while the TrainJobs of LIVES run in theirs."""
+    return Ground(api, namespace)
+
+
+@pytest.fixture
+def kubectl(
+    kubectl_program: Path, control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> Kubectl:
+    """kubectl in the test's namespace."""
+    return Kubectl(kubectl_program, control_plane.kubeconfig, namespace, tmp_path)
+
+
+async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
+    ground: Ground,
+) -> None:
+    await ground.create(runtime("torch"))
+    await ground.create_job(**on_nodes(2), podTemplateOverrides=pods_with(annotations=FOR_LONG))
+    await ground.until_running("train", 2)
+
+    await ground.suspend(suspend=True)
+    await ground.until_left("train", ["Pod"])
+    job = await ground.until_rows(
+        {"name": "node", "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
+    )
+    assert summary(job) == {"Suspended": "True/Suspended"}
+
+    toleration = {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}
+    there = {
+        "nodeSelector": {"kubernetes.io/hostname": "kwok-2"},
+        "tolerations": [toleration],
+    }
+    [override] = pods_with(annotations=FOR_LONG)
+    changed = {"podTemplateOverrides": [{**override, "spec": there}], "suspend": False}
+    await ground.patch("TrainJob", "train", {"spec": changed})
+    pods = await ground.until_running("train", 2)
+    assert [each["spec"]["nodeName"] for each in pods] == ["kwok-2"] * 2
+    assert all(toleration in each["spec"]["tolerations"] for each in pods)
+    job = await ground.until_says("Suspended", "Resumed", "False")
+    assert summary(job) == {"Suspended": "False/Resumed"}
+
+    await ground.suspend(suspend=True)
+    await ground.until_left("train", ["Pod"])
+    await ground.until_says("Suspended", "Suspended")
+
+    changed = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT), "suspend": False}
+    await ground.patch("TrainJob", "train", {"spec": changed})
+    job = await ground.until_ended("train")
+    assert summary(job) == {"Suspended": "False/Resumed", "Complete": "True/AllJobsCompleted"}
+    # The JobSet has followed; its controller leaves what it has once put on its Jobs.
+    pod = pod_of(await ground.get("JobSet"))
+    assert "nodeSelector" not in pod
+    assert "tolerations" not in pod
+
+
+async def test_kubectl_tells_the_story_of_a_job_that_waits_for_its_runtime(
+    ground: Ground, kubectl: Kubectl
+) -> None:
+    await ground.create_job(**on_nodes(2))
+    await kubectl("wait", "--for=condition=Blocked", "trainjob/train", "--timeout=60s")
+    header, row = (await kubectl("get", "trainjob", "train", "-o", "wide")).splitlines()
+    assert header.split() == ["NAME", "STATE", "NODES", "RUNTIME", "AGE", "REASON"]
+    name, state, nodes, of, _, reason = row.split()
+    assert (name, state, nodes, of) == ("train", "Blocked", "2", "torch")
+    assert reason == "RuntimeNotFound"
+
+    why = f"TrainingRuntime torch is not found in namespace {ground.namespace}"
+
+    async def told() -> str | None:  # events come when they come
+        text = await kubectl("describe", "trainjob", "train")
+        return text if "TrainJobResourcesCreationFailed" in text else None
+
+    described = await until(told, within=BY_THE_END, what="the event in kubectl describe")
+    status, events = re.sub(" +", " ", described).split("\nEvents:")
+    assert f"Message: {why}\n Reason: RuntimeNotFound\n Status: True\n Type: Blocked" in status
+    assert re.search(
+        r"Warning TrainJobResourcesCreationFailed \S+ trainer-trainjob-controller "
+        rf"TrainJob resources reconciliation failed: {why}\n",
+        events,
+    )
+
+    await ground.create(runtime("torch"))
+    await kubectl("wait", "--for=condition=Complete", "trainjob/train", "--timeout=120s")
+    [row] = (await kubectl("get", "tj", "train", "--no-headers")).splitlines()
+    assert row.split()[:4] == ["train", "Complete", "2", "torch"]
+    assert summary(await ground.get("TrainJob")) == {"Complete": "True/AllJobsCompleted"}
+
+
+@pytest.mark.parametrize("name", LIVES)
+async def test_it_runs_to_its_end(lives: Ground, name: str, manager: ManagerProcess) -> None:
+    job = await lives.until_ended(name)
+    assert summary(job) == {"Complete": "True/AllJobsCompleted"}
+    complete = conditions_of(job)["Complete"]
+    [end] = [
+        each
+        for each in (await lives.get("JobSet", name))["status"]["conditions"]
+        if each["type"] == "Completed"
+    ]
+    assert {**end, "type": "Complete"} == complete
+    assert await lives.pod_counts(name) == LIVES[name].pods
+    assert made_job_sets(manager, lives.namespace, name) == 1
+
+    async def all_told() -> list[Object] | None:
+        rows: list[Object] = (await lives.get("TrainJob", name))["status"]["jobsStatus"]
+        trainer = "launcher" if "launcher" in LIVES[name].pods else "node"
+        done = any(row["name"] == trainer and row["succeeded"] == 1 for row in rows)
+        return rows if done else None
+
+    rows = await until(all_told, within=BY_THE_END, what=f"{name} telling that its jobs succeeded")
+    assert all(set(row) == {"name", *COUNTS} for row in rows)
+    asked = (await lives.get("JobSet", name))["spec"]["replicatedJobs"]
+    assert sorted(row["name"] for row in rows) == sorted(each["name"] for each in asked)
+
+
+@pytest.mark.parametrize("name", ["cached", *ON_TORCHTUNE])
+async def test_initializers_are_over_before_the_training_begins(lives: Ground, name: str) -> None:
+    await lives.until_ended(name)
+    jobs = {
+        each["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"]: each
+        for each in await lives.owned("Job", name)
+    }
+    before = [jobs[each]["status"]["completionTime"] for each in INITIALIZERS if each in jobs]
+    assert before
+    assert max(before) <= jobs["node"]["metadata"]["creationTimestamp"]
+
+
+async def test_initializers_are_told_what_to_fetch(lives: Ground) -> None:
+    await lives.until_ended("llama-1b")
+    told = {
+        container["name"]: variable["value"]
+        for pod in await lives.pods("llama-1b")
+        for container in pod["spec"]["containers"]
+        for variable in container["env"]
+        if variable["name"] == "STORAGE_URI"
+    }
+    assert told == {
+        "dataset-initializer": "hf://team/dataset",
+        "model-initializer": "hf://team/model",
+    }
+
+
+def host(pod: Object) -> str:
+    """The name that other pods find the pod by."""
+    return f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}"
+
+
+@pytest.mark.parametrize("name", ON_MPI)
+async def test_the_hostfile_names_the_pods_that_train(lives: Ground, name: str) -> None:
+    await lives.until_ended(name)
+    training = {
+        host(pod)
+        for pod in await lives.pods(name)
+        if name != "outside" or "-launcher-" not in pod["metadata"]["name"]
+    }
+    hostfile = (await lives.get("ConfigMap", f"{name}-mpi-hostfile"))["data"]["hostfile"]
+    assert {line.removesuffix(" slots=1") for line in hostfile.splitlines()} == training
+    keys = await lives.get("Secret", f"{name}-mpi-ssh-auth")
+    assert {*keys["data"]} == {"ssh-privatekey", "ssh-publickey"}
+
+
+async def test_torch_finds_its_master_among_the_pods(lives: Ground) -> None:
+    await lives.until_ended("torch")
+    pods = await lives.pods("torch")
+    told = [
+        {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+        for pod in pods
+    ]
+    assert {each["PET_MASTER_ADDR"] for each in told} == {"torch-node-0-0.torch"}
+    assert "torch-node-0-0.torch" in {host(pod) for pod in pods}
+    assert {each["PET_NNODES"] for each in told} == {"2"}
+
+
+async def test_what_has_settled_is_not_written(
+    lives: Ground, manager: ManagerProcess, metrics_url: str
+) -> None:
+    """Everything is looked at once more, after all is done: that takes no write."""
+    reference = {"kind": "TrainingRuntime", "name": "outside-launcher"}
+    await lives.create(train_job("waiting", runtimeRef=reference, suspend=True))
+    await lives.until_says("Suspended", "Suspended", name="waiting")
+    for name in LIVES:
+        await lives.until_ended(name)
+    looked_at = (*LIVES, "waiting")
+
+    async with ApiClient(f"http://{metrics_url}", None) as probe:
+
+        async def writes() -> float:
+            page = (await probe.fetch("GET", "/metrics")).decode()
+            return sum(float(found[1]) for found in map(WRITES.match, page.splitlines()) if found)
+
+        async def look_at_all() -> bool:
+            before = await writes()
+            async with asyncio.TaskGroup() as group:
+                for name in looked_at:
+                    group.create_task(lives.touch(manager, name))
+            return await writes() == before
+
+        assert await writes() > 0
+        await until(look_at_all, within=BY_THE_END, what="a look at all that takes no write")
+    assert all(reconciles(manager, lives.namespace, name) > 1 for name in looked_at)
+
+
+async def test_a_gang_has_a_pod_group_which_goes_with_the_job(ground: Ground) -> None:
+    """The last one: the garbage collector notices new kinds only every thirty seconds."""
+    asking = {"requests": {"cpu": "500m", "memory": "1Gi"}}
+    await ground.create(
+        runtime(
+            "gang",
+            jobs=[replicated_job(resources=asking)],
+            podGroupPolicy={"coscheduling": {"scheduleTimeoutSeconds": 77}},
+        )
+    )
+    long = pods_with(annotations=FOR_LONG)
+    await ground.create_job(runtime="gang", **on_nodes(3), podTemplateOverrides=long)
+    pods = await ground.until_running("train", 3)
+    assert {each["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] for each in pods} == {
+        "train"
+    }
+    assert (await ground.get("PodGroup"))["spec"] == {
+        "minMember": 3,
+        "minResources": {"cpu": "1500m", "memory": "3Gi"},
+        "scheduleTimeoutSeconds": 77,
+    }
+    await ground.delete("TrainJob")
+    await ground.until_gone("PodGroup")
+    await ground.until_left("train")

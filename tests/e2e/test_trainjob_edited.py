@@ -1,0 +1,136 @@
+"""What becomes of TrainJobs whose runtime, or who themselves, are edited after they began."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import a_runtime, reconciles
+from tests.support.managers import ManagerProcess
+from tests.support.plans import container_of
+from tests.support.trainjobs import (
+    BY_THE_END,
+    FOR_LONG,
+    Ground,
+    pods_with,
+    ready_manager,
+    summary,
+)
+
+LASTING: dict[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProcess]:
+    """The manager of the module."""
+    async with ready_manager(full_control_plane) as manager:
+        yield manager
+
+
+@pytest.fixture
+def ground(api: ApiClient, namespace: str, manager: ManagerProcess) -> Ground:
+    """A namespace of the test's own."""
+    return Ground(api, namespace)
+
+
+def with_image(manifest: Object, image: str) -> Object:
+    """The runtime, of whose one container the image is another."""
+    job = manifest["spec"]["template"]["spec"]["replicatedJobs"][0]
+    job["template"]["spec"]["template"]["spec"]["containers"][0]["image"] = image
+    return manifest
+
+
+async def test_a_running_job_does_not_notice_that_its_runtime_is_edited(
+    ground: Ground, manager: ManagerProcess
+) -> None:
+    await ground.create(a_runtime("torch"))
+    await ground.create_job("old", **LASTING)
+    await ground.until_running("old", 1)
+    looks = reconciles(manager, ground.namespace, "old")
+    edited = with_image(a_runtime("torch"), "trainer:2")
+    await ground.patch("TrainingRuntime", "torch", {"spec": edited["spec"]})
+    await ground.until_looked(manager, "old", looks)
+    await ground.create_job("new")
+    await ground.until_ended("new")
+    images = {
+        name: container_of(await ground.get("JobSet", name))["image"] for name in ("old", "new")
+    }
+    assert images == {"old": "trainer:1", "new": "trainer:2"}
+    assert summary(await ground.get("TrainJob", "old")) == {}
+    [pod] = await ground.pods("old")
+    assert pod["status"]["phase"] == "Running"
+
+
+async def edit_runtime(ground: Ground, manager: ManagerProcess, image: str) -> None:
+    """Edit the runtime, and wait until the manager has looked at the TrainJob since then."""
+    looks = reconciles(manager, ground.namespace, "train")
+    spec = with_image(a_runtime("torch"), image)["spec"]
+    await ground.patch("TrainingRuntime", "torch", {"spec": spec})
+    await ground.until_looked(manager, "train", looks)
+
+
+async def until_event(ground: Ground, reason: str) -> Object:
+    """Wait for an Event about the TrainJob."""
+
+    async def told() -> Object | None:
+        return next((each for each in await ground.all("Event") if each["reason"] == reason), None)
+
+    return await until(told, within=BY_THE_END, what=f"an Event {reason}")
+
+
+async def test_d35_an_edited_runtime_does_not_keep_a_job_from_being_suspended_and_resumed(
+    ground: Ground, manager: ManagerProcess
+) -> None:
+    await ground.create(a_runtime("torch"))
+    await ground.create_job(**LASTING)
+    await ground.until_running("train", 1)
+    await edit_runtime(ground, manager, "trainer:2")
+
+    await ground.suspend(suspend=True)
+    await ground.until_left("train", ["Pod"])
+    event = await until_event(ground, "JobSetKept")
+    assert "the JobSet stays as it is" in event["message"]
+    job = await ground.until_says("Suspended", "Suspended")
+    assert summary(job) == {"Suspended": "True/Suspended"}
+
+    # What decides where pods run follows all the same: Kueue depends on it.
+    [override] = LASTING["podTemplateOverrides"]
+    placed = {**override, "spec": {"nodeSelector": {"kubernetes.io/hostname": "kwok-3"}}}
+    changed = {"podTemplateOverrides": [placed], "suspend": False}
+    await ground.patch("TrainJob", "train", {"spec": changed})
+    [pod] = await ground.until_running("train", 1)
+    assert pod["spec"]["nodeName"] == "kwok-3"
+    assert pod["spec"]["containers"][0]["image"] == "trainer:1"
+    job = await ground.until_says("Suspended", "Resumed", "False")
+    assert summary(job) == {"Suspended": "False/Resumed"}
+
+
+async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
+    ground: Ground, manager: ManagerProcess
+) -> None:
+    await ground.create(a_runtime("torch"))
+    await ground.create_job(**LASTING)
+    await ground.until_running("train", 1)
+    sound = a_runtime("torch")["spec"]
+    broken = a_runtime("torch")["spec"]
+    broken["template"]["spec"]["replicatedJobs"][0]["template"]["metadata"]["labels"] = None
+    await ground.patch("TrainingRuntime", "torch", {"spec": broken})
+    looks = reconciles(manager, ground.namespace, "train")
+    await ground.touch(manager)
+    await ground.until_looked(manager, "train", looks)
+    assert summary(await ground.get("TrainJob")) == {}
+
+    await ground.suspend(suspend=True)
+    await ground.until_left("train", ["Pod"])
+    job = await ground.until_says("Blocked", "InvalidRuntime")
+    assert summary(job) == {"Suspended": "True/Suspended", "Blocked": "True/InvalidRuntime"}
+
+    await ground.patch("TrainingRuntime", "torch", {"spec": sound})
+    await ground.until_without("Blocked")
+    await ground.suspend(suspend=False)
+    await ground.until_running("train", 1)
+    assert container_of(await ground.get("JobSet"))["image"] == "trainer:1"

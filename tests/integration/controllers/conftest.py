@@ -1,0 +1,52 @@
+"""A manager over an API server with JobSets and PodGroups, and nobody but us who acts on them."""
+
+import sys
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster import parts, pytest_plugin
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.shape import Shape
+from tests.integration.controllers.team import Team
+from tests.support.managers import ManagerProcess, manager_process
+
+SHAPE = Shape(crds=(parts.JOBSET_MANIFESTS, parts.COSCHEDULING_MANIFESTS, parts.VOLCANO_MANIFESTS))
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
+    """An API server that serves all kinds that we make."""
+    async for plane in pytest_plugin._for_session(pytestconfig, SHAPE):
+        yield plane
+
+
+@pytest.fixture
+def control_plane(plane: ControlPlane) -> ControlPlane:
+    """The same, for `api` and `namespace`."""
+    return plane
+
+
+@pytest.fixture
+def team(api: ApiClient, namespace: str) -> Team:
+    """A namespace of the test's own."""
+    return Team(api, namespace)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_manager(plane: ControlPlane) -> AsyncIterator[ManagerProcess]:
+    """A manager of all namespaces, for the tests of a module that do not need one of their own."""
+    async with manager_process(plane.kubeconfig, "--log-level", "debug") as manager:
+        await manager.wait_ready()
+        yield manager
+
+
+@pytest.fixture
+def manager(shared_manager: ManagerProcess) -> Iterator[ManagerProcess]:
+    """The module's manager, none of whose reconciles may raise."""
+    before = len(shared_manager.log_text())
+    yield shared_manager
+    sys.stdout.write(shared_manager.log_text()[before:])  # shown if the test has failed
+    shared_manager.check_no_reconcile_raised()

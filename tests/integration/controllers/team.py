@@ -1,0 +1,217 @@
+"""One namespace and what is done in it: by people, and by the JobSet controller that we play."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.waiting import until
+from tests.support.managers import ManagerProcess
+from tests.support.objects import API, replicated_job, train_job
+from tests.support.objects import runtime as runtime_of
+from tests.support.runtimes import mpi
+
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+ANY_MOMENT = 30.0  # more than it takes on a busy machine
+AT_THE_END = "2026-01-02T03:04:05Z"
+JOB = "train"
+IN_USE = "trainer.kubeflow.org/resource-in-use"
+ROW = {"name": "node", "ready": 1, "succeeded": 0, "failed": 0, "active": 1, "suspended": 0}
+ROOTS = {
+    "TrainJob": (f"/apis/{API}", "trainjobs"),
+    "TrainingRuntime": (f"/apis/{API}", "trainingruntimes"),
+    "JobSet": ("/apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
+    "Secret": ("/api/v1", "secrets"),
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Event": ("/api/v1", "events"),
+    "PodGroup": ("/apis/scheduling.x-k8s.io/v1alpha1", "podgroups"),
+    "Volcano": ("/apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+}
+CHILDREN = ("Secret", "ConfigMap", "PodGroup", "Volcano", "JobSet")
+
+GANGS = {
+    "gang": {"coscheduling": {"scheduleTimeoutSeconds": 100}},
+    "volcano": {"volcano": {}},
+}
+
+
+def a_runtime(name: str) -> Object:
+    """A TrainingRuntime: torch, mpi, gang or volcano, by its name."""
+    if name == "mpi":
+        manifest = mpi("deepspeed")
+        return {**manifest, "kind": "TrainingRuntime", "metadata": {"name": name}}
+    policy: Object = {"podGroupPolicy": GANGS[name]} if name in GANGS else {}
+    return runtime_of(name, jobs=[replicated_job("node", image="trainer:1")], **policy)
+
+
+def condition(kind: str, reason: str, message: str = "as it is", **more: Any) -> Object:
+    """A condition of a JobSet."""
+    said = {"status": "True", "lastTransitionTime": AT_THE_END, **more}
+    return {"type": kind, "reason": reason, "message": message, **said}
+
+
+COMPLETED = condition("Completed", "AllJobsCompleted", "jobset completed successfully")
+FAILED = condition("Failed", "FailedJobs", "jobset failed due to one or more job failures")
+
+
+def conditions_of(obj: Object) -> dict[str, Object]:
+    """The conditions by their types."""
+    found = obj.get("status", {}).get("conditions") or []
+    return {each["type"]: each for each in found}
+
+
+def finalizers(obj: Object | None) -> Sequence[str]:
+    """The finalizers of an object that may be there."""
+    found: Sequence[str] = (obj or {"metadata": {}})["metadata"].get("finalizers", [])
+    return found
+
+
+def reconciles(manager: ManagerProcess, namespace: str, name: str = JOB) -> int:
+    """How often the TrainJob was reconciled, as the manager says at the level debug."""
+    return sum(
+        (each["namespace"], each["name"], each["controller"])
+        == (namespace, name, "trainjob_controller")
+        for each in manager.log_entries("reconcile.succeeded")
+    )
+
+
+class Team:
+    """One namespace."""
+
+    def __init__(self, api: ApiClient, namespace: str) -> None:
+        self.api = api
+        self.namespace = namespace
+
+    def path(self, kind: str, name: str = "") -> str:
+        """The path of an object, or of all of the kind."""
+        root, plural = ROOTS[kind]
+        return f"{root}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+    async def create(self, manifest: Mapping[str, Any]) -> Object:
+        """Create an object in the namespace."""
+        metadata = {**manifest["metadata"], "namespace": self.namespace}
+        return await self.api.create({**manifest, "metadata": metadata})
+
+    async def create_runtime(self, name: str = "torch") -> Object:
+        """Create one of the runtimes that we know."""
+        return await self.create(a_runtime(name))
+
+    async def create_job(self, name: str = JOB, runtime: str = "torch", **spec: Any) -> Object:
+        """Create a TrainJob on a TrainingRuntime."""
+        reference = {"name": runtime, "kind": "TrainingRuntime"}
+        return await self.create(train_job(name, **{"runtimeRef": reference, **spec}))
+
+    async def get(self, kind: str, name: str = JOB) -> Object:
+        """An object that is there."""
+        return await self.api.get(self.path(kind, name))
+
+    async def find(self, kind: str, name: str = JOB) -> Object | None:
+        """An object that may be there."""
+        return await self.api.get_or_none(self.path(kind, name))
+
+    async def all(self, kind: str) -> Sequence[Object]:
+        """All objects of the kind."""
+        found: Sequence[Object] = (await self.api.get(self.path(kind)))["items"]
+        return found
+
+    async def children(self) -> Sequence[str]:
+        """Which objects there are that TrainJobs need, as kind/name."""
+        return [
+            f"{kind}/{each['metadata']['name']}"
+            for kind in CHILDREN
+            for each in await self.all(kind)
+        ]
+
+    async def patch(self, kind: str, name: str, changes: Object, subresource: str = "") -> Object:
+        """Change some fields."""
+        path = self.path(kind, name) + subresource
+        return await self.api.request("PATCH", path, body=changes, content_type=MERGE)
+
+    async def suspend(self, *, suspend: bool, name: str = JOB) -> None:
+        """Suspend the TrainJob, or let it go on."""
+        await self.patch("TrainJob", name, {"spec": {"suspend": suspend}})
+
+    async def delete(self, kind: str, name: str = JOB, policy: str = "Background") -> None:
+        """Delete it."""
+        query = {"propagationPolicy": policy}
+        await self.api.request("DELETE", self.path(kind, name), query=query)
+
+    async def job_set_says(
+        self, *conditions: Object, rows: Sequence[Object] = (), name: str = JOB
+    ) -> None:
+        """Play the JobSet controller."""
+        status = {"conditions": list(conditions), "replicatedJobsStatus": list(rows)}
+        await self.patch("JobSet", name, {"status": status}, "/status")
+
+    async def until_there(self, kind: str, name: str = JOB) -> Object:
+        """Wait for an object."""
+
+        async def there() -> Object | None:
+            return await self.find(kind, name)
+
+        return await until(there, within=ANY_MOMENT, what=f"{kind} {name}")
+
+    async def until_gone(self, kind: str, name: str = JOB) -> None:
+        """Wait for the end of an object."""
+
+        async def gone() -> bool:
+            return await self.find(kind, name) is None
+
+        await until(gone, within=ANY_MOMENT, what=f"the end of {kind} {name}")
+
+    async def until_says(
+        self, kind: str, reason: str, status: str = "True", name: str = JOB
+    ) -> Object:
+        """Wait until the TrainJob has this condition; the TrainJob."""
+
+        async def says() -> Object | None:
+            job = await self.get("TrainJob", name)
+            found = conditions_of(job).get(kind, {})
+            is_so = (found.get("reason"), found.get("status")) == (reason, status)
+            return job if is_so else None
+
+        return await until(says, within=ANY_MOMENT, what=f"{name} being {kind}/{reason}")
+
+    async def until_without(self, kind: str, name: str = JOB) -> Object:
+        """Wait until the TrainJob has no such condition; the TrainJob."""
+
+        async def healed() -> Object | None:
+            job = await self.get("TrainJob", name)
+            return None if kind in conditions_of(job) else job
+
+        return await until(healed, within=ANY_MOMENT, what=f"{name} not being {kind}")
+
+    async def until_rows(self, *rows: Object, name: str = JOB) -> Object:
+        """Wait until the TrainJob's status has these rows; the TrainJob."""
+
+        async def has() -> Object | None:
+            job = await self.get("TrainJob", name)
+            return job if job.get("status", {}).get("jobsStatus") == list(rows) else None
+
+        return await until(has, within=ANY_MOMENT, what=f"{name} having the rows {rows}")
+
+    async def until_in_use(self, name: str = "torch") -> Object:
+        """Wait until the runtime has our finalizer; the runtime."""
+
+        async def in_use() -> Object | None:
+            found = await self.find("TrainingRuntime", name)
+            return found if IN_USE in finalizers(found) else None
+
+        return await until(in_use, within=ANY_MOMENT, what=f"the runtime {name} being in use")
+
+    async def touch(self, manager: ManagerProcess, name: str = JOB, kind: str = "TrainJob") -> None:
+        """Label the object, and wait until the manager has looked at its TrainJob once more."""
+        before = reconciles(manager, self.namespace, name)
+        found = await self.get(kind, name)
+        labels = found["metadata"].get("labels") or {}
+        touched = str(int(labels.get("touched", "0")) + 1)
+        await self.patch(kind, name, {"metadata": {"labels": {"touched": touched}}})
+        await self.until_looked(manager, name, before)
+
+    async def until_looked(self, manager: ManagerProcess, name: str, times: int) -> None:
+        """Wait until the manager has looked at the TrainJob more often than that."""
+
+        async def looked() -> bool:
+            return reconciles(manager, self.namespace, name) > times
+
+        await until(looked, within=ANY_MOMENT, what=f"the manager looking at {name}")

@@ -1,0 +1,233 @@
+"""TrainJobs that cannot go on say why, and go on by themselves when they can."""
+
+import pytest
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import (
+    ANY_MOMENT,
+    COMPLETED,
+    JOB,
+    Team,
+    a_runtime,
+    conditions_of,
+)
+from tests.support.managers import ManagerProcess
+from tests.support.objects import API, replicated_job, runtime
+
+EVENT = "TrainJobResourcesCreationFailed"
+
+
+async def until_event(team: Team, name: str = JOB) -> Object:
+    """Wait for a Warning about the TrainJob."""
+
+    async def there() -> Object | None:
+        found = [
+            each
+            for each in await team.all("Event")
+            if (each["involvedObject"]["name"], each["reason"]) == (name, EVENT)
+        ]
+        return found[0] if found else None
+
+    return await until(there, within=ANY_MOMENT, what=f"an Event about {name}")
+
+
+async def message(team: Team, reason: str, name: str = JOB) -> str:
+    """Wait until the TrainJob is blocked for this reason; what it says."""
+    job = await team.until_says("Blocked", reason, name=name)
+    said: str = conditions_of(job)["Blocked"]["message"]
+    return said
+
+
+async def until_healed(team: Team, name: str = JOB) -> None:
+    """Wait until the TrainJob goes on and no longer says that it was blocked."""
+    await team.until_there("JobSet", name)
+    await team.until_without("Blocked", name)
+
+
+async def test_d6_a_missing_runtime_is_told_and_awaited(
+    team: Team, manager: ManagerProcess
+) -> None:
+    job = await team.create_job()
+    said = f"TrainingRuntime torch is not found in namespace {team.namespace}"
+    assert await message(team, "RuntimeNotFound") == said
+    event = await until_event(team)
+    assert event["type"] == "Warning"
+    assert event["message"] == f"TrainJob resources reconciliation failed: {said}"
+    assert event["involvedObject"] == {
+        "apiVersion": API,
+        "kind": "TrainJob",
+        "namespace": team.namespace,
+        "name": JOB,
+        "uid": job["metadata"]["uid"],
+    }
+    assert await team.children() == []
+    await team.create_runtime()
+    await until_healed(team)
+    assert conditions_of(await team.get("TrainJob")) == {}
+
+
+async def test_a_missing_cluster_runtime_is_told_and_awaited(
+    team: Team, manager: ManagerProcess
+) -> None:
+    name = f"cluster-{team.namespace}"
+    await team.create_job(runtimeRef={"name": name})
+    assert await message(team, "RuntimeNotFound") == f"ClusterTrainingRuntime {name} is not found"
+    await team.api.create(runtime(name, "ClusterTrainingRuntime"))
+    await until_healed(team)
+
+
+async def test_d1_a_runtime_of_no_known_kind_is_a_failure(
+    team: Team, manager: ManagerProcess
+) -> None:
+    reference = {"name": "torch", "kind": "Deployment", "apiGroup": "apps"}
+    await team.create_job(runtimeRef=reference)
+    job = await team.until_says("Failed", "TrainingRuntimeNotSupported")
+    assert set(conditions_of(job)) == {"Failed"}
+    assert "Deployment.apps" in conditions_of(job)["Failed"]["message"]
+    assert "Deployment.apps" in (await until_event(team))["message"]
+    await team.touch(manager)
+    assert await team.children() == []
+    assert (await team.get("TrainJob"))["status"] == job["status"]
+
+
+async def test_a_runtime_that_cannot_be_used_is_told_and_its_change_awaited(
+    team: Team, manager: ManagerProcess
+) -> None:
+    broken = runtime("torch", jobs=[replicated_job("other", "dataset-initializer")])
+    await team.create(broken)
+    await team.create_job()
+    assert "spec.template.spec.replicatedJobs" in await message(team, "InvalidRuntime")
+    mended = a_runtime("torch")["spec"]
+    await team.patch("TrainingRuntime", "torch", {"spec": mended})
+    await until_healed(team)
+
+
+async def test_d45_a_name_that_is_too_long_is_told_with_the_longest_that_fits(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    name = "x" * 63
+    await team.create_job(name)
+    said = await message(team, "InvalidTrainJob", name)
+    assert "metadata.name" in said
+    assert "must be no more than 48 characters" in said
+    await until_event(team, name)
+    await team.create_job("x" * 48)
+    await team.until_there("JobSet", "x" * 48)
+    assert await team.children() == [f"JobSet/{'x' * 48}"]
+
+
+async def test_what_the_api_server_says_against_the_jobset_is_told(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job(labels={"no such label!": "x"})
+    said = await message(team, "ResourcesCreationFailed")
+    assert "metadata.labels: Invalid value" in said
+    assert "no such label!" in said
+    assert said in (await until_event(team))["message"]
+    await team.patch("TrainJob", JOB, {"spec": {"labels": {"no such label!": None}}})
+    await until_healed(team)
+
+
+async def test_a_trouble_that_becomes_another_is_told_as_that(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_job(labels={"no such label!": "x"}, suspend=True)
+    await message(team, "RuntimeNotFound")
+    await team.create_runtime()
+    await message(team, "ResourcesCreationFailed")
+    await team.patch("TrainJob", JOB, {"spec": {"labels": None}})
+    await until_healed(team)
+    assert set(conditions_of(await team.get("TrainJob"))) == {"Suspended"}
+
+
+async def test_a_job_that_runs_goes_on_whatever_becomes_of_its_runtime(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    before = await team.until_there("JobSet")
+    empty: Object = {"spec": {"template": {"spec": {"replicatedJobs": []}}}}
+    await team.patch("TrainingRuntime", "torch", empty)
+    await team.touch(manager)
+    assert (await team.get("TrainJob")).get("status") is None
+    assert await team.get("JobSet") == before
+    await team.job_set_says(COMPLETED)
+    job = await team.until_says("Complete", COMPLETED["reason"])
+    assert set(conditions_of(job)) == {"Complete"}
+
+
+SPECS: dict[str, Object] = {
+    "JobSet": {
+        "spec": {
+            "replicatedJobs": [
+                {
+                    "name": "other",
+                    "template": {
+                        "spec": {
+                            "template": {
+                                "spec": {"containers": [{"name": "other", "image": "other"}]}
+                            }
+                        }
+                    },
+                }
+            ]
+        }
+    },
+    "Secret": {"stringData": {"ssh-privatekey": "theirs"}, "type": "Opaque"},
+    "ConfigMap": {"data": {"hostfile": "theirs"}},
+    "PodGroup": {"spec": {"minMember": 3}},
+    "Volcano": {"spec": {"minMember": 3}},
+}
+# The runtime for which a TrainJob needs such an object, how it is called, and its kind.
+NEEDED = {
+    "JobSet": ("torch", JOB, "jobset.x-k8s.io/v1alpha2", "JobSet"),
+    "Secret": ("mpi", f"{JOB}-mpi-ssh-auth", "v1", "Secret"),
+    "ConfigMap": ("mpi", f"{JOB}-mpi-hostfile", "v1", "ConfigMap"),
+    "PodGroup": ("gang", JOB, "scheduling.x-k8s.io/v1alpha1", "PodGroup"),
+    "Volcano": ("volcano", JOB, "scheduling.volcano.sh/v1beta1", "PodGroup"),
+}
+SOMEBODY = "00000000-0000-0000-0000-000000000000"
+OWNERS: dict[str, tuple[list[Object], str]] = {
+    "nobody": ([], "does not belong to this TrainJob"),
+    "a-deployment": (
+        [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "controller": True}],
+        "belongs to Deployment web",
+    ),
+    "another-trainjob": (
+        [{"apiVersion": API, "kind": "TrainJob", "name": JOB, "controller": True}],
+        f"belongs to TrainJob {JOB}",
+    ),
+    "not-its-controller": (
+        [{"apiVersion": API, "kind": "TrainJob", "name": JOB}],
+        "does not belong to this TrainJob",
+    ),
+}
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize("kind", NEEDED)
+async def test_d44_an_object_of_somebody_else_is_left_alone_and_named(
+    kind: str, owner: str, team: Team, manager: ManagerProcess
+) -> None:
+    runtime_name, name, api_version, kind_name = NEEDED[kind]
+    references = [{**each, "uid": SOMEBODY} for each in OWNERS[owner][0]]
+    metadata = {"name": name, "ownerReferences": references}
+    manifest = {"apiVersion": api_version, "kind": kind_name, "metadata": metadata}
+    await team.create({**manifest, **SPECS[kind]})
+    before = await team.api.fetch("GET", team.path(kind, name))
+    await team.create_runtime(runtime_name)
+    await team.create_job(runtime=runtime_name)
+    said = await message(team, "NameTaken")
+    assert f"{kind_name} {team.namespace}/{name} is there already and {OWNERS[owner][1]}" in said
+    assert said in (await until_event(team))["message"]
+    await team.touch(manager)
+    assert await team.api.fetch("GET", team.path(kind, name)) == before
+    assert kind == "JobSet" or await team.find("JobSet") is None
+    await team.delete(kind, name)
+    await until_healed(team)
+    ours = await team.get(kind, name)
+    job = await team.get("TrainJob")
+    assert [each["uid"] for each in ours["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]

@@ -1,0 +1,125 @@
+"""Finished is finished, what is being deleted is let go, and what is others' is left to them."""
+
+import pytest
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import (
+    ANY_MOMENT,
+    COMPLETED,
+    FAILED,
+    JOB,
+    ROW,
+    Team,
+    reconciles,
+)
+from tests.support.managers import ManagerProcess
+
+HOLD = "example.org/hold"
+
+
+async def finish(team: Team, end: Object, kind: str) -> Object:
+    """Let a TrainJob come to its end; the TrainJob."""
+    await team.create_runtime()
+    await team.create_job()
+    await team.until_there("JobSet")
+    await team.job_set_says(end, rows=[ROW])
+    return await team.until_says(kind, end["reason"])
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"), [(COMPLETED, "Complete"), (FAILED, "Failed")], ids=["complete", "failed"]
+)
+async def test_d2_d3_d4_a_finished_job_does_not_run_again_when_its_jobset_is_deleted(
+    end: Object, kind: str, team: Team, manager: ManagerProcess
+) -> None:
+    ended = await finish(team, end, kind)
+    before = reconciles(manager, team.namespace)
+    await team.delete("JobSet")
+    await team.until_looked(manager, JOB, before)
+    await team.touch(manager)
+    await team.patch("TrainJob", JOB, {"spec": {"trainer": {"image": "another"}}})
+    await team.suspend(suspend=True)
+    await team.touch(manager)
+    assert await team.children() == []
+    assert (await team.get("TrainJob"))["status"] == ended["status"]
+
+
+async def test_a_finished_job_keeps_its_end_whatever_its_jobset_says_later(
+    team: Team, manager: ManagerProcess
+) -> None:
+    ended = await finish(team, COMPLETED, "Complete")
+    row = {**ROW, "active": 0, "succeeded": 1}
+    await team.job_set_says(FAILED, rows=[row])
+    job = await team.until_rows(row)
+    assert job["status"]["conditions"] == ended["status"]["conditions"]
+
+
+@pytest.mark.parametrize("way", ["finalizer", "foreground"])
+async def test_d5_nothing_is_made_for_a_job_that_is_being_deleted(
+    way: str, team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime("mpi")
+    await team.create_job(runtime="mpi", suspend=True)
+    await team.until_there("JobSet")
+    await team.until_says("Suspended", "Suspended")
+    if way == "finalizer":
+        await team.patch("TrainJob", JOB, {"metadata": {"finalizers": [HOLD]}})
+        await team.delete("TrainJob")
+    else:
+        await team.delete("TrainJob", policy="Foreground")
+    leaving = await team.get("TrainJob")
+    assert leaving["metadata"]["deletionTimestamp"]
+    before = reconciles(manager, team.namespace)
+    for child, name in (("JobSet", JOB), ("ConfigMap", f"{JOB}-mpi-hostfile")):
+        await team.delete(child, name)
+    await team.until_looked(manager, JOB, before)
+    await team.suspend(suspend=False)
+    await team.touch(manager)
+    assert await team.children() == [f"Secret/{JOB}-mpi-ssh-auth"]
+    assert (await team.get("TrainJob"))["status"] == leaving["status"]
+
+
+async def test_d5_nor_for_one_that_was_deleted_before_we_saw_it(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_job()
+    await team.until_says("Blocked", "RuntimeNotFound")
+    await team.patch("TrainJob", JOB, {"metadata": {"finalizers": [HOLD]}})
+    await team.delete("TrainJob")
+    before = reconciles(manager, team.namespace)
+    await team.create_runtime()
+    await team.until_looked(manager, JOB, before)
+    await team.touch(manager)
+    assert await team.children() == []
+
+
+async def test_d10_what_multikueue_manages_is_left_to_it(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime("mpi")
+    await team.create_job(runtime="mpi", suspend=True, managedBy="kueue.x-k8s.io/multikueue")
+    await team.until_in_use("mpi")  # by this one, too
+    await team.touch(manager)
+    await team.suspend(suspend=False)
+    await team.touch(manager)
+    job = await team.get("TrainJob")
+    assert await team.children() == []
+    assert "status" not in job
+    assert "finalizers" not in job["metadata"]
+    assert await team.all("Event") == []
+
+
+async def test_a_deleted_jobset_of_a_job_that_trains_is_made_again(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    first = await team.until_there("JobSet")
+    await team.delete("JobSet")
+
+    async def another() -> bool:
+        found = await team.find("JobSet")
+        return found is not None and found["metadata"]["uid"] != first["metadata"]["uid"]
+
+    await until(another, within=ANY_MOMENT, what="another JobSet")

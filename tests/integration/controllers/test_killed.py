@@ -1,0 +1,60 @@
+"""A manager that is killed in the middle of a burst, again and again, ends where any other does."""
+
+import asyncio
+from random import Random
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.burst import SETTLED_WITHIN, Burst, objects_made
+from tests.integration.controllers.team import Team
+from tests.support.managers import ManagerProcess, manager_process
+
+SIZE = 200
+OBJECTS = SIZE // 2 + SIZE // 2 * 3  # a JobSet each, with MPI a Secret and a ConfigMap besides
+KILLS = 3
+
+
+async def until_made(manager: ManagerProcess, number: int) -> None:
+    """Wait until so many objects were made, however many managers it took."""
+
+    async def made() -> bool:
+        return len(objects_made(manager.log_entries())) >= number
+
+    await until(made, within=SETTLED_WITHIN, what=f"{number} objects being made", every=0.003)
+
+
+async def run(plane: ControlPlane, team: Team, kills: list[int]) -> Object:
+    """A burst during which the manager is killed when it has made so many objects; what came."""
+    burst = Burst(team, SIZE)
+    async with manager_process(plane.kubeconfig, "--namespace", team.namespace) as manager:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(burst.create())
+            tasks.create_task(burst.play())
+            for number in kills:
+                await until_made(manager, number)
+                manager.kill()
+                manager.start()
+        await burst.until_settled()
+    await burst.check_each_was_made_once()
+    return await burst.outcome()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def undisturbed(plane: ControlPlane) -> Object:
+    """What comes of a burst during which nobody is killed."""
+    async with plane.client() as api:
+        return await run(plane, Team(api, await plane.create_namespace(api)), [])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_the_end_is_the_same_as_without_the_kills(
+    seed: int, undisturbed: Object, team: Team, plane: ControlPlane
+) -> None:
+    kills = sorted(Random(seed).sample(range(OBJECTS - OBJECTS // 10), KILLS))  # noqa: S311
+    outcome = await run(plane, team, kills)
+    assert len(outcome) == 2 + SIZE + OBJECTS
+    assert outcome == undisturbed

@@ -1,0 +1,75 @@
+"""Two managers of which one leads: when it dies in the middle of a burst, the other goes on."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.burst import SETTLED_WITHIN, Burst, objects_made
+from tests.integration.controllers.team import ANY_MOMENT, Team
+from tests.support.managers import ManagerProcess, manager_process
+
+SIZE = 60
+CONFIGURATION = """
+apiVersion: config.trainer.kubeflow.org/v1alpha1
+kind: Configuration
+leaderElection:
+  leaderElect: true
+  leaseDuration: 3s
+  renewDeadline: 2s
+  retryPeriod: 500ms
+  resourceNamespace: {namespace}
+"""
+
+
+async def until_leads(manager: ManagerProcess) -> None:
+    async def leads() -> bool:
+        return bool(manager.log_entries("manager.started"))
+
+    await until(leads, within=ANY_MOMENT, what="the manager leading", every=0.01)
+
+
+@pytest.fixture
+def flags(team: Team, tmp_path: Path) -> list[str]:
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIGURATION.format(namespace=team.namespace))
+    return ["--namespace", team.namespace, "--config", str(file)]
+
+
+async def test_a_leader_that_dies_in_a_burst_is_replaced_and_nothing_is_written_twice(
+    team: Team, plane: ControlPlane, flags: list[str]
+) -> None:
+    burst = Burst(team, SIZE)
+    async with (
+        manager_process(plane.kubeconfig, *flags) as first,
+        manager_process(plane.kubeconfig, *flags) as second,
+    ):
+        await first.wait_ready()
+        await second.wait_ready()
+
+        async def one_leads() -> ManagerProcess | None:
+            leading = [each for each in (first, second) if each.log_entries("manager.started")]
+            return leading[0] if leading else None
+
+        leader = await until(one_leads, within=ANY_MOMENT, what="a leader")
+        other = second if leader is first else first
+
+        async def in_the_middle() -> bool:
+            return len(objects_made(leader.log_entries())) > SIZE // 2
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(burst.create())
+            await until(in_the_middle, within=SETTLED_WITHIN, what="half of it", every=0.003)
+            assert objects_made(other.log_entries()) == []
+            leader.kill()
+        await until_leads(other)
+        await burst.play()
+        await burst.until_settled()
+        made = objects_made(leader.log_entries()) + objects_made(other.log_entries())
+        assert len(objects_made(other.log_entries())) > SIZE // 2
+        assert sorted(set(made)) == sorted(made)
+        for each in (leader, other):
+            assert each.log_entries("trainjob.changed_object") == []
+    await burst.check_each_was_made_once()

@@ -1,0 +1,183 @@
+"""A runtime is not deleted under its TrainJobs, whatever the order in which things happen."""
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import (
+    ANY_MOMENT,
+    COMPLETED,
+    IN_USE,
+    JOB,
+    Team,
+    a_runtime,
+    finalizers,
+)
+from tests.support.managers import ManagerProcess
+from tests.support.objects import API, runtime
+
+CLUSTER = f"/apis/{API}/clustertrainingruntimes"
+
+
+async def test_d15_a_runtime_in_use_waits_for_its_last_job(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    assert finalizers(await team.get("TrainingRuntime", "torch")) == []
+    for name in ("one", "two"):
+        await team.create_job(name)
+    await team.until_in_use()
+    await team.delete("TrainingRuntime", "torch")
+    await team.delete("TrainJob", "one")
+    await team.touch(manager, "two")
+    waiting = await team.get("TrainingRuntime", "torch")
+    assert waiting["metadata"]["deletionTimestamp"]
+    assert finalizers(waiting) == [IN_USE]
+    await team.delete("TrainJob", "two")
+    await team.until_gone("TrainingRuntime", "torch")
+
+
+async def test_d15_one_that_nobody_uses_any_more_can_be_deleted_at_once(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    await team.until_in_use()
+    await team.delete("TrainJob")
+    await team.delete("TrainingRuntime", "torch")
+    await team.until_gone("TrainingRuntime", "torch")
+
+
+async def test_a_cluster_runtime_waits_for_jobs_in_all_namespaces(
+    team: Team, manager: ManagerProcess, plane: ControlPlane
+) -> None:
+    name = f"cluster-{team.namespace}"
+    other = Team(team.api, await plane.create_namespace(team.api))
+    path = f"{CLUSTER}/{name}"
+    await team.api.create(runtime(name, "ClusterTrainingRuntime"))
+    for each in (team, other):
+        await each.create_job(runtimeRef={"name": name})
+
+    async def in_use() -> bool:
+        return IN_USE in finalizers(await team.api.get_or_none(path))
+
+    await until(in_use, within=ANY_MOMENT, what="the runtime being in use")
+    await team.api.delete(path)
+    await team.delete("TrainJob")
+    await other.touch(manager)
+    assert finalizers(await team.api.get(path)) == [IN_USE]
+    await other.delete("TrainJob")
+
+    async def gone() -> bool:
+        return await team.api.get_or_none(path) is None
+
+    await until(gone, within=ANY_MOMENT, what="the end of the runtime")
+
+
+async def test_a_runtime_of_the_same_name_elsewhere_is_not_in_use(
+    team: Team, manager: ManagerProcess, plane: ControlPlane
+) -> None:
+    other = Team(team.api, await plane.create_namespace(team.api))
+    await team.create_runtime()
+    await other.create_runtime()
+    await team.create_job()
+    await team.until_in_use()
+    await other.delete("TrainingRuntime", "torch")
+    await other.until_gone("TrainingRuntime", "torch")
+    assert finalizers(await team.get("TrainingRuntime", "torch")) == [IN_USE]
+
+
+async def test_finalizers_of_others_are_left_alone(team: Team, manager: ManagerProcess) -> None:
+    theirs = "example.org/theirs"
+    manifest = a_runtime("torch")
+    await team.create({**manifest, "metadata": {**manifest["metadata"], "finalizers": [theirs]}})
+    await team.create_job()
+    assert finalizers(await team.until_in_use()) == [theirs, IN_USE]
+    await team.delete("TrainingRuntime", "torch")
+    await team.delete("TrainJob")
+
+    async def ours_is_off() -> bool:
+        return finalizers(await team.get("TrainingRuntime", "torch")) == [theirs]
+
+    await until(ours_is_off, within=ANY_MOMENT, what="our finalizer being taken off")
+    await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
+    await team.until_gone("TrainingRuntime", "torch")
+
+
+async def test_nothing_is_added_to_a_runtime_that_is_being_deleted(
+    team: Team, manager: ManagerProcess
+) -> None:
+    theirs = "example.org/theirs"
+    manifest = a_runtime("torch")
+    await team.create({**manifest, "metadata": {**manifest["metadata"], "finalizers": [theirs]}})
+    await team.delete("TrainingRuntime", "torch")
+    await team.create_job()
+    await team.until_there("JobSet")
+    await team.touch(manager)
+    assert finalizers(await team.get("TrainingRuntime", "torch")) == [theirs]
+
+
+def with_pods_in(zone: str, num_nodes: int = 1) -> Object:
+    """The spec of the MPI runtime, with its pods in a zone."""
+    spec: Object = a_runtime("mpi")["spec"]
+    spec["mlPolicy"]["numNodes"] = num_nodes
+    for job in spec["template"]["spec"]["replicatedJobs"]:
+        job["template"]["spec"]["template"]["spec"]["nodeSelector"] = {"zone": zone}
+    return spec
+
+
+async def until_in_zone(team: Team, name: str, zone: str | None) -> Object:
+    async def follows() -> Object | None:
+        job_set = await team.get("JobSet", name)
+        jobs = job_set["spec"]["replicatedJobs"]
+        pods = [each["template"]["spec"]["template"]["spec"] for each in jobs]
+        zones = {each.get("nodeSelector", {}).get("zone") for each in pods}
+        return job_set if zones == {zone} else None
+
+    return await until(follows, within=ANY_MOMENT, what=f"{name} being in the zone {zone}")
+
+
+async def test_a_changed_runtime_concerns_suspended_jobs_and_none_that_run(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime("mpi")
+    for name, suspend in (("runs", False), ("waits", True), ("done", False)):
+        await team.create_job(name, runtime="mpi", suspend=suspend)
+        await team.until_there("JobSet", name)
+    await team.job_set_says(COMPLETED, name="done")
+    await team.until_says("Complete", COMPLETED["reason"], name="done")
+    untouched = {
+        (kind, child): await team.get(kind, child)
+        for name in ("runs", "done")
+        for kind, child in (("JobSet", name), ("ConfigMap", f"{name}-mpi-hostfile"))
+    }
+    await team.patch("TrainingRuntime", "mpi", {"spec": with_pods_in("east")})
+    await until_in_zone(team, "waits", "east")
+    await team.patch("TrainingRuntime", "mpi", {"spec": a_runtime("mpi")["spec"]})
+    await until_in_zone(team, "waits", None)
+    for name in ("runs", "done"):
+        await team.touch(manager, name)
+    for (kind, child), before in untouched.items():
+        assert await team.get(kind, child) == before
+
+
+async def test_what_cannot_be_changed_in_a_jobset_stays_and_is_told_once(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime("mpi")
+    await team.create_job(runtime="mpi", suspend=True)
+    await team.until_says("Suspended", "Suspended")
+    hostfile = await team.get("ConfigMap", f"{JOB}-mpi-hostfile")
+    await team.patch("TrainingRuntime", "mpi", {"spec": with_pods_in("east", num_nodes=5)})
+    kept = await until_in_zone(team, JOB, "east")
+    [node, _] = kept["spec"]["replicatedJobs"]
+    assert node["template"]["spec"]["parallelism"] == 0
+    assert await team.get("ConfigMap", f"{JOB}-mpi-hostfile") == hostfile
+    for _ in range(2):
+        await team.touch(manager)
+    assert await team.get("JobSet") == kept
+
+    async def told() -> bool:
+        return [each["reason"] for each in await team.all("Event")] == ["JobSetKept"]
+
+    await until(told, within=ANY_MOMENT, what="an Event about it")
+    assert [each["count"] for each in await team.all("Event")] == [1]

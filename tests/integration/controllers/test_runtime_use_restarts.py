@@ -1,0 +1,83 @@
+"""How often runtimes are written, and that no wake-up is lost while the manager is away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster.controlplane import ControlPlane
+from tests.integration.controllers.team import Team, finalizers
+from tests.support.fault_proxy import FaultProxy, running_proxy
+from tests.support.managers import manager_process
+
+MANY = 200
+
+
+@pytest.fixture
+async def proxy(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    async with running_proxy(plane, tmp_path) as proxy:
+        yield proxy
+
+
+STEPS = ("delete the runtime", "delete one", "delete two")
+
+
+async def do(step: str, team: Team) -> None:
+    if step == "delete the runtime":
+        await team.delete("TrainingRuntime", "torch")
+    else:
+        await team.delete("TrainJob", step.removeprefix("delete "))
+
+
+async def test_the_last_of_all_opens_the_door_in_every_order_with_the_manager_up_or_down(
+    team: Team, plane: ControlPlane
+) -> None:
+    """Each order of events in a namespace of its own; the manager is away after the first steps."""
+    orders = [(order, away) for order in permutations(STEPS) for away in range(len(STEPS) + 1)]
+    teams = [Team(team.api, await plane.create_namespace(team.api)) for _ in orders]
+    async with asyncio.TaskGroup() as making:
+        for each in teams:
+            making.create_task(_make(each))
+    flags = [flag for each in teams for flag in ("--namespace", each.namespace)]
+    async with manager_process(plane.kubeconfig, *flags) as manager:
+        for each in teams:
+            await each.until_in_use()
+        for (order, away), each in zip(orders, teams, strict=True):
+            for step in order[:away]:
+                await do(step, each)
+        manager.kill()
+        for (order, away), each in zip(orders, teams, strict=True):
+            for step in order[away:]:
+                await do(step, each)
+        manager.start()
+        for each in teams:
+            await each.until_gone("TrainingRuntime", "torch")
+
+
+async def _make(team: Team) -> None:
+    await team.create_runtime()
+    for name in ("one", "two"):
+        await team.create_job(name)
+
+
+async def test_many_jobs_cost_their_runtime_one_write_to_come_and_one_to_go(
+    team: Team, proxy: FaultProxy, plane: ControlPlane
+) -> None:
+    for name in ("torch", "unused"):
+        await team.create_runtime(name)
+    async with manager_process(proxy.kubeconfig, "--namespace", team.namespace) as manager:
+        await manager.wait_ready()
+        async with asyncio.TaskGroup() as creating:
+            for number in range(MANY):
+                job = team.create_job(f"job-{number}", managedBy="kueue.x-k8s.io/multikueue")
+                creating.create_task(job)
+        await team.until_in_use()
+        await team.delete("TrainingRuntime", "torch")
+        path = team.path("TrainJob")
+        await team.api.request("DELETE", path)
+        await team.until_gone("TrainingRuntime", "torch")
+        writes = [each for each in proxy.requests if each.method != "GET"]
+        assert [each.path for each in writes] == [team.path("TrainingRuntime", "torch")] * 2
+        assert finalizers(await team.get("TrainingRuntime", "unused")) == []

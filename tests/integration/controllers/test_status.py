@@ -1,0 +1,225 @@
+"""What a TrainJob's status says while its JobSet, which we play, goes through its life."""
+
+from typing import Any
+
+import pytest
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import (
+    ANY_MOMENT,
+    APPLY,
+    COMPLETED,
+    FAILED,
+    JOB,
+    ROW,
+    Team,
+    conditions_of,
+)
+from tests.support.managers import ManagerProcess
+from tests.support.objects import API
+
+LONG_AGO = "2020-02-20T20:20:20Z"
+OTHERS = {
+    "type": "example.org/Warm",
+    "status": "True",
+    "reason": "Heated",
+    "message": "by somebody else",
+    "lastTransitionTime": LONG_AGO,
+}
+
+
+async def until_suspend_is(team: Team, *, suspend: bool) -> Object:
+    async def is_so() -> Object | None:
+        found = await team.find("JobSet")
+        return found if found and found["spec"].get("suspend") is suspend else None
+
+    return await until(is_so, within=ANY_MOMENT, what=f"the JobSet having suspend: {suspend}")
+
+
+def without_time(condition: Object) -> Object:
+    return {key: value for key, value in condition.items() if key != "lastTransitionTime"}
+
+
+async def test_a_job_that_runs_has_a_jobset_and_no_conditions(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    job = await team.create_job()
+    job_set = await until_suspend_is(team, suspend=False)
+    assert job_set["metadata"]["ownerReferences"] == [
+        {
+            "apiVersion": API,
+            "kind": "TrainJob",
+            "name": JOB,
+            "uid": job["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+    await team.job_set_says(rows=[ROW])
+    assert conditions_of(await team.until_rows(ROW)) == {}
+
+
+async def test_a_job_is_suspended_resumed_and_suspended_again(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job(suspend=True)
+    first = await until_suspend_is(team, suspend=True)
+    job = await team.until_says("Suspended", "Suspended")
+    assert [without_time(each) for each in job["status"]["conditions"]] == [
+        {
+            "type": "Suspended",
+            "status": "True",
+            "reason": "Suspended",
+            "message": "TrainJob is suspended",
+        }
+    ]
+    await team.suspend(suspend=False)
+    await until_suspend_is(team, suspend=False)
+    job = await team.until_says("Suspended", "Resumed", "False")
+    assert without_time(conditions_of(job)["Suspended"]) == {
+        "type": "Suspended",
+        "status": "False",
+        "reason": "Resumed",
+        "message": "TrainJob is resumed",
+    }
+    await team.suspend(suspend=True)
+    last = await until_suspend_is(team, suspend=True)
+    await team.until_says("Suspended", "Suspended")
+    assert last["metadata"]["uid"] == first["metadata"]["uid"]
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"), [(COMPLETED, "Complete"), (FAILED, "Failed")], ids=["complete", "failed"]
+)
+async def test_the_end_of_the_jobset_is_told_in_its_words_and_with_its_time(
+    end: Object, kind: str, team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    await team.until_there("JobSet")
+    startup = {**end, "type": "StartupPolicyCompleted"}
+    rows = [{**ROW, "ready": 0, "active": 0, "succeeded": 1}]
+    await team.job_set_says(startup, {**end, "observedGeneration": 7}, rows=rows)
+    job = await team.until_says(kind, end["reason"])
+    assert job["status"] == {"conditions": [{**end, "type": kind}], "jobsStatus": rows}
+
+
+async def test_an_end_that_is_not_true_is_none(team: Team, manager: ManagerProcess) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    await team.until_there("JobSet")
+    await team.job_set_says({**COMPLETED, "status": "False"}, rows=[ROW])
+    assert conditions_of(await team.until_rows(ROW)) == {}
+
+
+async def test_rows_follow_the_jobset_and_have_all_six_fields(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    await team.until_there("JobSet")
+    numbers = ("ready", "succeeded", "failed", "active", "suspended")
+    nothing = {"name": "node", **dict.fromkeys(numbers, 0)}
+    for rows in (
+        [nothing],
+        [ROW, {**nothing, "name": "launcher"}],
+        [{**dict(zip(numbers, range(1, 6), strict=True)), "name": "node"}],
+    ):
+        await team.job_set_says(rows=rows)
+        job = await team.until_rows(*rows)
+        assert [set(row) for row in job["status"]["jobsStatus"]] == [{"name", *numbers}] * len(rows)
+
+
+async def apply_as_another(team: Team) -> None:
+    manifest = {"apiVersion": API, "kind": "TrainJob", "metadata": {"name": JOB}}
+    await team.api.request(
+        "PATCH",
+        f"{team.path('TrainJob', JOB)}/status",
+        query={"fieldManager": "another"},
+        body={**manifest, "status": {"conditions": [OTHERS]}},
+        content_type=APPLY,
+    )
+
+
+async def update_as_another(team: Team) -> None:
+    job = await team.get("TrainJob")
+    job["status"].setdefault("conditions", []).append(OTHERS)
+    await team.api.request(
+        "PUT",
+        f"{team.path('TrainJob', JOB)}/status",
+        query={"fieldManager": "another"},
+        body=job,
+    )
+
+
+@pytest.mark.parametrize("write", [apply_as_another, update_as_another])
+async def test_d8_conditions_of_others_survive_all_that_happens(
+    write: Any, team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job(suspend=True)
+    await team.until_says("Suspended", "Suspended")
+    await write(team)
+    await team.suspend(suspend=False)
+    resumed = await team.until_says("Suspended", "Resumed", "False")
+    await team.job_set_says(COMPLETED, rows=[ROW])
+    ended = await team.until_says("Complete", COMPLETED["reason"])
+    for job in (resumed, ended):
+        assert conditions_of(job)[OTHERS["type"]] == OTHERS
+        managers = [each["manager"] for each in job["metadata"]["managedFields"]]
+        assert "another" in managers
+    assert set(conditions_of(ended)) == {"Suspended", "Complete", OTHERS["type"]}
+
+
+async def age(team: Team) -> None:
+    """Let all conditions be old, without changing whose they are."""
+    job = await team.get("TrainJob")
+    aged = [{**each, "lastTransitionTime": LONG_AGO} for each in job["status"]["conditions"]]
+    manifest = {"apiVersion": API, "kind": "TrainJob", "metadata": {"name": JOB}}
+    await team.api.request(
+        "PATCH",
+        f"{team.path('TrainJob', JOB)}/status",
+        query={"fieldManager": "trainer", "force": "true"},
+        body={**manifest, "status": {"conditions": aged, "jobsStatus": []}},
+        content_type=APPLY,
+    )
+
+
+async def test_conditions_keep_their_times_until_their_status_changes(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_job(suspend=True)
+    await team.until_says("Blocked", "RuntimeNotFound")
+    await age(team)
+    broken = {"apiVersion": API, "kind": "TrainingRuntime", "metadata": {"name": "torch"}}
+    await team.create({**broken, "spec": {"template": {"spec": {"replicatedJobs": []}}}})
+    job = await team.until_says("Blocked", "InvalidRuntime")
+    times = [each["lastTransitionTime"] for each in job["status"]["conditions"]]
+    assert times == [LONG_AGO, LONG_AGO]
+    await team.suspend(suspend=False)
+    job = await team.until_says("Suspended", "Resumed", "False")
+    found = conditions_of(job)
+    assert found["Suspended"]["lastTransitionTime"] > LONG_AGO
+    assert found["Blocked"]["lastTransitionTime"] == LONG_AGO
+
+
+async def test_nothing_is_written_when_nothing_has_changed(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime("mpi")
+    await team.create_job(runtime="mpi", suspend=True)
+    job_set = await team.until_there("JobSet")
+    before = await team.until_says("Suspended", "Suspended")
+    await team.touch(manager)
+    touched = await team.get("TrainJob")
+    await team.touch(manager, kind="JobSet")
+    assert await team.get("TrainJob") == touched
+    assert touched["status"] == before["status"]
+    after = await team.get("JobSet")
+    assert (after["spec"], after["metadata"]["generation"]) == (
+        job_set["spec"],
+        job_set["metadata"]["generation"],
+    )

@@ -1,0 +1,350 @@
+"""What the manager asks of the API server: as little as can be, and nothing for what is settled."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import (
+    ANY_MOMENT,
+    COMPLETED,
+    FAILED,
+    JOB,
+    ROW,
+    Team,
+    conditions_of,
+    reconciles,
+)
+from tests.support.fault_proxy import Cut, FaultProxy, Match, ProxiedRequest, running_proxy
+from tests.support.managers import ManagerProcess, manager_process
+
+KEYS, HOSTFILE = f"{JOB}-mpi-ssh-auth", f"{JOB}-mpi-hostfile"
+STATUS = f"PATCH trainjobs/{JOB}/status"
+
+
+@pytest.fixture
+async def proxy(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    """What the manager takes for the API server."""
+    async with running_proxy(plane, tmp_path) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
+async def working(proxy: FaultProxy, team: Team) -> AsyncIterator[ManagerProcess]:
+    """A manager that has read what is there, and looked at none of it through the proxy yet."""
+    flags = ("--namespace", team.namespace, "--log-level", "debug")
+    async with manager_process(proxy.kubeconfig, *flags) as manager:
+        await until_started(manager, 1)
+        yield manager
+
+
+async def until_started(manager: ManagerProcess, times: int) -> None:
+    async def started() -> bool:
+        return len(manager.log_entries("manager.started")) == times
+
+    await until(started, within=ANY_MOMENT, what="the manager working")
+
+
+def in_words(request: ProxiedRequest) -> str:
+    """The method and, without the group and the namespace, the path."""
+    return f"{request.method} {re.sub('.*/namespaces/[^/]*/', '', request.path)}"
+
+
+def asked(proxy: FaultProxy, since: int = 0) -> list[str]:
+    """All requests but watches."""
+    return [in_words(each) for each in proxy.requests[since:] if not each.is_watch]
+
+
+def written(proxy: FaultProxy, since: int = 0) -> list[str]:
+    """All requests that may change something."""
+    return [each for each in asked(proxy, since) if not each.startswith("GET ")]
+
+
+LIVES = {
+    "torch": [f"PATCH jobsets/{JOB}"],
+    "mpi": [f"PATCH secrets/{KEYS}", f"PATCH configmaps/{HOSTFILE}", f"PATCH jobsets/{JOB}"],
+    "gang": [f"PATCH podgroups/{JOB}", f"PATCH jobsets/{JOB}"],
+}
+
+
+@pytest.mark.parametrize("runtime", LIVES)
+async def test_a_life_costs_a_request_per_object_and_one_per_change_of_the_status(
+    runtime: str, proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime(runtime)
+    async with working(proxy, team) as manager:
+        before = len(proxy.requests)
+        await team.create_job(runtime=runtime)
+        await team.until_there("JobSet")
+        await team.job_set_says(rows=[ROW])
+        await team.until_rows(ROW)
+        await team.job_set_says(COMPLETED, rows=[ROW])
+        await team.until_says("Complete", COMPLETED["reason"])
+        await team.touch(manager)
+        in_use = f"PATCH trainingruntimes/{runtime}"
+        requests = asked(proxy, before)
+    assert Counter(requests) == Counter([in_use, *LIVES[runtime], STATUS, STATUS])
+    requests.remove(in_use)  # by another controller, at some time
+    assert requests == [*LIVES[runtime], STATUS, STATUS]
+
+
+async def test_a_life_with_a_pause_costs_one_more_for_the_jobset_and_one_for_the_status(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime("mpi")
+    async with working(proxy, team) as manager:
+        before = len(proxy.requests)
+        await team.create_job(runtime="mpi", suspend=True)
+        await team.until_says("Suspended", "Suspended")
+        await team.suspend(suspend=False)
+        await team.until_says("Suspended", "Resumed", "False")
+        await team.job_set_says(COMPLETED)
+        await team.until_says("Complete", COMPLETED["reason"])
+        await team.touch(manager)
+        requests = asked(proxy, before)
+    requests.remove("PATCH trainingruntimes/mpi")
+    assert requests == [*LIVES["mpi"], STATUS, f"PATCH jobsets/{JOB}", STATUS, STATUS]
+
+
+async def test_a_blocked_job_costs_its_status_and_an_event(proxy: FaultProxy, team: Team) -> None:
+    async with working(proxy, team) as manager:
+        before = len(proxy.requests)
+        await team.create_job()
+        await team.until_says("Blocked", "RuntimeNotFound")
+        await team.touch(manager)
+        await team.touch(manager)
+        assert sorted(asked(proxy, before)) == [STATUS, "POST events"]
+
+
+class Settled:
+    """TrainJobs in all states in which nothing is to be done, so many of each."""
+
+    def __init__(self, team: Team, each: int) -> None:
+        self._team = team
+        self._each = each
+
+    def names(self, *states: str) -> list[str]:
+        """Those in these states."""
+        return [f"{state}-{number}" for state in states for number in range(self._each)]
+
+    @property
+    def all(self) -> list[str]:
+        """All of them."""
+        return self.names(*STATES)
+
+    async def settle(self) -> None:
+        """Bring them there, with a manager."""
+        for runtime in ("torch", "mpi", "gang", "volcano"):
+            await self._team.create_runtime(runtime)
+        async with asyncio.TaskGroup() as settling:
+            for state in STATES:
+                for name in self.names(state):
+                    settling.create_task(self._settle(state, name))
+        await until(self._are_settled, within=ANY_MOMENT, what="all TrainJobs being settled")
+
+    async def _settle(self, state: str, name: str) -> None:
+        runtime, suspend, end = STATES[state]
+        await self._team.create_job(name, runtime=runtime, suspend=suspend)
+        if end is not None:
+            await self._team.until_there("JobSet", name)
+            await self._team.job_set_says(*end, rows=[ROW], name=name)
+
+    async def _are_settled(self) -> bool:
+        jobs = await self._team.all("TrainJob")
+        return all(_is_settled(each) for each in jobs)
+
+
+# The runtime, whether it is suspended, and what the JobSet says at the end.
+STATES = {
+    "runs": ("torch", False, []),
+    "runs-mpi": ("mpi", False, []),
+    "runs-together": ("gang", False, []),
+    "waits": ("torch", True, []),
+    "waits-mpi": ("mpi", True, []),
+    "waits-together": ("gang", True, []),
+    "waits-volcano": ("volcano", True, []),
+    "done": ("mpi", False, [COMPLETED]),
+    "failed": ("gang", False, [FAILED]),
+    "blocked": ("none", False, None),
+    "blocked-waiting": ("none", True, None),
+}
+
+
+def _is_settled(job: Object) -> bool:
+    state = job["metadata"]["name"].rpartition("-")[0]
+    _, suspend, end = STATES[state]
+    wanted = {"Blocked"} if end is None else {_END[each["type"]] for each in end}
+    wanted |= {"Suspended"} if suspend else set()
+    rows = job.get("status", {}).get("jobsStatus")
+    return set(conditions_of(job)) == wanted and (end is None or rows == [ROW])
+
+
+_END = {"Completed": "Complete", "Failed": "Failed"}
+
+
+async def test_a_settled_job_costs_no_request_however_often_it_is_looked_at(
+    proxy: FaultProxy, team: Team
+) -> None:
+    settled = Settled(team, 1)
+    async with working(proxy, team) as manager:
+        await settled.settle()
+        for name in settled.all:
+            await team.touch(manager, name)
+        before = len(proxy.requests)
+        for name in settled.all:
+            await team.touch(manager, name)
+            if await team.find("JobSet", name):
+                await team.touch(manager, name, kind="JobSet")
+        assert asked(proxy, before) == []
+
+
+async def test_a_restart_over_settled_jobs_writes_nothing(proxy: FaultProxy, team: Team) -> None:
+    settled = Settled(team, 5)
+    assert len(settled.all) >= 50
+    async with working(proxy, team) as manager:
+        await settled.settle()
+        await manager.stop()
+        looked = {name: reconciles(manager, team.namespace, name) for name in settled.all}
+        versions = {
+            kind: [each["metadata"]["resourceVersion"] for each in await team.all(kind)]
+            for kind in ("TrainJob", "JobSet", "Secret", "ConfigMap", "PodGroup", "Volcano")
+        }
+        before = len(proxy.requests)
+        manager.start()
+        await until_started(manager, 2)
+        for name, times in looked.items():
+            await team.until_looked(manager, name, times)
+        assert written(proxy, before) == []
+    for kind, before_it in versions.items():
+        after = [each["metadata"]["resourceVersion"] for each in await team.all(kind)]
+        assert after == before_it
+
+
+async def test_d3_d4_a_finished_job_does_not_run_again_after_a_restart(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime("mpi")
+    async with working(proxy, team) as manager:
+        for name, end in (("done", COMPLETED), ("failed", FAILED)):
+            await team.create_job(name, runtime="mpi")
+            await team.until_there("JobSet", name)
+            await team.job_set_says(end, name=name)
+            await team.until_says(_END[end["type"]], end["reason"], name=name)
+        ended = {name: await team.get("TrainJob", name) for name in ("done", "failed")}
+        await manager.stop()
+        for name in ended:
+            await team.delete("JobSet", name)
+            await team.delete("Secret", f"{name}-mpi-ssh-auth")
+        looked = {name: reconciles(manager, team.namespace, name) for name in ended}
+        before = len(proxy.requests)
+        manager.start()
+        for name, times in looked.items():
+            await team.until_looked(manager, name, times)
+        assert written(proxy, before) == []
+    for name, job in ended.items():
+        assert await team.get("TrainJob", name) == job
+    assert await team.children() == [f"ConfigMap/{name}-mpi-hostfile" for name in sorted(ended)]
+
+
+def is_watch_of(*plurals: str) -> Match:
+    def match(request: ProxiedRequest) -> bool:
+        return request.is_watch and request.path.rpartition("/")[2] in plurals
+
+    return match
+
+
+async def test_d44_objects_that_the_cache_does_not_show_yet_are_not_made_again(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime("mpi")
+    async with working(proxy, team) as manager:
+        proxy.stall_all(is_watch_of("secrets", "configmaps", "jobsets"))
+        before = len(proxy.requests)
+        await team.create_job(runtime="mpi")
+        await team.until_there("JobSet")
+        secret = await team.get("Secret", KEYS)
+        for _ in range(3):
+            await team.touch(manager)
+        requests = asked(proxy, before)
+        requests.remove("PATCH trainingruntimes/mpi")
+        assert requests == LIVES["mpi"]
+        assert await team.get("Secret", KEYS) == secret
+
+
+async def test_a_deleted_jobset_that_the_cache_still_shows_is_not_brought_back_by_a_change(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime()
+    await team.create_job(suspend=True)
+    async with working(proxy, team) as manager:
+        await team.until_says("Suspended", "Suspended")
+        await team.touch(manager)
+        proxy.stall_all(is_watch_of("jobsets"))
+        await team.delete("JobSet")
+        before = reconciles(manager, team.namespace)
+        await team.suspend(suspend=False)
+        await team.until_looked(manager, JOB, before + 1)
+        assert await team.find("JobSet") is None
+        proxy.reset_all()
+        made = await team.until_there("JobSet")
+        assert (made["spec"]["suspend"], made["metadata"]["generation"]) == (False, 1)
+        job = await team.until_says("Suspended", "Resumed", "False")
+        assert set(conditions_of(job)) == {"Suspended"}
+
+
+async def test_a_status_that_the_cache_does_not_show_yet_is_not_written_again(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime()
+    await team.create_job(suspend=True)
+    async with working(proxy, team) as manager:
+        await team.until_says("Suspended", "Suspended")
+        await team.touch(manager)
+        proxy.stall_all(is_watch_of("trainjobs"))
+        before = len(proxy.requests)
+        await team.job_set_says(rows=[ROW])
+        job = await team.until_rows(ROW)
+        for _ in range(3):
+            await team.touch(manager, kind="JobSet")
+        assert asked(proxy, before) == [STATUS]
+        assert await team.get("TrainJob") == job
+
+
+def is_write_of(plural: str) -> Match:
+    def match(request: ProxiedRequest) -> bool:
+        return request.method == "PATCH" and f"/{plural}/" in request.path
+
+    return match
+
+
+CHILDREN = {"mpi": ("secrets", "configmaps", "jobsets"), "gang": ("podgroups", "jobsets")}
+
+
+@pytest.mark.parametrize("stale", [False, True], ids=["fresh", "stale"])
+@pytest.mark.parametrize("runtime", CHILDREN)
+async def test_d44_a_write_whose_answer_is_lost_is_not_done_twice(
+    runtime: str, stale: bool, proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime(runtime)
+    async with working(proxy, team):
+        if stale:
+            proxy.stall_all(is_watch_of(*CHILDREN[runtime]))
+        for plural in (*CHILDREN[runtime], "trainjobs"):
+            proxy.inject(Cut(0, reset=True), is_write_of(plural))
+        await team.create_job(runtime=runtime, suspend=True)
+        await team.until_there("JobSet")
+        job = await team.until_says("Suspended", "Suspended")
+        assert proxy.faults_left == 0
+    assert set(conditions_of(job)) == {"Suspended"}
+    assert await team.all("Event") == []
+    for kind in ("Secret", "ConfigMap", "PodGroup", "JobSet"):
+        for child in await team.all(kind):
+            assert len(child["metadata"]["managedFields"]) == 1
+            assert child["metadata"].get("generation", 1) == 1

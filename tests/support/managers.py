@@ -1,0 +1,114 @@
+"""Managers as people run them: each a process of its own, gone when the test is."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.process import ManagedProcess, tail
+from kftrainer.devcluster.waiting import until
+
+READY_WITHIN = 60.0
+# A manager that is told to stop has thirty seconds to finish what it does.
+STOPPED_WITHIN = 35.0
+LINES_SHOWN = 60
+# What a controller says of a reconciler that let an error out.
+RAISED_OUT = ("reconcile.failed", "reconcile.gave_up")
+
+
+class ManagerProcess:
+    """`kftrainer manager`, running; `manager_process` makes them."""
+
+    def __init__(self, process: ManagedProcess, health_url: str) -> None:
+        self._process = process
+        self.health_url = health_url
+        self._entries: list[dict[str, Any]] = []
+        self._read = 0  # bytes of the log
+
+    async def wait_ready(self) -> None:
+        """Return when it has read what is there; it may still have to be elected."""
+        async with ApiClient(self.health_url, None) as probes:
+
+            async def ready() -> bool:
+                self._process.check()
+                try:
+                    await probes.fetch("GET", "/readyz")
+                except (ApiError, UnreachableError):
+                    return False
+                return True
+
+            await until(ready, within=READY_WITHIN, what="the manager being ready")
+
+    def kill(self) -> None:
+        """End it now, as SIGKILL does."""
+        self._process.kill()
+
+    async def stop(self) -> None:
+        """End it as Kubernetes does, and wait until it has finished what it had begun."""
+        await self._process.stop(STOPPED_WITHIN)
+
+    def start(self) -> None:
+        """Start it again after it has ended; its log goes on where it was."""
+        self._process.start()
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.alive()
+
+    def ending(self) -> str:
+        """How it ended, in words: `exit code 0`, `killed by SIGKILL`."""
+        return self._process.ending()
+
+    def log_text(self) -> str:
+        """All that it has said."""
+        log = self._process.log
+        return log.read_text() if log.exists() else ""
+
+    def log_entries(self, event: str | None = None) -> list[dict[str, Any]]:
+        """Its log as entries: all, or those of one event."""
+        if self._process.log.exists():
+            with self._process.log.open("rb") as log:
+                log.seek(self._read)
+                news, _, _ = log.read().rpartition(b"\n")
+            lines = news.splitlines(keepends=True)
+            self._entries += [json.loads(line) for line in lines if line.startswith(b"{")]
+            self._read += len(news) + 1 if news else 0
+        return [each for each in self._entries if event in (None, each["event"])]
+
+    def check_no_reconcile_raised(self) -> None:
+        """Fail if a reconciler let an error out, whatever came of it."""
+        raised = [each for event in RAISED_OUT for each in self.log_entries(event)]
+        assert not raised, f"reconciles that raised: {raised}"
+
+
+@asynccontextmanager
+async def manager_process(kubeconfig: Path, *flags: str) -> AsyncIterator[ManagerProcess]:
+    """A manager that has been started; at the end of the block no reconcile may have raised."""
+    with TemporaryDirectory(prefix="manager-") as home:
+        ports = PortReservations(places.ports(places.cache_home()))
+        address = f"{LOOPBACK}:{ports.reserve()}"
+        argv = (
+            *(sys.executable, "-m", "kftrainer.cli.main", "manager"),
+            *("--kubeconfig", str(kubeconfig)),
+            *("--metrics-bind-address", "0", "--health-probe-bind-address", address),
+            *flags,
+        )
+        process = ManagedProcess("manager", argv, Path(home) / "manager.log", Path(home))
+        process.start()
+        manager = ManagerProcess(process, f"http://{address}")
+        try:
+            yield manager
+            manager.check_no_reconcile_raised()
+        except BaseException as error:
+            error.add_note(f"log of the manager:\n{tail(process.log, LINES_SHOWN)}")
+            raise
+        finally:
+            process.kill()
+            ports.release_all()

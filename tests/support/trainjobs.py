@@ -1,0 +1,151 @@
+"""TrainJobs on a whole cluster: where others make pods of them, and people look with kubectl."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from kftrainer.devcluster import manifests, parts, places
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.kubernetes import crds_in
+from kftrainer.devcluster.progress import SILENT
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import Team, conditions_of
+from tests.support.managers import ManagerProcess, manager_process
+from tests.support.objects import replicated_job, runtime
+
+BY_THE_END = 120.0  # much more than it takes on a busy machine
+FOR_LONG = {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}
+FOR_A_MOMENT = {"pod-complete.stage.kwok.x-k8s.io/delay": "1ms"}
+FAILS = {"pod-container-running-failed.stage.kwok.x-k8s.io": "true"}
+OF_JOB_SETS = {
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "Service": "/api/v1/namespaces/{}/services",
+}
+
+
+def pods_with(*jobs: str, **metadata: dict[str, str]) -> list[Object]:
+    """Overrides that put labels or annotations on the pods of the jobs, or of the job `node`."""
+    targets = [{"name": job} for job in jobs or ("node",)]
+    return [{"targetJobs": targets, "metadata": metadata}]
+
+
+def one_try_runtime(name: str = "once", **template: Any) -> Object:
+    """A TrainingRuntime whose pods are not tried again when they fail."""
+    job = replicated_job()
+    job["template"]["spec"]["backoffLimit"] = 0
+    manifest = runtime(name, jobs=[job])
+    manifest["spec"]["template"]["spec"].update(template)
+    return manifest
+
+
+def summary(job: Object) -> dict[str, str]:
+    """The conditions of a TrainJob as type: status/reason."""
+    return {kind: f"{each['status']}/{each['reason']}" for kind, each in conditions_of(job).items()}
+
+
+class Ground(Team):
+    """A namespace of a whole cluster."""
+
+    async def children(self) -> Sequence[str]:
+        """Which objects there are that every cluster serves and that TrainJobs need."""
+        return [
+            f"{kind}/{each['metadata']['name']}"
+            for kind in ("Secret", "ConfigMap", "JobSet")
+            for each in await self.all(kind)
+            if each["metadata"]["name"] != "kube-root-ca.crt"
+        ]
+
+    async def owned(self, kind: str, job: str) -> Sequence[Object]:
+        """What the JobSet controller has made for the TrainJob, whether it is still wanted."""
+        name = "jobset.sigs.k8s.io/jobset-name"
+        query = {} if kind == "Service" else {"labelSelector": f"{name}={job}"}
+        path = OF_JOB_SETS[kind].format(self.namespace)
+        found: Sequence[Object] = (await self.api.request("GET", path, query=query))["items"]
+        return found
+
+    async def pods(self, job: str) -> Sequence[Object]:
+        """The TrainJob's pods."""
+        return await self.owned("Pod", job)
+
+    async def pod_counts(self, job: str) -> dict[str, int]:
+        """How many pods each replicated job has."""
+        label = "jobset.sigs.k8s.io/replicatedjob-name"
+        return Counter(pod["metadata"]["labels"][label] for pod in await self.pods(job))
+
+    async def until_running(self, job: str, pods: int) -> Sequence[Object]:
+        """Wait until so many pods of the TrainJob run, and no others are there."""
+
+        async def running() -> Sequence[Object] | None:
+            found = await self.pods(job)
+            phases = [each["status"].get("phase") for each in found]
+            return found if phases == ["Running"] * pods else None
+
+        return await until(running, within=BY_THE_END, what=f"{pods} pods of {job} running")
+
+    async def until_left(self, job: str, kinds: Sequence[str] = tuple(OF_JOB_SETS)) -> None:
+        """Wait until nothing is left of what the JobSet controller has made."""
+
+        async def nothing_left() -> bool:
+            return not any([await self.owned(kind, job) for kind in kinds])
+
+        await until(nothing_left, within=BY_THE_END, what=f"{kinds} of {job} being gone")
+
+    async def until_ended(self, job: str, condition: str = "Complete") -> Object:
+        """Wait until the TrainJob has come to this end; the TrainJob."""
+
+        async def ended() -> Object | None:
+            found = await self.get("TrainJob", job)
+            return found if summary(found).get(condition, "").startswith("True/") else None
+
+        return await until(ended, within=BY_THE_END, what=f"{job} being {condition}")
+
+
+class Kubectl:
+    """kubectl as the administrator of a cluster, in one namespace."""
+
+    def __init__(self, program: Path, kubeconfig: Path, namespace: str, home: Path) -> None:
+        self._argv = (str(program), f"--kubeconfig={kubeconfig}", f"--namespace={namespace}")
+        self._environment = {**os.environ, "HOME": str(home)}
+
+    async def __call__(self, *arguments: str) -> str:
+        """What it prints; it must succeed."""
+        process = await asyncio.create_subprocess_exec(
+            *self._argv,
+            *arguments,
+            env=self._environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        printed, complaint = await process.communicate()
+        assert process.returncode == 0, complaint.decode()
+        return printed.decode()
+
+
+async def install_pod_groups(api: ApiClient) -> None:
+    """Let the cluster serve the PodGroups of coscheduling."""
+    wanted = parts.COSCHEDULING_MANIFESTS
+    folder = await manifests.provide(wanted, cache=places.cache_home(), progress=SILENT)
+    for definition in crds_in(folder / wanted.crd_file):
+        await api.apply_crd(definition)
+
+
+@asynccontextmanager
+async def ready_manager(plane: ControlPlane, *flags: str) -> AsyncIterator[ManagerProcess]:
+    """A manager that says each reconcile, and none of whose reconciles may raise."""
+    async with manager_process(plane.kubeconfig, "--log-level", "debug", *flags) as manager:
+        await manager.wait_ready()
+        yield manager
+
+
+def made_job_sets(manager: ManagerProcess, namespace: str, job: str) -> int:
+    """How many JobSets the manager has made for the TrainJob."""
+    return sum(
+        (each["kind"], each["object"]) == ("JobSet", f"{namespace}/{job}")
+        for each in manager.log_entries("trainjob.created_object")
+    )
