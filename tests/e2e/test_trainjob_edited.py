@@ -119,9 +119,12 @@ async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
     broken = a_runtime("torch")["spec"]
     broken["template"]["spec"]["replicatedJobs"][0]["template"]["metadata"]["labels"] = None
     await ground.patch("TrainingRuntime", "torch", {"spec": broken})
-    looks = reconciles(manager, ground.namespace, "train")
-    await ground.touch(manager)
-    await ground.until_looked(manager, "train", looks)
+
+    async def noticed() -> bool:
+        told = manager.log_entries("trainjob.runs_on")
+        return any(each["namespace"] == ground.namespace for each in told)
+
+    await until(noticed, within=BY_THE_END, what="the manager noticing the broken runtime")
     assert summary(await ground.get("TrainJob")) == {}
 
     await ground.suspend(suspend=True)

@@ -234,7 +234,9 @@ class Assembly:
             name = f"{resource.kind.lower()}_controller"
             controller = self._controller(name, reconciler, resource.kind)
             controller.watch(self._cache.informer(resource), enqueue_self)
-            controller.watch(self._cache.informer(TRAIN_JOBS), enqueue_runtime(resource))
+            # Which runtime a TrainJob refers to is in its spec: its status does not matter.
+            jobs = self._cache.informer(TRAIN_JOBS)
+            controller.watch(jobs, enqueue_runtime(resource), generation_changed)
             yield controller
 
     def _late_kinds(self, jobs: Controller) -> LateKinds:

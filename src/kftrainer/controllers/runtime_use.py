@@ -9,7 +9,7 @@ from kftrainer.api import names
 from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ConflictError, NotFoundError
+from kftrainer.kube.errors import ConflictError, KubeError, NotFoundError
 from kftrainer.kube.meta import ObjectMeta
 from kftrainer.kube.model import InvalidDocumentError
 from kftrainer.kube.resource import ObjectKey, Resource
@@ -22,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 INDEX_RUNTIME = "runtime"
 FINALIZER = names.FINALIZER_RUNTIME_IN_USE
+LATER = Result(requeue=True)
 
 
 class RuntimeUseReconciler:
@@ -35,22 +36,26 @@ class RuntimeUseReconciler:
         self._client = client
         self._cache = cache
         self._resource = resource
+        self._answered: dict[ObjectKey, str | None] = {}  # versions that we have changed already
 
     async def reconcile(self, request: Request) -> Result:
         """Put the finalizer on or take it off, if that is due."""
         seen = self._cache.informer(self._resource).seen(request)
         if seen is None:
+            self._answered.pop(request, None)
             return DONE
         metadata = ObjectMeta.parse(seen.metadata)
         in_use = self._cache.has_index(
             TRAIN_JOBS, INDEX_RUNTIME, index_value(self._resource, request)
         )
         wanted = wanted_finalizers(metadata, in_use=in_use)
-        if wanted != (metadata.finalizers or []):
-            await self._write(request, metadata, wanted)
-        return DONE
+        if wanted == (metadata.finalizers or []):
+            return DONE
+        if self._answered.get(request) == metadata.resource_version:
+            return DONE  # the cache lags: there will be news of what we wrote
+        return await self._write(request, metadata, wanted)
 
-    async def _write(self, key: ObjectKey, metadata: ObjectMeta, finalizers: list[str]) -> None:
+    async def _write(self, key: ObjectKey, metadata: ObjectMeta, finalizers: list[str]) -> Result:
         # The whole list is replaced: it must be the one that we have seen.
         changed = {"finalizers": finalizers, "resourceVersion": metadata.resource_version}
         try:
@@ -59,8 +64,13 @@ class RuntimeUseReconciler:
             )
         except (ConflictError, NotFoundError) as error:
             log.debug("runtime.changed_meanwhile", error=str(error))  # and there will be news of it
+        except KubeError as error:
+            log.warning("runtime.finalizers_not_written", error=str(error))
+            return LATER
         else:
             log.info("runtime.finalizers", finalizers=finalizers)
+            self._answered[key] = metadata.resource_version
+        return DONE
 
 
 def wanted_finalizers(metadata: ObjectMeta, *, in_use: bool) -> list[str]:

@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from kftrainer.devcluster.controlplane import ControlPlane
-from tests.integration.controllers.team import Team, finalizers
-from tests.support.fault_proxy import FaultProxy, running_proxy
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import ANY_MOMENT, Team, finalizers
+from tests.support.fault_proxy import (
+    Cut,
+    Fault,
+    FaultProxy,
+    ProxiedRequest,
+    running_proxy,
+    status_answer,
+)
 from tests.support.managers import manager_process
 
 MANY = 200
@@ -81,3 +89,51 @@ async def test_many_jobs_cost_their_runtime_one_write_to_come_and_one_to_go(
         writes = [each for each in proxy.requests if each.method != "GET"]
         assert [each.path for each in writes] == [team.path("TrainingRuntime", "torch")] * 2
         assert finalizers(await team.get("TrainingRuntime", "unused")) == []
+
+
+def is_of_runtimes(request: ProxiedRequest) -> bool:
+    return "/trainingruntimes" in request.path
+
+
+def is_write_of_runtimes(request: ProxiedRequest) -> bool:
+    return request.method == "PATCH" and is_of_runtimes(request)
+
+
+async def test_a_finalizer_that_the_cache_does_not_show_yet_is_not_written_again(
+    team: Team, proxy: FaultProxy
+) -> None:
+    await team.create_runtime()
+    flags = ("--namespace", team.namespace, "--log-level", "debug")
+    async with manager_process(proxy.kubeconfig, *flags) as manager:
+        await manager.wait_ready()
+        proxy.stall_all(lambda each: each.is_watch and is_of_runtimes(each))
+        for number in range(5):
+            await team.create_job(f"job-{number}")
+            await team.until_looked(manager, f"job-{number}", 0)
+        await team.until_in_use()
+
+        async def looked() -> bool:
+            done = manager.log_entries("reconcile.succeeded")
+            times = [each for each in done if each["controller"] == "trainingruntime_controller"]
+            return len(times) >= 3
+
+        await until(looked, within=ANY_MOMENT, what="the runtime being looked at again")
+        assert [each.method for each in proxy.requests if is_write_of_runtimes(each)] == ["PATCH"]
+
+
+@pytest.mark.parametrize(
+    "fault", [Cut(0, reset=True), status_answer(500, "InternalError")], ids=["lost", "error"]
+)
+async def test_a_finalizer_that_could_not_be_written_is_tried_again(
+    fault: Fault, team: Team, proxy: FaultProxy
+) -> None:
+    await team.create_runtime()
+    proxy.inject(fault, is_write_of_runtimes)
+    async with manager_process(proxy.kubeconfig, "--namespace", team.namespace):
+        await team.create_job()
+        await team.until_in_use()
+        proxy.inject(fault, is_write_of_runtimes)
+        await team.delete("TrainingRuntime", "torch")
+        await team.delete("TrainJob")
+        await team.until_gone("TrainingRuntime", "torch")
+    assert proxy.faults_left == 0
