@@ -105,7 +105,7 @@ def test_a_block_without_durations_has_those_that_work() -> None:
         ("plugins: [a]", "plugins: must be an object"),
         ("plugins: {enabled: a}", "plugins.enabled: must be a list"),
         ("plugins: {enabled: [1]}", "plugins.enabled[0]: must be a string"),
-        ("plugins: {enabled: [a, '']}", "plugins.enabled[1]: must have at least 1 characters"),
+        ("plugins: {enabled: [a, '']}", "plugins.enabled[1]: must have at least 1 character"),
         ("plugins: {disabled: [a, ~]}", "plugins.disabled[1]: must be a string"),
         (
             "plugins: {enabled: [b, a, c, b, a]}",

@@ -12,6 +12,7 @@ from typing import Any
 from kftrainer.cli.markup import Markup, MarkupError, parse
 
 STDIN = "-"
+NO_ITEMS = "must be a list"
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -96,6 +97,8 @@ def _take(markup: Markup, file: str, reading: Reading) -> None:
         return
     if not isinstance(content, Mapping):
         reading.problems.append(f"{place}: it must be an object")
+    elif content.get("kind") == "List" and not isinstance(content.get("items"), list):
+        reading.problems.append(f"{place}: items: {NO_ITEMS}")
     elif _is_list(content):
         for index, item in enumerate(content["items"]):
             line = markup.item_lines[index] if markup.item_lines else markup.line

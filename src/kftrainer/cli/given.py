@@ -1,13 +1,14 @@
 """What the documents are: TrainJobs to plan for, their runtimes, and what else is there."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kftrainer.api import names, resources
 from kftrainer.api.defaults import KINDS, stored
 from kftrainer.api.resources import AnyResource
-from kftrainer.cli.documents import Document, Place
+from kftrainer.cli.documents import NO_ITEMS, Document, Place
+from kftrainer.cli.shapes import shape_problems
 from kftrainer.kube.model import InvalidDocumentError, Problem
 from kftrainer.kube.resource import ObjectKey, Resource, key_of
 
@@ -30,11 +31,11 @@ class Entry:
 
     def refuse(self, *problems: object) -> None:
         """Add what is wrong with it, each once."""
-        self.problems = list(dict.fromkeys([*self.problems, *map(_one_line, problems)]))
+        self.problems = list(dict.fromkeys([*self.problems, *map(str, problems)]))
 
     def warn(self, *warnings: object) -> None:
         """Add what its author should know."""
-        self.warnings += map(_one_line, warnings)
+        self.warnings += map(str, warnings)
 
     def told(self, message: str) -> str:
         """The message as a line that says where to look."""
@@ -66,6 +67,8 @@ def sort(documents: Iterable[Document], more_known: Iterable[AnyResource] = ()) 
             found.problems += [f"{document.place}: {each}" for each in problems]
         elif head in known:
             found.entries.append(_entry(document, known[head]))
+        elif _is_list_of(known, *head):
+            found.problems.append(f"{document.place}: items: {NO_ITEMS}")
         elif not [*_metadata_problems(document.content.get("metadata"))]:
             found.others.append(document.content)
     _refuse_twins(found.entries)
@@ -83,6 +86,11 @@ def _head_problems(api_version: object, kind: object) -> Iterator[str]:
         yield f"{kind} of {api_version}: there are only {', '.join(KINDS)} of {names.API_VERSION}"
 
 
+def _is_list_of(known: Collection[tuple[str, str]], api_version: Any, kind: Any) -> bool:
+    """Whether it should be a list of objects that we know; one that is would not be here."""
+    return kind.endswith("List") and (api_version, kind.removesuffix("List")) in known
+
+
 def _entry(document: Document, resource: AnyResource) -> Entry:
     entry = Entry(document.place, resource, dict(document.content))
     entry.refuse(*_metadata_problems(entry.content.get("metadata")))
@@ -92,6 +100,8 @@ def _entry(document: Document, resource: AnyResource) -> Entry:
     entry.key = key_of(entry.content)
     if resource.kind in KINDS and resource is KINDS[resource.kind]:
         _read(entry)
+    else:
+        entry.refuse(*shape_problems(entry.content, resource))
     return entry
 
 
@@ -142,7 +152,3 @@ def _refuse_twins(entries: Iterable[Entry]) -> None:
         first = seen.setdefault((entry.resource, entry.key), entry)
         if first is not entry:
             entry.refuse(f"it is also in {first.place}")
-
-
-def _one_line(message: object) -> str:
-    return " ".join(str(message).splitlines())

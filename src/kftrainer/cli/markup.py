@@ -13,6 +13,8 @@ MOST_VALUES = 2_000_000  # in one document; aliases can make a short one endless
 DEEPEST = 100
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters
 LARGEST = 2**63  # the API server has no room for more
+LONGEST_SHOWN = 40  # characters of a value that messages repeat
+_NOUNS = {"int": "an integer", "float": "a number", "timestamp": "a time"}  # by tags of YAML
 
 
 class MarkupError(Exception):
@@ -46,16 +48,17 @@ def parse(text: str, *, only_json: bool = False) -> Iterator[Markup]:
 
 
 def _parse_json(text: str) -> Iterator[Markup]:
-    decoder = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=_object, parse_int=_integer, parse_constant=_refuse_constant
+    )
     end = _skip_space(text, 0)
     while end < len(text):
         line = text.count("\n", 0, end) + 1
         try:
             value, end = decoder.raw_decode(text, end)
         except json.JSONDecodeError as error:
-            raise MarkupError(f"it is not JSON: {error.msg}", error.lineno) from None
-        except ValueError as error:  # a number that is endless
-            raise MarkupError(f"it is not JSON: {error}", line) from None
+            said = error.msg.removesuffix(" at")  # the place comes first in our messages
+            raise MarkupError(f"it is not JSON: {said}", error.lineno) from None
         except RecursionError:
             raise MarkupError("it is nested too deeply", line) from None
         except MarkupError as error:
@@ -78,6 +81,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
+def _integer(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:  # Python takes only so many digits
+        raise MarkupError(f"it is not JSON: {_unreadable(digits, 'int')}") from None
+
+
 def _refuse_constant(word: str) -> None:
     raise MarkupError(f"it is not JSON: {word} is no value")
 
@@ -87,7 +97,16 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  as the base class has it
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  the base class's signature
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  the base class's signature
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):  # PyYAML trusts tags such as !!int
+            said = _unreadable(node.value, node.tag.rpartition(":")[2])
+            raise MarkupError(f"it is not YAML: {said}", node.start_mark.line + 1) from None
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  the base class's signature
+        if not isinstance(node, yaml.MappingNode):
+            raise MarkupError("it is not YAML: it must be an object", node.start_mark.line + 1)
         seen = set()
         for key_node, _ in node.value:
             line = key_node.start_mark.line + 1
@@ -131,7 +150,12 @@ def _construct_bool(loader: Any, node: yaml.ScalarNode) -> bool:
     return str(loader.construct_scalar(node)).lower() in ("y", "yes", "true", "on")
 
 
+def _refuse_bytes(_loader: Any, node: yaml.Node) -> None:
+    raise MarkupError("it has bytes in it, which JSON does not have", node.start_mark.line + 1)
+
+
 _Loader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
+_Loader.add_constructor("tag:yaml.org,2002:binary", _refuse_bytes)
 
 
 def _parse_yaml(text: str) -> Iterator[Markup]:
@@ -148,13 +172,25 @@ def _parse_yaml(text: str) -> Iterator[Markup]:
         mark = error.problem_mark or error.context_mark
         said = ", ".join(each for each in (error.problem, error.context) if each)
         raise MarkupError(f"it is not YAML: {said}", mark.line + 1 if mark else None) from None
-    except yaml.YAMLError as error:
-        raise MarkupError(f"it is not YAML: {error}") from None
-    except ValueError as error:  # a number that is none, or endless
-        raise MarkupError(f"it is not YAML: {error}") from None
+    except yaml.reader.ReaderError as error:
+        raise _unacceptable(error, text) from None
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _unacceptable(error: yaml.reader.ReaderError, text: str) -> MarkupError:
+    """What to say about a character that YAML does not allow anywhere."""
+    character = error.character if isinstance(error.character, str) else chr(error.character)
+    line = text[: text.find(character)].count("\n") + 1
+    return MarkupError(f"it is not YAML: {error.reason}: U+{ord(character):04X}", line)
+
+
+def _unreadable(text: object, kind: str) -> str:
+    shown = str(text)
+    if len(shown) > LONGEST_SHOWN:
+        shown = f"{shown[:LONGEST_SHOWN]}…"
+    return f"'{shown}' cannot be read as {_NOUNS.get(kind, kind)}"
 
 
 def _refuse_depth(text: str) -> None:
@@ -191,7 +227,9 @@ def _plain(value: Any, line: int) -> Any:
         if isinstance(each, list):
             return [copy(inner, depth + 1) for inner in each]
         if not _is_json(each):
-            raise MarkupError(f"it has {str(each)[:40]!a} in it, which JSON does not have", line)
+            raise MarkupError(
+                f"it has {str(each)[:LONGEST_SHOWN]!a} in it, which JSON does not have", line
+            )
         return each
 
     return copy(value, 0)

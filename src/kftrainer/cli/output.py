@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from typing import Any
@@ -12,6 +13,19 @@ Object = Mapping[str, Any]
 Identity = tuple[str, str, str]  # of an object: group, kind and key
 # What is a word here and for PyYAML, and a number or truth value for other readers of YAML.
 _AMBIGUOUS = re.compile(r"[yYnN]|[-+]?\.?[0-9][-+.:_0-9a-zA-Z]*")
+
+# Characters that tell a terminal what to do, or where a line ends, instead of being seen.
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def visible(text: str) -> str:
+    """The text on one line, with what cannot be seen as an escape: documents hold anything."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each.encode("unicode_escape").decode() if unicodedata.category(each) in _UNSEEN else each
+        for each in text
+    )
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
@@ -56,7 +70,8 @@ def _lines(
 ) -> Iterator[str]:
     _, kind, key = identity
     old, new = _sorted_lines(before), _sorted_lines(after)
-    return unified_diff(old, new, f"{kind} {key} in {file}", f"{kind} {key} now")
+    subject = f"{kind} {key}"
+    return unified_diff(old, new, visible(f"{subject} in {file}"), visible(f"{subject} now"))
 
 
 def _sorted_lines(manifest: Object | None) -> list[str]:

@@ -6,16 +6,18 @@ from typing import Any
 
 import orjson
 
+from kftrainer.api import names
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
+    JOB_SETS,
     SECRETS,
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
 )
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.cli.documents import Reading
-from kftrainer.cli.given import Entry, Sorted, sort
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.cli.given import DEFAULT_NAMESPACE, Entry, Sorted, sort
+from kftrainer.kube.resource import Manifest, ObjectKey, key_of
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,
@@ -40,6 +42,18 @@ class Plan:
     planned: Sequence[Planned]
     manifests: Sequence[dict[str, Any]]
     explanation: Explanation  # empty unless it was asked for
+
+    def explained(self) -> Iterator[str]:
+        """A line for each value that was set, and at least one for each object but the JobSet."""
+        for planned, manifest in zip(self.planned, self.manifests, strict=True):
+            key = key_of(manifest)
+            name = key.name if key.namespace == DEFAULT_NAMESPACE else key
+            if planned.resource.group_kind == JOB_SETS.group_kind:
+                lines: list[object] = [*self.explanation.settings()]
+            else:
+                lines = [*self.explanation.settings_of(planned, manifest)]
+                lines = lines or [f"built by {self.explanation.maker(planned)}"]
+            yield from (f"{manifest['kind']} {name}: {line}" for line in lines)
 
 
 @dataclass(slots=True)
@@ -120,6 +134,8 @@ class _Planner:
             entry.refuse(*_told(error))
         else:
             self._validate(entry, existing)
+            if (manager := entry.model.spec.managed_by) != names.MANAGED_BY_US:
+                entry.warn(f"spec.managedBy: {manager} does: nothing would be applied for it here")
             if not planned:
                 entry.warn("there is nothing to apply: its JobSet runs already")
             yield Plan(planned, manifests, explanation)

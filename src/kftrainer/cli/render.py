@@ -3,7 +3,7 @@
 import argparse
 import io
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     form.add_argument(
         "--explain",
         action="store_true",
-        help="print which plugin set which value of a JobSet, and from which field it came",
+        help="print which plugin set which value, and from which field it came",
     )
     parser.add_argument(
         "--show-secrets",
@@ -97,8 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         outcome = plan_all(reading, _framework(arguments.config), **options)
     except (ConfigurationError, PluginLoadError, PlanningError) as error:  # of no document's
         return _refuse([" ".join(str(error).split())], failed)
-    for warning in outcome.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    _tell(f"warning: {warning}" for warning in outcome.warnings)
     if outcome.problems:
         return _refuse(outcome.problems, failed)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -116,9 +115,16 @@ def _framework(config: Path | None) -> "Framework":
 
 
 def _refuse(problems: Iterable[str], code: int) -> int:
-    for problem in problems:
-        print(problem, file=sys.stderr)
+    _tell(problems)
     return code
+
+
+def _tell(messages: Iterable[str]) -> None:
+    """Print each message as one line, whatever it repeats of a document."""
+    from kftrainer.cli.output import visible
+
+    for message in messages:
+        print(visible(message), file=sys.stderr)
 
 
 def _print(plans: "list[Plan]", arguments: argparse.Namespace) -> int:
@@ -128,27 +134,12 @@ def _print(plans: "list[Plan]", arguments: argparse.Namespace) -> int:
     if arguments.diff is not None:
         return _print_difference(objects, arguments.diff)
     if arguments.explain:
-        lines = [f"{line}\n" for plan in plans for line in _explained(plan)]
+        lines = [f"{output.visible(line)}\n" for plan in plans for line in plan.explained()]
         sys.stdout.write("".join(lines))
     else:
         write = {"yaml": output.as_yaml, "json": output.as_json}[arguments.output]
         sys.stdout.write(write(objects))
     return 0
-
-
-def _explained(plan: "Plan") -> Iterator[str]:
-    """A line for each value of the JobSet that was set, and for each other object."""
-    from kftrainer.api.resources import JOB_SETS
-    from kftrainer.cli.given import DEFAULT_NAMESPACE
-    from kftrainer.kube.resource import key_of
-
-    for planned, manifest in zip(plan.planned, plan.manifests, strict=True):
-        key = key_of(manifest)
-        subject = f"{manifest['kind']} {key.name if key.namespace == DEFAULT_NAMESPACE else key}"
-        if planned.resource.group_kind == JOB_SETS.group_kind:
-            yield from (f"{subject}: {setting}" for setting in plan.explanation.settings())
-        else:
-            yield f"{subject}: built by {plan.explanation.maker(planned)}"
 
 
 def _print_difference(now: list[dict[str, Any]], file: str) -> int:

@@ -128,12 +128,20 @@ _WORDS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "literal_error": lambda context: f"must be one of {context['expected'].replace(' or ', ', ')}",
     "greater_than_equal": lambda context: f"must be at least {context['ge']}",
     "less_than_equal": lambda context: f"must be at most {context['le']}",
-    "string_too_short": lambda context: f"must have at least {context['min_length']} characters",
-    "string_too_long": lambda context: f"must have at most {context['max_length']} characters",
-    "too_short": lambda context: f"must have at least {context['min_length']} items",
-    "too_long": lambda context: f"must have at most {context['max_length']} items",
+    "string_too_short": lambda context: (
+        f"must have at least {_many(context['min_length'], 'character')}"
+    ),
+    "string_too_long": lambda context: (
+        f"must have at most {_many(context['max_length'], 'character')}"
+    ),
+    "too_short": lambda context: f"must have at least {_many(context['min_length'], 'item')}",
+    "too_long": lambda context: f"must have at most {_many(context['max_length'], 'item')}",
     "string_pattern_mismatch": lambda context: f"must match {context['pattern']}",
 }
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _message(error: ErrorDetails) -> str:

@@ -1,4 +1,4 @@
-"""Which plugin set what in a JobSet, and from which field: a tape that keeps everything."""
+"""Which plugin set what, and from which field: a tape that keeps everything."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,12 +12,30 @@ from kftrainer.runtime.planned import Planned
 
 # What tells the items of a list apart, if it is not their name.
 _KEYS = {"volumeMounts": "mountPath", "ports": "containerPort", "volumeDevices": "devicePath"}
-_MAPS = ("labels", "annotations")  # whose keys are no fields, even where they look like some
+# Fields of objects whose keys are no fields, even where they look like some.
+_MAPS = frozenset(
+    {
+        "annotations",
+        "binaryData",
+        "data",
+        "labels",
+        "limits",
+        "matchLabels",
+        "minResources",
+        "nodeSelector",
+        "overhead",
+        "requests",
+        "stringData",
+    }
+)
+# What every object has, and no plugin chooses.
+_HEAD = ("apiVersion", "kind")
+_IDENTITY = ("name", "namespace", "ownerReferences")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value of the JobSet that is not as the runtime's template has it, and why."""
+    """A value that a plugin has set, and why; of a JobSet, one that the template did not have."""
 
     path: str
     value: Any
@@ -53,55 +71,77 @@ class Explanation:
         self._plugin = plugin
         self._notes = {}
         yield
-        self._compare("")
+        now = dict(leaves(self._jobset))
+        self._compare(self._leaves, now)
+        self._leaves = now
+        self._take_what_was_said()
 
     def note(self, path: str, source: str) -> None:
         """Whatever has been changed at this path since the last look comes from this field."""
         self._notes[path] = source
-        self._compare(path)
+        # An item or a key is nobody else's in this turn: there is time to look at the end of it.
+        # A TrainJob may have a thousand variables.
+        if not path.endswith("]"):
+            self._look(path)
 
     def made(self, planned: Sequence[Planned]) -> None:
         """Keep who made these."""
         self._makers += [(each, self._plugin) for each in planned]
 
     def settings(self) -> list[Setting]:
-        """What was set, in the order of the document; what was removed, at the end."""
+        """What was set in the JobSet, in its order; what was removed, at the end."""
         there = [self._settings[path] for path in self._leaves if path in self._settings]
         return there + [each for each in self._settings.values() if each.removed]
+
+    def settings_of(self, planned: Planned, manifest: Mapping[str, Any]) -> list[Setting]:
+        """All that is in an object other than the JobSet; `manifest` is how its values are told."""
+        plugin = self.maker(planned)
+        metadata = {k: v for k, v in manifest["metadata"].items() if k not in _IDENTITY}
+        body = {k: v for k, v in manifest.items() if k not in _HEAD} | {"metadata": metadata}
+        if not metadata:
+            del body["metadata"]
+        return [
+            Setting(path, value, plugin, _source(path, planned.sources))
+            for path, value in (leaves(body) if body else ())
+        ]
 
     def maker(self, planned: Planned) -> str:
         """The plugin that made this very object."""
         return next(plugin for each, plugin in self._makers if each is planned)
 
-    def _compare(self, where: str) -> None:
-        """Look at what is at this path now, and keep what is not as it was."""
-        now, before = dict(leaves(self._jobset)), self._leaves
-        seen = {path: value for path, value in now.items() if _within(path, where)}
-        for path, value in seen.items():
+    def _look(self, where: str) -> None:
+        """Keep what is changed at this path; if there is nothing now, the end of the turn will."""
+        found = _at(self._jobset, where)
+        if found is _NOTHING:
+            return
+        now = dict(leaves(found, where))
+        inside = (where,) if where in self._leaves else tuple(self._leaves)
+        before = {path: self._leaves.pop(path) for path in inside if _within(path, where)}
+        self._compare(before, now)
+        self._leaves |= now
+
+    def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Keep what is not as it was."""
+        for path, value in now.items():
             if path not in before or not _same(before[path], value):
                 self._set(path, value)
-            elif path == where or where.endswith("]"):  # a value, or a piece that is set as one
-                self._set_again(path, value)
-        for path in before:
-            if _within(path, where) and not any(_related(path, there) for there in now):
+        gone = [path for path in before if path not in now]
+        parents = {up for path in now for up in _upwards(path)} if gone else set()
+        for path in gone:
+            # What has become a part, or has parts now, is still there.
+            if path not in parents and not any(up in now for up in _upwards(path)):
                 self._set(path, None, removed=True)
-        unseen = {path: value for path, value in before.items() if not _within(path, where)}
-        self._leaves = unseen | seen
+
+    def _take_what_was_said(self) -> None:
+        """Who says a value has set it, even to what it was: the last one to do so stands."""
+        for path, value in self._leaves.items() if self._notes else ():
+            note = _nearest(path, self._notes)
+            if note is not None and (note == path or note.endswith("]")):
+                self._set(path, value)
 
     def _set(self, path: str, value: Any, *, removed: bool = False) -> None:
-        source = self._source(path)
+        source = _source(path, self._notes)
         self._settings[path] = Setting(path, value, self._plugin, source, removed=removed)
-
-    def _set_again(self, path: str, value: Any) -> None:
-        """A value that was there already has another reason now, unless it is the same one."""
-        there = self._settings.get(path)
-        if there is None or there.source != self._source(path):
-            self._set(path, value)
-
-    def _source(self, path: str) -> str | None:
-        """The source of the longest path with a note that has this one in it."""
-        found = [note for note in self._notes if _within(path, note)]
-        return self._notes[max(found, key=len)] if found else None
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -110,25 +150,24 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         for field, each in value.items():
             yield from leaves(each, _below(path, field))
     elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
-        yield from _items(value, path)
+        for where, each, key in _items(value, path):
+            yield from leaves(each, where) if key is None else _named_item(each, key, where)
     else:
         yield path, list(value) if isinstance(value, list) else value
 
 
-def _items(items: list[Any], path: str) -> Iterator[tuple[str, Any]]:
-    key = _KEYS.get(path.rpartition(".")[2], "name")
-    names = [each.get(key) if isinstance(each, Mapping) else None for each in items]
+def _items(items: list[Any], path: str) -> Iterator[tuple[str, Any, str | None]]:
+    """The items, each with its path and the field that has its name; None if it has a number."""
+    key: str | None = _KEYS.get(path.rpartition(".")[2], "name")
+    names: Sequence[Any] = [each.get(key) if isinstance(each, Mapping) else None for each in items]
     if None in names or len(set(map(str, names))) < len(names):
-        for index, each in enumerate(items):
-            yield from leaves(each, f"{path}[{index}]")
-        return
+        key, names = None, range(len(items))
     for name, each in zip(names, items, strict=True):
-        yield from _named_item({k: v for k, v in each.items() if k != key}, each, f"{path}[{name}]")
+        yield f"{path}[{name}]", each, key
 
 
-def _named_item(
-    rest: Mapping[str, Any], item: Mapping[str, Any], path: str
-) -> Iterator[tuple[str, Any]]:
+def _named_item(item: Mapping[str, Any], key: str, path: str) -> Iterator[tuple[str, Any]]:
+    rest = {field: value for field, value in item.items() if field != key}
     if not rest:
         yield path, item
     elif list(rest) == ["value"]:  # a variable, about which there is no more to say
@@ -143,12 +182,45 @@ def _below(path: str, field: str) -> str:
     return f"{path}.{field}" if path else field
 
 
+_NOTHING = object()
+
+
+def _at(document: Any, where: str) -> Any:
+    """What is at this path."""
+    path, value = "", document
+    while path != where:
+        inner = (each for each in _children(value, path) if _within(where, each[0]))
+        path, value = next(inner, (where, _NOTHING))
+    return value
+
+
+def _children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((_below(path, field), each) for field, each in value.items())
+    elif isinstance(value, list):
+        yield from ((where, each) for where, each, _ in _items(value, path))
+
+
+def _source(path: str, sources: Mapping[str, str]) -> str | None:
+    nearest = _nearest(path, sources)
+    return None if nearest is None else sources[nearest]
+
+
+def _nearest(path: str, known: Mapping[str, str]) -> str | None:
+    """The longest of the known paths that has this one in it."""
+    return next((up for up in _upwards(path) if up in known), None)
+
+
+def _upwards(path: str) -> Iterator[str]:
+    """The path, and those that it is in, up to the whole."""
+    yield path
+    while path:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        yield path
+
+
 def _within(path: str, outer: str) -> bool:
     return not outer or path == outer or path.startswith((f"{outer}.", f"{outer}["))
-
-
-def _related(path: str, other: str) -> bool:
-    return _within(path, other) or _within(other, path)
 
 
 def _same(one: object, other: object) -> bool:

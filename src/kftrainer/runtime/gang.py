@@ -57,14 +57,23 @@ def gang_of(info: Info) -> Gang:
 
 
 def pod_group(
-    resource: Resource[Manifest], info: Info, job: TrainJob, **spec: Any
+    resource: Resource[Manifest],
+    info: Info,
+    job: TrainJob,
+    spec: Mapping[str, Any],
+    sources: Mapping[str, str],
 ) -> Sequence[Planned]:
-    """The PodGroup of the gang, unless its pods are there already: then it is left alone."""
+    """The PodGroup of the gang, unless its pods are there already: then it is left alone.
+
+    `sources` says of the fields of `spec` where they come from.
+    """
     if info.existing.get(resource, key_of_job(job)) is not None and runs(job, info.existing):
         return ()
     manifest = owned(resource, job)
     manifest["spec"] = {**_minimum(info, job), **spec}
-    return (Planned(resource, manifest),)
+    counted = {"minMember": "pods of the gang", "minResources": "requests of the gang's pods"}
+    said = {f"spec.{field}": source for field, source in {**counted, **sources}.items()}
+    return (Planned(resource, manifest, sources=said),)
 
 
 def watches(resource: Resource[Manifest]) -> Sequence[Watch]:

@@ -1,7 +1,7 @@
 """An object that a TrainJob needs."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from kftrainer.kube.resource import Manifest, Resource
@@ -13,12 +13,14 @@ class Planned:
 
     `mint` makes the object with what is drawn by chance, such as keys: plans are the same each
     time, and chance comes in only when the object is created. `manifest` lacks those parts.
+    `sources` says from which field what is at a path of the manifest comes, for `--explain`.
     """
 
     resource: Resource[Any]
     manifest: Manifest
     mint: Callable[[], Manifest] | None = None
     minted_keys: tuple[str, ...] = ()  # of `data`, which `mint` fills
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 # Objects that others refer to come first, and those whose pods would refer to them last.

@@ -76,12 +76,14 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path: Path) -> Non
         "4.yaml": b"# a list\n- a\n---\ntext\n",
         "5.yaml": b"kind: List\nitems:\n- 3\n",
         "6.yaml": b"good: true\n",
+        "7.yaml": b"\nkind: List\nitems: {kind: A}\n---\nkind: List\n",
+        "8.yaml": b"good: true\n---\na: 0x_\n",
     }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "empty").mkdir()
     reading = read([str(tmp_path), f"{tmp_path}/nonesuch.yaml", f"{tmp_path}/empty"])
-    assert [each.content for each in reading.documents] == [{"good": True}]
+    assert [each.content for each in reading.documents] == [{"good": True}] * 2
     assert [each.removeprefix(f"{tmp_path}/") for each in reading.problems] == [
         "1.yaml:2: key 'a' is said twice",
         "2.json:1: it is not JSON: Expecting value",
@@ -89,6 +91,9 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path: Path) -> Non
         "4.yaml:2: it must be an object",
         "4.yaml:4: it must be an object",
         "5.yaml:3: it must be an object",
+        "7.yaml:2: items: must be a list",
+        "7.yaml:5: items: must be a list",
+        "8.yaml:3: it is not YAML: '0x_' cannot be read as an integer",
         "nonesuch.yaml: no such file or directory",
         "empty: there is no .yaml, .yml, .json file in it",
     ]

@@ -1,6 +1,9 @@
+import contextlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kftrainer.cli.markup import Markup, MarkupError, parse
 
@@ -92,13 +95,21 @@ BOMB = "a0: &a0 [x]\n" + "".join(
         pytest.param("[" * 100_000, 1, "nested too deeply", id="deep"),
         pytest.param("{a: " * 200 + "}" * 200, 1, "nested too deeply", id="200 deep"),
         pytest.param("? [a]\n: 1\n", 1, "a key must be a word", id="a list for a key"),
-        pytest.param("a: !!binary aGk=\n", 1, "which JSON does not have", id="bytes"),
+        pytest.param("a: !!binary aGk=\n", 1, "bytes in it, which JSON does not have", id="bytes"),
+        pytest.param("a: !!binary ä\n", 1, "bytes in it, which JSON does not have", id="no bytes"),
         pytest.param("a: .inf\n", 1, "which JSON does not have", id="infinity"),
         pytest.param("a: 99999999999999999999\n", 1, "which JSON does not have", id="large"),
         pytest.param("a: !what x\n", 1, "could not determine a constructor", id="tag"),
-        pytest.param("a: 0x_\n", None, "it is not YAML", id="no number"),
-        pytest.param(f"a: {'9' * 5000}\n", None, "it is not YAML", id="endless number"),
-        pytest.param("a: \x07\n", None, "control characters are not allowed", id="bell"),
+        pytest.param("\na: 0x_\n", 2, "'0x_' cannot be read as an integer", id="no number"),
+        pytest.param("a: !!int ''\n", 1, "'' cannot be read as an integer", id="empty number"),
+        pytest.param("a: !!float 1:x\n", 1, "'1:x' cannot be read as a number", id="no float"),
+        pytest.param("a: !!timestamp x\n", 1, "'x' cannot be read as a time", id="no time"),
+        pytest.param("a: !!timestamp 2024-99-99\n", 1, "cannot be read as a time", id="no date"),
+        pytest.param("a:\n  !!map x\n", 2, "it must be an object", id="no object"),
+        pytest.param(
+            f"a:\n- {'9' * 5000}\n", 2, f"'{'9' * 40}…' cannot be read as an int", id="endless"
+        ),
+        pytest.param("b: ä\na: \x07\n", 2, "control characters are not allowed: U+0007", id="bell"),
     ],
 )
 def test_what_cannot_be_read_is_told_in_one_line(text: str, line: int | None, told: str) -> None:
@@ -120,7 +131,10 @@ def test_what_cannot_be_read_is_told_in_one_line(text: str, line: int | None, to
         pytest.param('{"a": "\\ud83d"}', 1, "which JSON does not have", id="half a character"),
         pytest.param('{"\\ud83d": 1}', 1, "which JSON does not have", id="half a key"),
         pytest.param("[" * 100_000, 1, "nested too deeply", id="deep"),
-        pytest.param(f'{{"a": {"9" * 5000}}}', 1, "it is not JSON", id="endless number"),
+        pytest.param(
+            f'\n{{"a": {"9" * 5000}}}', 2, f"'{'9' * 40}…' cannot be read as an int", id="endless"
+        ),
+        pytest.param('{"a": "', 1, "it is not JSON: Unterminated string starting", id="open"),
     ],
 )
 def test_json_that_cannot_be_read_is_told_in_one_line(text: str, line: int, told: str) -> None:
@@ -128,3 +142,14 @@ def test_json_that_cannot_be_read_is_told_in_one_line(text: str, line: int, told
         list(parse(text, only_json=True))
     assert raised.value.line == line
     assert told in str(raised.value)
+    assert not str(raised.value).endswith(" at")
+
+
+TAGS = st.sampled_from(["int", "float", "bool", "null", "timestamp", "binary", "map", "seq", "str"])
+WORDS = st.sampled_from(["", "''", "x", "1:x", "0b_", ".", "-", "+", "2024-1-99", "[1]", "{a: 1}"])
+
+
+@given(TAGS, WORDS)
+def test_a_value_that_does_not_fit_its_tag_is_told_as_any_mistake(tag: str, word: str) -> None:
+    with contextlib.suppress(MarkupError):
+        list(parse(f"a: !!{tag} {word}\n"))

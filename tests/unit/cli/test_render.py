@@ -169,7 +169,8 @@ def test_secrets_are_shown_if_asked_for(render: Command) -> None:
 
 
 def test_a_secret_that_is_there_is_left_alone(render: Command) -> None:
-    there = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-mpi-ssh-auth"}}
+    metadata = {**jobset("demo")["metadata"], "name": "demo-mpi-ssh-auth"}
+    there = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
     found = render.objects(mpi_runtime(), there, plain_job())
     assert [each["kind"] for each in found] == ["ConfigMap", "JobSet"]
 
@@ -236,6 +237,16 @@ def test_what_admission_would_say_is_a_warning(render: Command) -> None:
     [line] = err.splitlines()
     assert line.startswith(
         "warning: FILE:3: TrainJob default/demo: admission refuses: spec.trainer.env: "
+    )
+
+
+def test_a_train_job_that_is_managed_by_another_is_told(render: Command) -> None:
+    job = plain_job(managedBy="kueue.x-k8s.io/multikueue")
+    code, out, err = render(plain_runtime(), job)
+    assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
+    assert err == (
+        "warning: FILE:3: TrainJob default/demo: spec.managedBy: kueue.x-k8s.io/multikueue does: "
+        "nothing would be applied for it here\n"
     )
 
 
@@ -347,6 +358,14 @@ BAD_JOBS = {
         {"podTemplateOverrides": [OVERRIDE]},
         ['spec.podTemplateOverrides[0].targetJobs[0].name: Invalid value: "nonesuch": must not'],
     ),
+    "an override for no job": (
+        {"podTemplateOverrides": [{"targetJobs": []}]},
+        ["spec.podTemplateOverrides[0].targetJobs: must have at least 1 item"],
+    ),
+    "an override for a job without a name": (
+        {"podTemplateOverrides": [{"targetJobs": [{"name": ""}]}]},
+        ["spec.podTemplateOverrides[0].targetJobs[0].name: must have at least 1 character"],
+    ),
     "no nodes": ({"trainer": {"numNodes": 0}}, ["spec.trainer.numNodes: must be at least 1"]),
     "fewer than no nodes": (
         {"trainer": {"numNodes": -1}},
@@ -402,6 +421,7 @@ def test_a_bad_train_job_is_told_with_the_field(
     assert len(problems) == len(told)
     for problem, start in zip(problems, told, strict=True):
         assert problem.startswith(f"FILE:3: TrainJob default/demo: {start}")
+        assert not problem.endswith(("1 items", "1 characters"))
 
 
 def _named(metadata: object) -> Object:
@@ -465,12 +485,140 @@ def _named(metadata: object) -> Object:
             "FILE:3: Secret: metadata: is required",
             id="a Secret without a name",
         ),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "SecretList", "items": {"kind": "Secret"}},
+            "FILE:3: items: must be a list",
+            id="a list of Secrets that is none",
+        ),
     ],
 )
 def test_a_document_that_is_none_of_ours_is_told(
     render: Command, document: object, told: str
 ) -> None:
     assert render.problems(plain_runtime(), document, plain_job("good")) == [told]
+
+
+NASTY = "a\n\x1b[31m\x9b\u2028\u202e"
+SEEN = r"a\n\x1b[31m\x9b\u2028\u202e"
+
+
+def test_what_cannot_be_seen_is_shown_as_what_it_is(render: Command) -> None:
+    """A line of output stays one, and a document does not get to talk to the terminal."""
+    nasty = plain_job(NASTY, labels={NASTY: 1}, **{NASTY: 1})
+    nasty["metadata"]["namespace"] = NASTY
+    code, out, err = render(plain_runtime(), nasty, {"apiVersion": NASTY, "kind": 1})
+    assert (code, out) == (1, "")
+    subject = f"FILE:3: TrainJob {SEEN}/{SEEN}: "
+    assert err.split("\n") == [
+        f"warning: {subject}spec[{SEEN}]: unknown field, which the API server drops",
+        "FILE:5: kind: must be a string",
+        f"{subject}spec.labels[{SEEN}]: must be a string",
+        "",
+    ]
+
+
+def test_a_file_name_that_cannot_be_seen_is_shown_as_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"{NASTY}.yaml").write_text("a: 1\n---\n- 1\n")
+    assert main(["render", "-f", str(tmp_path), NASTY]) == 1
+    assert capsys.readouterr().err.split("\n") == [
+        f"{tmp_path}/{SEEN}.yaml:3: it must be an object",
+        f"{SEEN}: no such file or directory",
+        f"{tmp_path}/{SEEN}.yaml:1: apiVersion: is required",
+        "",
+    ]
+
+
+def given_job_set(**change: Any) -> Object:
+    return {**jobset("demo"), **change}
+
+
+def limit_range(spec: Any) -> Object:
+    metadata = {"name": "limits"}
+    return {"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": spec}
+
+
+def runtime_class(**change: Any) -> Object:
+    metadata = {"name": "vm"}
+    return {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata, **change}
+
+
+def without(field: str, document: Object) -> Object:
+    return {key: value for key, value in document.items() if key != field}
+
+
+def owned_by(references: Any, kind: str) -> Object:
+    metadata = {"name": "demo", "ownerReferences": references}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+
+
+NO_QUANTITY = "is not a quantity such as"
+ODD_OBJECTS = {
+    "no spec": (without("spec", given_job_set()), ["spec: is required"]),
+    "a null for a spec": (given_job_set(spec=None), ["spec: must be an object"]),
+    "text for a status": (given_job_set(status="x"), ["status: must be an object"]),
+    "text for conditions": (
+        given_job_set(status={"conditions": "x", "replicatedJobsStatus": [None]}),
+        [
+            "status.conditions: must be a list",
+            "status.replicatedJobsStatus[0]: must be an object",
+        ],
+    ),
+    "text for owners": (owned_by("x", "Secret"), ["metadata.ownerReferences: must be a list"]),
+    "text for an owner": (
+        owned_by(["x"], "ConfigMap"),
+        ["metadata.ownerReferences[0]: must be an object"],
+    ),
+    "text for limits": (limit_range("x"), ["spec: must be an object"]),
+    "an object for limits": (limit_range({"limits": {}}), ["spec.limits: must be a list"]),
+    "a null for a limit": (limit_range({"limits": [None]}), ["spec.limits[0]: must be an object"]),
+    "text for a default": (
+        limit_range({"limits": [{"type": "Container", "default": "x", "min": ["x"]}]}),
+        ["spec.limits[0].default: must be an object", "spec.limits[0].min: must be an object"],
+    ),
+    "a limit that is no quantity": (
+        limit_range({"limits": [{"type": "Container", "defaultRequest": {"cpu": "x"}}]}),
+        [f"spec.limits[0].defaultRequest[cpu]: 'x' {NO_QUANTITY}"],
+    ),
+    "text for overhead": (runtime_class(overhead="x"), ["overhead: must be an object"]),
+    "a list for podFixed": (
+        runtime_class(overhead={"podFixed": []}),
+        ["overhead.podFixed: must be an object"],
+    ),
+    "an overhead that is no quantity": (
+        runtime_class(overhead={"podFixed": {"x.com/y": []}}),
+        [f"overhead.podFixed[x.com/y]: [] {NO_QUANTITY}"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("odd", "told"), ODD_OBJECTS.values(), ids=ODD_OBJECTS)
+def test_an_odd_object_that_is_there_already_is_told_at_its_place(
+    render: Command, odd: Object, told: list[str]
+) -> None:
+    problems = render.problems(gang_runtime(), odd, plain_job())
+    assert len(problems) == len(told)
+    for problem, start in zip(problems, told, strict=True):
+        assert problem.startswith(f"FILE:3: {odd['kind']} ")
+        assert f": {start}" in problem
+
+
+def gang_runtime() -> Object:
+    job = replicated_job()
+    job["template"]["spec"]["template"]["spec"]["runtimeClassName"] = "vm"
+    return plain_runtime([job], podGroupPolicy={"coscheduling": {}})
+
+
+def test_nulls_in_objects_that_are_there_already_are_nothing(render: Command) -> None:
+    odd = [
+        limit_range(None),
+        runtime_class(overhead={"podFixed": None}),
+        owned_by(None, "Secret"),
+        given_job_set(metadata={"name": "other"}, status=None),
+    ]
+    found = render.objects(gang_runtime(), *odd, plain_job())
+    assert [each["kind"] for each in found] == ["PodGroup", "JobSet"]
 
 
 def test_a_key_that_is_said_twice_is_told(
@@ -601,23 +749,49 @@ def test_explain_says_who_set_what(render: Command) -> None:
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         f'{node}.image = "mine"  JobSet ← spec.trainer.image',
-        f'{node}.env[A] = "1"  PlainML ← spec.trainer.env[0]',
+        f'{node}.env[A] = "1"  JobSet ← spec.trainer.env[0]',
         f"{head}.parallelism = 3  PlainML ← spec.trainer.numNodes",
         f"{head}.completions = 3  PlainML ← spec.trainer.numNodes",
         "JobSet demo: spec.suspend = false  JobSet ← spec.suspend",
     ]
 
 
-def test_explain_says_who_built_the_other_objects(render: Command) -> None:
+def without_sources(lines: str) -> list[str]:
+    return [line.partition(" ← ")[0] for line in lines.splitlines()]
+
+
+def test_explain_says_what_is_in_the_other_objects(render: Command) -> None:
     job = plain_job()
     job["metadata"]["namespace"] = "team"
     code, out, _ = render(mpi_runtime(), job, options=("--explain",))
+    secret, config_map = "Secret team/demo-mpi-ssh-auth", "ConfigMap team/demo-mpi-hostfile"
+    hosts = "".join(rf"demo-node-0-{n}.demo slots=1\n" for n in range(2))
     assert code == 0
-    assert out.splitlines()[:2] == [
-        "Secret team/demo-mpi-ssh-auth: built by MPI",
-        "ConfigMap team/demo-mpi-hostfile: built by MPI",
+    assert without_sources(out)[:5] == [
+        f'{secret}: type = "kubernetes.io/ssh-auth"  MPI',
+        f"{secret}: immutable = true  MPI",
+        f'{secret}: data[ssh-privatekey] = "<redacted>"  MPI',
+        f'{secret}: data[ssh-publickey] = "<redacted>"  MPI',
+        f'{config_map}: data[hostfile] = "{hosts}"  MPI',
     ]
-    assert all(line.startswith("JobSet team/demo: ") for line in out.splitlines()[2:])
+    assert all(line.startswith("JobSet team/demo: ") for line in out.splitlines()[5:])
+
+
+def test_explain_says_what_is_in_a_pod_group(render: Command) -> None:
+    code, out, _ = render(gang_runtime(), plain_job(), options=("--explain",))
+    assert code == 0
+    assert without_sources(out)[:2] == [
+        "PodGroup demo: spec.minMember = 2  CoScheduling",
+        "PodGroup demo: spec.scheduleTimeoutSeconds = 60  CoScheduling",
+    ]
+
+
+def test_explain_shows_what_cannot_be_seen(render: Command) -> None:
+    job = plain_job(trainer={"env": [_env(NASTY, "x")]})
+    code, out, _ = render(plain_runtime(), job, options=("--explain",))
+    assert code == 0
+    assert f'.env[{SEEN}] = "x"' in out
+    assert all(line.startswith("JobSet demo: ") for line in out.splitlines())
 
 
 # ---- --diff
@@ -656,6 +830,20 @@ def test_a_difference(render: Command, earlier: Earlier, form: str) -> None:
     assert [line for line in lines[2:] if line[0] in "-+"] == [
         "-            - image: trainer",
         "+            - image: mine",
+    ]
+
+
+def test_the_heads_of_a_difference_show_what_cannot_be_seen(
+    render: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / NASTY
+    metadata = {"name": NASTY}
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata}))
+    code, out, _ = render(plain_runtime(), options=("--diff", str(file)))
+    assert code == 1
+    assert out.split("\n")[:2] == [
+        f"--- Secret {SEEN} in {tmp_path}/{SEEN}",
+        f"+++ Secret {SEEN} now",
     ]
 
 

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import process_time
 from typing import Any
 
 import pytest
@@ -54,9 +55,10 @@ def told(tape: Explanation) -> list[str]:
         ),
         pytest.param(
             {"labels": {"team": "a"}, "limits": {"x.com/gpu": 1, "cpu": 2}},
-            {"labels[team]": "a", "limits[x.com/gpu]": 1, "limits.cpu": 2},
+            {"labels[team]": "a", "limits[x.com/gpu]": 1, "limits[cpu]": 2},
             id="maps",
         ),
+        pytest.param({"data": {"hostfile": "x"}}, {"data[hostfile]": "x"}, id="data"),
     ],
 )
 def test_paths_have_names_in_them(document: Any, wanted: Any) -> None:
@@ -123,15 +125,97 @@ def test_a_value_that_is_set_to_what_it_was_has_its_source_from_then_on() -> Non
     assert told(tape) == ["a = 1  Torch ← field", 'ports[1].name = "p"  Torch ← piece']
 
 
-def test_a_value_that_is_set_again_for_the_same_reason_stays_with_the_first() -> None:
-    document = {"a": 1}
+@pytest.mark.parametrize("source", ["one", "other"])
+def test_the_last_plugin_to_say_a_value_has_set_it(source: str) -> None:
+    document = {"a": 1, "env": [{"name": "A", "value": "x"}]}
     with planning(document) as tape:
-        for plugin, source in (("First", "one"), ("Second", "one"), ("Third", "other")):
+        for plugin, field in (("First", "one"), ("Second", source), ("Third", None)):
             with tape.turn(plugin):
-                tape.note("a", source)
-            if plugin == "Second":
-                assert told(tape) == ["a = 1  First ← one"]
-    assert told(tape) == ["a = 1  Third ← other"]
+                for path in ("a", "env[A]") if field else ():
+                    tape.note(path, field)
+    assert told(tape) == [f"a = 1  Second ← {source}", f'env[A] = "x"  Second ← {source}']
+
+
+def test_who_says_something_about_what_a_value_is_in_has_not_set_it() -> None:
+    document = {"pod": {"a": 1, "b": 1}}
+    with planning(document) as tape:
+        with tape.turn("First"):
+            document["pod"]["a"] = 2
+            tape.note("pod.a", "one")
+        with tape.turn("Second"):
+            document["pod"]["b"] = 2
+            tape.note("pod", "other")
+    assert told(tape) == ["pod.a = 2  First ← one", "pod.b = 2  Second ← other"]
+
+
+def test_items_of_a_list_that_is_new_each_have_their_source() -> None:
+    document: Any = {"containers": [{"name": "node", "image": "i"}]}
+    [container] = document["containers"]
+    with planning(document) as tape, tape.turn("JobSet"):
+        container["envFrom"] = [{"secretRef": {"name": "a"}}]
+        tape.note("containers[node].envFrom", "first")
+        container["envFrom"].append({"secretRef": {"name": "b"}})
+        tape.note("containers[node].envFrom", "second")
+    assert told(tape) == [
+        'containers[node].envFrom[0].secretRef.name = "a"  JobSet ← first',
+        'containers[node].envFrom[1].secretRef.name = "b"  JobSet ← second',
+    ]
+
+
+def test_a_note_about_what_is_gone_or_never_was_does_no_harm() -> None:
+    document: Any = {"a": {"b": {"c": 1}, "d": 2}, "twins": [{"name": "x"}, {"name": "x", "i": 1}]}
+    with planning(document) as tape, tape.turn("Torch"):
+        tape.note("a.nonesuch.x", "typo")
+        tape.note("twins[x].i", "not to be told apart")
+        tape.note("a.b.c.deeper", "too deep")
+        del document["a"]["b"]
+        tape.note("a.b.c", "field")
+    assert told(tape) == ["a.b.c removed  Torch ← field"]
+
+
+def seconds(count: int) -> float:
+    """How long it takes to listen to so many variables, of which the half are new."""
+
+    def listen() -> float:
+        env = [{"name": f"OLD{n}", "value": "x"} for n in range(count)]
+        document = {"spec": {"jobs": [{"name": "node", "env": env}]}}
+        start = process_time()
+        with planning(document) as tape, tape.turn("PlainML"):
+            for n in range(count):
+                env.append({"name": f"NEW{n}", "value": "y"})
+                tape.note(f"spec.jobs[node].env[NEW{n}]", f"spec.trainer.env[{n}]")
+        assert len(tape.settings()) == count
+        return process_time() - start
+
+    return min(listen() for _ in range(3))
+
+
+def test_many_variables_take_no_more_than_their_share_of_time() -> None:
+    assert seconds(800) < 3 * 8 * seconds(100)  # 8 x 8 if it were quadratic
+
+
+def test_all_that_is_in_another_object_is_told_with_its_sources() -> None:
+    head = {"apiVersion": "v1", "kind": "ConfigMap"}
+    identity = {"name": "n", "namespace": "s", "ownerReferences": [{"uid": "1"}]}
+    manifest = {
+        **head,
+        "metadata": {**identity, "labels": {"team": "a"}},
+        "data": {"hostfile": "x", "more": "y"},
+        "spec": {"minResources": {"cpu": "1"}},
+    }
+    sources = {"data[hostfile]": "spec.trainer.numNodes", "spec.minResources": "the pods"}
+    planned = Planned(CONFIG_MAPS, manifest, sources=sources)
+    bare = Planned(CONFIG_MAPS, {**head, "metadata": identity})
+    tape = Explanation()
+    with tape.turn("MPI"):
+        tape.made([planned, bare])
+    assert [str(each) for each in tape.settings_of(planned, manifest)] == [
+        'metadata.labels[team] = "a"  MPI',
+        'data[hostfile] = "x"  MPI ← spec.trainer.numNodes',
+        'data[more] = "y"  MPI',
+        'spec.minResources[cpu] = "1"  MPI ← the pods',
+    ]
+    assert tape.settings_of(bare, bare.manifest) == []
 
 
 def test_what_is_removed_is_told_at_the_end() -> None:
@@ -141,6 +225,19 @@ def test_what_is_removed_is_told_at_the_end() -> None:
         document["d"] = 5
         tape.note("a", "field")
     assert told(tape) == ["d = 5  Torch", "a.b removed  Torch ← field"]
+
+
+def test_what_is_removed_has_the_source_of_the_note_that_follows() -> None:
+    document: Any = {"pod": {"a": 1, "b": 1}}
+    with planning(document) as tape, tape.turn("TrainJob"):
+        del document["pod"]["a"]
+        tape.note("pod", "overrides[0]")
+        document["pod"]["b"] = 2
+        tape.note("pod", "overrides[1]")
+    assert told(tape) == [
+        "pod.b = 2  TrainJob ← overrides[1]",
+        "pod.a removed  TrainJob ← overrides[0]",
+    ]
 
 
 def test_what_becomes_a_part_is_not_removed() -> None:

@@ -36,8 +36,9 @@ class CoScheduling(EnforcePodGroupPolicy, ComponentBuilder, WatchExtension):
         policy = _policy(info)
         if policy is None:
             return ()
-        timeout = policy.schedule_timeout_seconds
-        return pod_group(COSCHEDULING_POD_GROUPS, info, job, scheduleTimeoutSeconds=timeout)
+        field = "scheduleTimeoutSeconds"
+        spec = {field: policy.schedule_timeout_seconds}
+        return pod_group(COSCHEDULING_POD_GROUPS, info, job, spec, {field: f"{SOURCE}.{field}"})
 
     def declare_watches(self) -> Sequence[Watch]:
         """PodGroups of TrainJobs, and what changes how much they ask for."""

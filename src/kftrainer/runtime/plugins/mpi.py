@@ -101,7 +101,8 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
         if hostfile is None or not runs(job, info.existing):
             config_map = owned(CONFIG_MAPS, job, _name(job, HOSTFILE_VOLUME))
             config_map["data"] = {HOSTFILE: _hostfile(info, job, policy)}
-            planned.append(Planned(CONFIG_MAPS, config_map))
+            sources = {f"data[{HOSTFILE}]": "hosts and slots of the nodes"}
+            planned.append(Planned(CONFIG_MAPS, config_map, sources=sources))
         return planned
 
     def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:

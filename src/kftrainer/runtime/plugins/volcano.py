@@ -43,7 +43,7 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
         policy = _policy(info)
         if policy is None:
             return ()
-        return pod_group(VOLCANO_POD_GROUPS, info, job, **_spec(info, policy))
+        return pod_group(VOLCANO_POD_GROUPS, info, job, _spec(info, policy), _sources(job))
 
     def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
         """Whether the queue has a name, and the priorities are there."""
@@ -74,6 +74,20 @@ def _spec(info: Info, policy: VolcanoPolicy) -> dict[str, Any]:
             "highestTierAllowed": topology.highest_tier_allowed,
         }
     return spec
+
+
+def _sources(job: TrainJob) -> dict[str, str]:
+    template = f"{RUNTIME} spec.template"
+    annotations = (
+        "spec.annotations"
+        if QUEUE in (job.spec.annotations or {})
+        else (f"{template}.metadata.annotations")
+    )
+    return {
+        "queue": f"{annotations}[{QUEUE}]",
+        "priorityClassName": f"{template}.spec",
+        "networkTopology": f"{SOURCE}.networkTopology",
+    }
 
 
 def _priorities(info: Info) -> Iterator[str]:

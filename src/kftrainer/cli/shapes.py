@@ -1,0 +1,69 @@
+"""Whether objects that are there already have the shape that planning takes for granted.
+
+An API server would not have stored others, but nobody has checked what is in a file.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kftrainer.api.resources import JOB_SETS, LIMIT_RANGES, RUNTIME_CLASSES, AnyResource
+from kftrainer.kube.defaulting import Schema
+from kftrainer.kube.model import Problem
+from kftrainer.kube.quantity import Quantity, QuantityError
+from kftrainer.kube.structural import misfits
+
+
+def _object(*required: str, **fields: Schema) -> Schema:
+    return {"type": "object", "nullable": True, "properties": fields, "required": required}
+
+
+def _list_of(items: Schema) -> Schema:
+    return {"type": "array", "nullable": True, "items": {**items, "nullable": False}}
+
+
+_TEXT: Schema = {"type": "string"}
+_AMOUNTS = _object()
+_METADATA = _object(ownerReferences=_list_of(_object()))
+_AMOUNTS_OF_LIMITS = ("max", "min", "default", "defaultRequest")
+_SHAPES: Mapping[str, Schema] = {
+    JOB_SETS.group_kind: _object(
+        "spec",
+        spec={**_object(), "nullable": False},
+        status=_object(
+            conditions=_list_of(_object("type", "status", type=_TEXT, status=_TEXT)),
+            replicatedJobsStatus=_list_of(_object("name", name=_TEXT)),
+        ),
+    ),
+    LIMIT_RANGES.group_kind: _object(
+        spec=_object(limits=_list_of(_object(**dict.fromkeys(_AMOUNTS_OF_LIMITS, _AMOUNTS))))
+    ),
+    RUNTIME_CLASSES.group_kind: _object(overhead=_object(podFixed=_AMOUNTS)),
+}
+
+
+def shape_problems(content: Mapping[str, Any], resource: AnyResource) -> Iterator[Problem]:
+    """What planning could not read in an object of somebody else's kind."""
+    shape = _SHAPES.get(resource.group_kind) or _object()
+    found = [*misfits(content.get("metadata"), _METADATA, "metadata"), *misfits(content, shape)]
+    yield from found
+    if not found:
+        for path, amounts in _amounts(content, resource):
+            yield from _no_quantities(amounts or {}, path)
+
+
+def _amounts(content: Mapping[str, Any], resource: AnyResource) -> Iterator[tuple[str, Any]]:
+    """Where the object says how much of something there is."""
+    if resource.group_kind == LIMIT_RANGES.group_kind:
+        for index, item in enumerate((content.get("spec") or {}).get("limits") or ()):
+            for field in _AMOUNTS_OF_LIMITS:
+                yield f"spec.limits[{index}].{field}", item.get(field)
+    if resource.group_kind == RUNTIME_CLASSES.group_kind:
+        yield "overhead.podFixed", (content.get("overhead") or {}).get("podFixed")
+
+
+def _no_quantities(amounts: Mapping[str, Any], path: str) -> Iterator[Problem]:
+    for name, amount in amounts.items():
+        try:
+            Quantity.parse(amount)
+        except QuantityError as error:
+            yield Problem(f"{path}[{name}]", str(error))
