@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections import Counter
@@ -465,6 +466,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=10_000, help="TrainJobs that are settled")
     parser.add_argument("--concurrency", type=int, default=5, help="TrainJobs reconciled at once")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the manager goes with us
     asyncio.run(bench(arguments.burst, arguments.jobs, arguments.concurrency))
     return 0
 

@@ -229,7 +229,9 @@ class Assembly:
         return controller
 
     def _runtime_controllers(self) -> Iterator[Controller]:
-        for resource in RUNTIME_KINDS:
+        # Who sees some namespaces only cannot say that nobody uses what is for all of them.
+        kinds = (TRAINING_RUNTIMES,) if self._surroundings.namespaces else RUNTIME_KINDS
+        for resource in kinds:
             reconciler = RuntimeUseReconciler(self._client, self._cache, resource)
             name = f"{resource.kind.lower()}_controller"
             controller = self._controller(name, reconciler, resource.kind)
