@@ -305,7 +305,7 @@ async def test_probes_and_metrics_are_there(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     address = free_address()
-    flags = ("--no-metrics-secure", "--metrics-bind-address", address, "--namespace", namespace)
+    flags = ("--no-metrics-secure", "--metrics-bind-address", address)
     async with (
         manager_process(control_plane.kubeconfig, *flags) as manager,
         ApiClient(manager.health_url, None) as probes,
