@@ -91,10 +91,14 @@ def retain_sources(original: Mapping[str, Any], patch: Mapping[str, Any]) -> dic
 
 def _same_entries(old: Any, new: Any, field: str, key: str) -> Iterator[tuple[Any, Any]]:
     """The entries of a list that both objects have; the merge refuses what is malformed."""
-    known = _objects_in(old, field)
+    known: dict[Any, Any] = {}
+    for each in _objects_in(old, field):
+        if key in each and isinstance(each[key], Hashable):
+            known.setdefault(each[key], each)
     for entry in _objects_in(new, field):
-        if same := [each for each in known if key in each and each[key] == entry.get(key)]:
-            yield same[0], entry
+        wanted = entry.get(key)
+        if isinstance(wanted, Hashable) and wanted in known:
+            yield known[wanted], entry
 
 
 def _objects_in(value: Any, field: str) -> list[Any]:
@@ -244,19 +248,21 @@ def _combine(original: list[Any], patch: list[Any], rule: Rule, path: str) -> Co
         )
     entries = [each for each in standing if each.identity not in gone]
     left = len(entries)
-    for change in changes:
-        _merge_entry(entries, change, rule.schema)
+    _merge_entries(entries, changes, rule.schema)
     return Combined(entries, left, [each.identity for each in changes])
 
 
-def _merge_entry(entries: list[Keyed], change: Keyed, schema: str) -> None:
-    """Merge into the first entry that is the same, or add one."""
-    for index, each in enumerate(entries):
-        if each.identity == change.identity:
-            merged = _merge_objects(each.entry, change.entry, schema, change.path)
-            entries[index] = each._replace(entry=merged)
-            return
-    entries.append(change._replace(entry=_verbatim(change.entry)))
+def _merge_entries(entries: list[Keyed], changes: Sequence[Keyed], schema: str) -> None:
+    """Merge each into the first entry that is the same, or add it."""
+    places = _first_places([each.identity for each in entries])
+    for change in changes:
+        place = places.setdefault(change.identity, len(entries))
+        if place == len(entries):
+            entries.append(change._replace(entry=_verbatim(change.entry)))
+        else:
+            there = entries[place]
+            merged = _merge_objects(there.entry, change.entry, schema, change.path)
+            entries[place] = there._replace(entry=merged)
 
 
 def _directions(patch: list[Any], key: str, path: str) -> tuple[set[Identity], bool]:
