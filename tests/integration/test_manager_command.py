@@ -122,7 +122,8 @@ def discovers_ours(request: ProxiedRequest) -> bool:
 
 async def bind(api: ApiClient, user: str, verbs: Sequence[str], resources: Sequence[str]) -> None:
     """Let the user do this with the resources, everywhere."""
-    groups = ["", "trainer.kubeflow.org", "jobset.x-k8s.io", "node.k8s.io", "coordination.k8s.io"]
+    ours = ["trainer.kubeflow.org", "jobset.x-k8s.io", "node.k8s.io", "scheduling.k8s.io"]
+    groups = ["", "coordination.k8s.io", *ours]
     rule = {"apiGroups": groups, "resources": [*resources], "verbs": [*verbs]}
     api_version, metadata = "rbac.authorization.k8s.io/v1", {"name": user}
     await api.create(
@@ -206,8 +207,9 @@ async def test_without_a_right_it_says_which_kinds_it_may_not_read(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     user = f"reader-of-runtimes-{namespace}"
-    runtimes = ["trainingruntimes", "clustertrainingruntimes", "limitranges", "runtimeclasses"]
-    await bind(api, user, ["list", "watch"], runtimes)
+    runtimes = ["trainingruntimes", "clustertrainingruntimes"]
+    others = ["limitranges", "runtimeclasses", "priorityclasses"]
+    await bind(api, user, ["list", "watch"], [*runtimes, *others])
     assert await failure("--kubeconfig", control_plane.kubeconfig_for(user)) == (
         "kftrainer manager: no permission to read TrainJob.trainer.kubeflow.org, Secret, "
         f'ConfigMap: trainjobs.trainer.kubeflow.org is forbidden: User "{user}" cannot list '

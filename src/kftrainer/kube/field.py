@@ -1,5 +1,6 @@
 """What is wrong with one field of an object, told as the API server tells it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -17,7 +18,11 @@ class Fault(StrEnum):
     NOT_FOUND = "FieldValueNotFound"
     NOT_SUPPORTED = "FieldValueNotSupported"
     DUPLICATE = "FieldValueDuplicate"
+    TYPE_INVALID = "FieldValueTypeInvalid"
+    TOO_LONG = "FieldValueTooLong"
+    TOO_MANY = "FieldValueTooMany"
     INTERNAL = "InternalError"
+    UNKNOWN = "UnknownField"  # the API server refuses it without a cause, before it looks at values
 
     @property
     def words(self) -> str:
@@ -32,9 +37,19 @@ _WORDS = {
     Fault.NOT_FOUND: "Not found",
     Fault.NOT_SUPPORTED: "Unsupported value",
     Fault.DUPLICATE: "Duplicate value",
+    Fault.TYPE_INVALID: "Invalid value",
+    Fault.TOO_LONG: "Too long",
+    Fault.TOO_MANY: "Too many",
     Fault.INTERNAL: "Internal error",
+    Fault.UNKNOWN: "Unknown field",
 }
-_WITHOUT_VALUE = (Fault.REQUIRED, Fault.FORBIDDEN, Fault.INTERNAL)
+WITHOUT_VALUE = (
+    Fault.REQUIRED,
+    Fault.FORBIDDEN,
+    Fault.TOO_LONG,
+    Fault.INTERNAL,
+    Fault.UNKNOWN,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +63,7 @@ class FieldError:
 
     def __str__(self) -> str:
         said = [self.path, self.fault.words]
-        if self.fault not in _WITHOUT_VALUE:
+        if self.fault not in WITHOUT_VALUE:
             said.append(shown(self.value))
         if self.detail:
             said.append(self.detail)
@@ -88,9 +103,7 @@ class Findings:
 
     def refuse(self, *errors: FieldError) -> None:
         """Add errors, each once: two plugins may look at the same field."""
-        for error in errors:
-            if error not in self.errors:
-                self.errors.append(error)
+        self.errors += without(self.errors, errors)
 
     def warn(self, *warnings: str) -> None:
         """Add warnings, each once."""
@@ -100,3 +113,17 @@ class Findings:
         """Add all that another validation found."""
         self.refuse(*other.errors)
         self.warn(*other.warnings)
+
+
+def without(known: Iterable[FieldError], errors: Iterable[FieldError]) -> list[FieldError]:
+    """The errors that are not among the known, each once; there may be thousands of both."""
+    seen: dict[tuple[str, str], list[FieldError]] = {}  # their values need not be hashable
+    for error in known:
+        seen.setdefault((error.path, error.detail), []).append(error)
+    news = []
+    for error in errors:
+        twins = seen.setdefault((error.path, error.detail), [])
+        if error not in twins:
+            twins.append(error)
+            news.append(error)
+    return news

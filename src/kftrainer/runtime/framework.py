@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from kftrainer.api.trainingruntime import MPIPolicy, TorchPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import Findings, invalid
+from kftrainer.kube.field import FieldError, Findings, forbidden, invalid
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,
@@ -27,6 +27,7 @@ from kftrainer.runtime.phases import (
     WatchExtension,
 )
 from kftrainer.runtime.planned import Planned, apply_order
+from kftrainer.runtime.template import subject_of
 
 T = TypeVar("T")
 LONGEST_REASON = 500  # characters of an exception's text that a message repeats
@@ -64,6 +65,15 @@ class Framework:
         running = {plugin.name for plugin in self.plugins}
         missing = (name for name, is_needed in needed.items() if is_needed and name not in running)
         return next(missing, None)
+
+    def plan(self, info: Info, job: TrainJob) -> list[Planned]:
+        """Run all phases of planning: the objects to apply, in this order; raises PlanningError."""
+        missing = self.missing_for(info)
+        if missing is not None:
+            detail = f"the plugin {missing}, which the runtime's policy needs, is switched off"
+            raise InvalidRuntimeError(subject_of(info.runtime), forbidden("spec", detail))
+        self.enforce(info, job)
+        return self.build(info, job)
 
     def enforce(self, info: Info, job: TrainJob) -> None:
         """Run the phases that change the info."""
@@ -140,7 +150,8 @@ def _found(
 ) -> Findings:
     """What the plugin finds wrong; a mistake that it raises is a finding, too."""
     try:
-        return validation.validate_train_job(info, old, new)
+        found = validation.validate_train_job(info, old, new)
+        return Findings([*_all(FieldError, found.errors)], [*_all(str, found.warnings)])
     except InvalidTrainJobError as error:
         return Findings([*error.errors])
     except InvalidRuntimeError as error:

@@ -10,7 +10,7 @@ from kftrainer.kube.field import FieldError, forbidden, invalid
 from kftrainer.kube.strategic_merge import StrategicMergeError, retain_sources, strategic_merge
 from kftrainer.runtime.manifests import named, thaw
 from kftrainer.runtime.quantities import rewrite_quantities
-from kftrainer.runtime.tape import Tape
+from kftrainer.runtime.tape import SILENCE, Tape
 
 UNKNOWN_JOB = "must not have targetJob that doesn't exist in the runtime job template"
 STEP_ENV = "must not have envs for the dataset-initializer, model-initializer, node containers"
@@ -57,26 +57,33 @@ def step_env_overrides(job: TrainJob) -> Iterator[FieldError]:
     for path, override in overrides(job):
         for index, container in enumerate((override.spec or {}).get("containers") or ()):
             if container.get("name") in STEP_CONTAINERS and container.get("env"):
-                where = _at(path, f"spec.containers[{index}].env")
+                where = place(path, f"spec.containers[{index}].env")
                 yield invalid(where, [each.get("name") for each in container["env"]], STEP_ENV)
 
 
 def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Tape) -> Iterator[FieldError]:
     """Merge the overrides into the template; what cannot be merged is told and left out."""
     for path, override in overrides(job):
-        patch = thaw(_patch(override))
-        yield from rewrite_quantities(patch.get("spec") or {}, _at(path, "spec"))
-        for target in dict.fromkeys(target.name for target in override.target_jobs):
-            replicated = named(template["replicatedJobs"], target)
-            if replicated is None:
-                continue
-            job_spec = replicated["template"]["spec"]
-            try:
-                prepared = retain_sources(job_spec["template"], patch)
-                job_spec["template"] = strategic_merge(job_spec["template"], prepared)
-            except StrategicMergeError as error:
-                yield invalid(_at(path, error.path), target, str(error))
-            tape.note(f"spec.replicatedJobs[{target}].template.spec.template", path)
+        yield from apply_override(path, override, template, tape)
+
+
+def apply_override(
+    path: str, override: PodTemplateOverride, template: dict[str, Any], tape: Tape = SILENCE
+) -> Iterator[FieldError]:
+    """Merge one of them. What it changes becomes new: the pods that were there stay as they are."""
+    patch = thaw(_patch(override))
+    yield from rewrite_quantities(patch.get("spec") or {}, place(path, "spec"))
+    for target in dict.fromkeys(target.name for target in override.target_jobs):
+        replicated = named(template["replicatedJobs"], target)
+        if replicated is None:
+            continue
+        job_spec = replicated["template"]["spec"]
+        try:
+            prepared = retain_sources(job_spec["template"], patch)
+            job_spec["template"] = strategic_merge(job_spec["template"], prepared)
+        except StrategicMergeError as error:
+            yield invalid(place(path, error.path), target, str(error))
+        tape.note(f"spec.replicatedJobs[{target}].template.spec.template", path)
 
 
 def _patch(override: PodTemplateOverride) -> dict[str, Any]:
@@ -98,12 +105,12 @@ def _unknown_containers(
         for index, container in enumerate((override.spec or {}).get(field) or ()):
             name = container.get("name")
             if named(pod.get(field) or (), name) is None:
-                where = _at(path, f"spec.{field}[{index}].name")
+                where = place(path, f"spec.{field}[{index}].name")
                 detail = f"must not have {noun} that doesn't exist in the runtime job "
                 yield invalid(where, name, f"{detail}{replicated['name']}")
 
 
-def _at(path: str, inner: str) -> str:
+def place(path: str, inner: str) -> str:
     """The place in the TrainJob: the old dialect has the pod's fields beside targetJobs."""
     if path.startswith(f"spec.{LEGACY}"):
         inner = inner.removeprefix("spec").removeprefix(".")

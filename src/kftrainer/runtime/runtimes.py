@@ -2,27 +2,32 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from kftrainer.api import names
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import RuntimeRef, TrainJob
-from kftrainer.kube.field import Findings, forbidden, invalid
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.field import FieldError, Findings, forbidden, invalid
+from kftrainer.kube.model import InvalidDocumentError
+from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.runtime.changes import NOT_NEW, change_errors, news
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
-    InvalidTrainJobError,
-    PlanningError,
+    PluginFailedError,
     RuntimeNotFoundError,
     UnsupportedRuntimeError,
 )
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.info import AnyRuntime, Info
+from kftrainer.runtime.names import LONGEST_LABEL
 from kftrainer.runtime.phases import Observed, Watch
 from kftrainer.runtime.planned import Planned
 from kftrainer.runtime.tape import SILENCE, Tape
-from kftrainer.runtime.template import new_info, subject_of
+from kftrainer.runtime.template import new_info
+from kftrainer.runtime.validation import unusable, validate
+
+MADE_UP = 5  # characters that the API server adds to generateName
 
 
 class Runtime(Protocol):
@@ -54,6 +59,8 @@ class Runtime(Protocol):
 class _FromTemplate:
     """What both kinds do alike, once the runtime is found."""
 
+    resource: ClassVar[Resource[Any]]
+
     def __init__(self, framework: Framework) -> None:
         self._framework = framework
 
@@ -65,20 +72,11 @@ class _FromTemplate:
         self, job: TrainJob, existing: Existing, tape: Tape = SILENCE
     ) -> Sequence[Planned]:
         """The objects to apply now, in this order; raises PlanningError."""
-        info = self.runtime_info(job, existing, tape)
-        missing = self._framework.missing_for(info)
-        if missing is not None:
-            detail = f"the plugin {missing}, which the runtime's policy needs, is switched off"
-            raise InvalidRuntimeError(subject_of(info.runtime), forbidden("spec", detail))
-        self._framework.enforce(info, job)
-        return self._framework.build(info, job)
+        return self._framework.plan(self.runtime_info(job, existing, tape), job)
 
     def runtime_info(self, job: TrainJob, existing: Existing, tape: Tape = SILENCE) -> Info:
         """What plugins start from; raises PlanningError."""
-        runtime = self.find(job, existing)
-        if runtime is None:
-            raise RuntimeNotFoundError(not_found(job.spec.runtime_ref, job.metadata.namespace))
-        return new_info(job, runtime, existing, tape)
+        return new_info(job, self._require(job, existing), existing, tape)
 
     def train_job_status(self, job: TrainJob, existing: Existing) -> Observed | None:
         """How it goes; None while there is nothing to see yet."""
@@ -90,20 +88,59 @@ class _FromTemplate:
 
     def validate_objects(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
         """What is wrong with the TrainJob; `old` is None when it is created."""
-        findings = Findings()
-        try:
-            info = self.runtime_info(new, existing)
-        except InvalidTrainJobError as error:
-            findings.refuse(*error.errors)
-        except PlanningError as error:
-            findings.refuse(invalid("spec.runtimeRef", new.spec.runtime_ref.dump(), str(error)))
-        else:
-            findings.add(self._framework.validate(info, old, new))
+        if old is None:
+            return self._findings(None, new, existing)
+        findings = self._news(old, new, existing)
+        findings.refuse(*change_errors(old, new, existing))
         return findings
+
+    def _news(self, old: TrainJob, new: TrainJob, existing: Existing) -> Findings:
+        """What is wrong with the TrainJob since the update; what was so before is but told."""
+        try:
+            found = self._findings(old, new, existing)
+        except PluginFailedError as failure:
+            if str(self._failure(old, existing)) != str(failure):
+                raise
+            return Findings(warnings=[NOT_NEW.format(failure)])
+        if not found.errors:
+            return found
+        try:
+            return news(found, self._findings(None, old, existing))
+        except PluginFailedError:
+            return found
+
+    def _failure(self, job: TrainJob, existing: Existing) -> PluginFailedError | None:
+        try:
+            self._findings(None, job, existing)
+        except PluginFailedError as failure:
+            return failure
+        return None
+
+    def _findings(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+        try:
+            runtime = self._require(new, existing)
+        except RuntimeNotFoundError:
+            return Findings([_missing(self.resource, new.spec.runtime_ref)])
+        except InvalidRuntimeError as error:
+            return Findings([unusable(new, error)])
+        return validate(self._framework, runtime, old, new, existing)
+
+    def _require(self, job: TrainJob, existing: Existing) -> AnyRuntime:
+        try:
+            runtime = self.find(job, existing)
+        except InvalidDocumentError as error:  # stored under another schema than ours
+            subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
+            errors = (forbidden(each.path, each.message) for each in error.problems)
+            raise InvalidRuntimeError(subject, *errors) from None
+        if runtime is None:
+            raise RuntimeNotFoundError(not_found(job.spec.runtime_ref, job.metadata.namespace))
+        return runtime
 
 
 class NamespacedRuntimes(_FromTemplate):
     """TrainingRuntimes: found in the TrainJob's own namespace."""
+
+    resource: ClassVar[Resource[Any]] = TRAINING_RUNTIMES
 
     def find(self, job: TrainJob, existing: Existing) -> AnyRuntime | None:
         """The TrainingRuntime that the TrainJob refers to."""
@@ -113,6 +150,8 @@ class NamespacedRuntimes(_FromTemplate):
 
 class ClusterRuntimes(_FromTemplate):
     """ClusterTrainingRuntimes: the same for all namespaces."""
+
+    resource: ClassVar[Resource[Any]] = CLUSTER_TRAINING_RUNTIMES
 
     def find(self, job: TrainJob, existing: Existing) -> AnyRuntime | None:
         """The ClusterTrainingRuntime that the TrainJob refers to."""
@@ -131,14 +170,45 @@ class Runtimes:
     def of(self, job: TrainJob) -> Runtime:
         """The kind that the TrainJob refers to; raises UnsupportedRuntimeError."""
         reference = job.spec.runtime_ref
-        key = f"{reference.kind}.{reference.api_group}"
+        key = ".".join(filter(None, (reference.kind, reference.api_group)))
         found = self._kinds.get(key)
         if found is None:
-            error = invalid(
-                "spec.runtimeRef", reference.dump(), f"must be one of {list(self._kinds)}"
-            )
-            raise UnsupportedRuntimeError(f"unsupported runtime: {key}", [error])
+            message = f"unsupported runtime: {key}"
+            detail = f"{message}: must be {' or '.join(sorted(self._kinds))}"
+            error = invalid("spec.runtimeRef", reference.dump(), detail)
+            raise UnsupportedRuntimeError(message, [error])
         return found
+
+    def validate(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+        """All that admission has to say; `old` is None when the TrainJob is created.
+
+        Raises PluginFailedError, unless it was so before.
+        """
+        try:
+            return self.of(new).validate_objects(old, _named(new), existing)
+        except UnsupportedRuntimeError as error:
+            found = Findings([*error.errors])
+        # What an update cannot change is not its fault.
+        return found if old is None else news(found, found)
+
+
+def _missing(resource: Resource[Any], reference: RuntimeRef) -> FieldError:
+    """What admission says about a runtime that is not there."""
+    noun = f"{resource.kind[0].lower()}{resource.kind[1:]}"
+    detail = (
+        f'{resource.group_kind} "{reference.name}" not found: '
+        f"specified {noun} must be created before the TrainJob is created"
+    )
+    return invalid("spec.runtimeRef", reference.dump(), detail)
+
+
+def _named(job: TrainJob) -> TrainJob:
+    """The TrainJob with a name as long as the one that it will get, if it has none yet."""
+    metadata = job.metadata
+    if metadata.name or not metadata.generate_name:
+        return job
+    name = f"{metadata.generate_name[: LONGEST_LABEL - MADE_UP]}{'x' * MADE_UP}"
+    return job.model_copy(update={"metadata": metadata.model_copy(update={"name": name})})
 
 
 def not_found(reference: RuntimeRef, namespace: str | None) -> str:

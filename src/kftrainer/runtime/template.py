@@ -161,9 +161,11 @@ def policy_of(runtime: AnyRuntime) -> Any:
 
 def ancestor(job: Mapping[str, Any]) -> str | None:
     """Which step of a TrainJob the replicated job does, if any."""
-    metadata = job["template"].get("metadata") or {}
-    step: str | None = (metadata.get("labels") or {}).get(names.LABEL_ANCESTOR_STEP)
-    return step
+    match job:
+        case {"template": {"metadata": {"labels": {names.LABEL_ANCESTOR_STEP: str(step)}}}}:
+            return step
+        case _:
+            return None
 
 
 def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Tape) -> PodSet:

@@ -112,7 +112,7 @@ def planning_errors(
                 f'must not set immutable config "{_key(arg)}" in trainer args; '
                 "it is managed by the runtime"
             )
-            yield invalid(f"spec.trainer.args[{index}]", arg, detail)
+            yield invalid(f"spec.trainer.args[{index}]", _key(arg), detail)
 
 
 def support_errors(

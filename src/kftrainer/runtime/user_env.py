@@ -1,28 +1,62 @@
 """The environment that the TrainJob asks for in the containers that train."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, invalid
-from kftrainer.runtime.info import NO_TRAINER
-from kftrainer.runtime.manifests import Piece, thaw
+from kftrainer.runtime.info import NO_TRAINER, Info
+from kftrainer.runtime.manifests import Piece, by_name, thaw
+from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, place
 from kftrainer.runtime.podset import Container
 
 
 def set_user_env(container: Container, job: TrainJob, reserved: Collection[str]) -> None:
     """Set the TrainJob's variables, but for those that a framework has set or will set."""
-    for index, variable in enumerate((job.spec.trainer or NO_TRAINER).env or ()):
-        if variable.get("name") not in reserved:
-            container.set_env(said(variable), f"spec.trainer.env[{index}]")
-
-
-def reserved_env_errors(job: TrainJob, reserved: Collection[str]) -> Iterator[FieldError]:
-    """The TrainJob's variables that are a framework's to set."""
     env = (job.spec.trainer or NO_TRAINER).env or ()
+    set_all(container, env, "spec.trainer.env", leave=reserved)
+
+
+def set_all(
+    container: Container, env: Sequence[Piece], path: str, *, leave: Collection[str] = ()
+) -> None:
+    """Set variables that are at this path, but for some.
+
+    One by one they would be looked for among all others: a TrainJob has room for 40,000 of them.
+    """
+    there = container.env
+    places = {by_name(each): place for place, each in reversed([*enumerate(there)])}
+    for index, variable in enumerate(env):
+        name = by_name(variable)
+        if name in leave:
+            continue
+        if name in places:
+            there[places[name]] = said(variable)
+        else:
+            places[name] = len(there)
+            there.append(said(variable))
+        container.body["env"] = there  # which was not there, or null
+        container.tape.note(f"{container.path}.env[{name}]", f"{path}[{index}]")
+
+
+def reserved_env_errors(
+    info: Info, job: TrainJob, reserved: Collection[str]
+) -> Iterator[FieldError]:
+    """Variables of the container that trains which are a framework's to set."""
+    yield from _taken("spec.trainer.env", (job.spec.trainer or NO_TRAINER).env or (), reserved)
+    for path, override in overrides(job):
+        if any(target.name == info.trainer.name for target in override.target_jobs):
+            for index, container in enumerate((override.spec or {}).get("containers") or ()):
+                # That of a container named node is refused as a whole.
+                if container.get("name") == info.trainer_container.name not in STEP_CONTAINERS:
+                    where = place(path, f"spec.containers[{index}].env")
+                    yield from _taken(where, container.get("env") or (), reserved)
+
+
+def _taken(path: str, env: Sequence[Piece], reserved: Collection[str]) -> Iterator[FieldError]:
     taken = sorted({each.get("name", "") for each in env}.intersection(reserved))
     if taken:
         detail = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
-        yield invalid("spec.trainer.env", taken, detail)
+        yield invalid(path, taken, detail)  # but no values: they may be secret
 
 
 def said(variable: Piece) -> Piece:

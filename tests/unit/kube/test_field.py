@@ -1,4 +1,12 @@
-from kftrainer.kube.field import Fault, FieldError, Findings, forbidden, invalid, required
+from kftrainer.kube.field import (
+    Fault,
+    FieldError,
+    Findings,
+    forbidden,
+    invalid,
+    required,
+    without,
+)
 
 
 def test_errors_read_as_those_of_the_api_server() -> None:
@@ -37,3 +45,9 @@ def test_findings_are_told_once() -> None:
     other = Findings([required("a"), required("b")], ["w", "v"])
     findings.add(other)
     assert findings == Findings([required("a"), required("b")], ["w", "v"])
+
+
+def test_errors_that_are_known_are_left_out_whatever_they_hold() -> None:
+    known = invalid("a", {"b": [1]}, "c")
+    others = [invalid("a", {"b": [2]}, "c"), invalid("b", {"b": [1]}, "c"), required("a", "c")]
+    assert without([known], [others[0], known, *others]) == others

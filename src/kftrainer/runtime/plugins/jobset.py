@@ -7,14 +7,14 @@ from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import Asset, Initializer, JobStatus, TrainJob
-from kftrainer.kube.field import FieldError, Findings, forbidden, invalid, required
+from kftrainer.kube.field import FieldError, Findings, invalid, required
 from kftrainer.kube.meta import Condition
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs
 from kftrainer.runtime.manifests import env_var, owned
 from kftrainer.runtime.names import name_errors
-from kftrainer.runtime.overrides import overrides_field, step_env_overrides
+from kftrainer.runtime.overrides import step_env_overrides
 from kftrainer.runtime.phases import (
     ComponentBuilder,
     CustomValidation,
@@ -27,7 +27,7 @@ from kftrainer.runtime.phases import (
 from kftrainer.runtime.planned import Planned
 from kftrainer.runtime.podset import Container, Endpoints
 from kftrainer.runtime.template import subject_of
-from kftrainer.runtime.user_env import said, set_user_env
+from kftrainer.runtime.user_env import set_all, set_user_env
 
 NO_INITIALIZER = Initializer()
 STEPS = (
@@ -36,10 +36,6 @@ STEPS = (
 )
 # What a JobSet says at its end, and what that is for a TrainJob.
 FINISHED = {"Completed": names.CONDITION_COMPLETE, "Failed": names.CONDITION_FAILED}
-CHANGED_WHILE_RUNNING = "PodTemplateOverrides can only be modified when the TrainJob is suspended"
-CHANGED_WHILE_ACTIVE = (
-    "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} is still active"
-)
 JOB_COUNTS = ("ready", "succeeded", "failed", "active", "suspended")
 
 
@@ -84,8 +80,6 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         findings = Findings()
         findings.refuse(*_missing_initializers(info, new), *name_errors(info, new))
         findings.refuse(*step_env_overrides(new))
-        if old is not None and old.spec.overrides() != new.spec.overrides():
-            findings.refuse(*_untimely_overrides(new, info.existing))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
@@ -111,18 +105,6 @@ def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
             yield invalid("spec.runtimeRef", reference, detail)
 
 
-def _untimely_overrides(job: TrainJob, existing: Existing) -> Iterator[FieldError]:
-    """Why overrides cannot be changed now: pods that are there would not follow them."""
-    field = overrides_field(job)
-    if not job.spec.suspend:
-        yield forbidden(field, CHANGED_WHILE_RUNNING)
-        return
-    job_set = own_job_set(job, existing) or {}
-    for row in (job_set.get("status") or {}).get("replicatedJobsStatus") or ():
-        if row.get("active"):
-            yield forbidden(field, CHANGED_WHILE_ACTIVE.format(row["name"]))
-
-
 def _asset(job: TrainJob, field: str) -> Asset | None:
     asset: Asset | None = getattr(job.spec.initializer or NO_INITIALIZER, field)
     return asset
@@ -140,9 +122,8 @@ def _set_initializers(info: Info, job: TrainJob) -> None:
 def _set_asset(container: Container, asset: Asset, path: str) -> None:
     if asset.storage_uri:
         container.set_env(env_var(names.ENV_STORAGE_URI, asset.storage_uri), f"{path}.storageUri")
-    for index, variable in enumerate(asset.env or ()):
-        if variable.get("name") != names.ENV_STORAGE_URI or not asset.storage_uri:
-            container.set_env(said(variable), f"{path}.env[{index}]")
+    leave = (names.ENV_STORAGE_URI,) if asset.storage_uri else ()
+    set_all(container, asset.env or (), f"{path}.env", leave=leave)
     if asset.secret_ref:
         origin = {"secretRef": {"name": asset.secret_ref["name"]}}
         container.add_env_from(origin, f"{path}.secretRef")

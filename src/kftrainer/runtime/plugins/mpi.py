@@ -10,8 +10,9 @@ from kftrainer.api import names
 from kftrainer.api.resources import CONFIG_MAPS, SECRETS
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, Findings, invalid, required
+from kftrainer.kube.field import FieldError, Findings, invalid
 from kftrainer.kube.resource import Manifest
+from kftrainer.runtime.crowding import crowding
 from kftrainer.runtime.devices import accelerators
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.info import (
@@ -24,6 +25,7 @@ from kftrainer.runtime.info import (
     trainer_container,
 )
 from kftrainer.runtime.manifests import Piece, env_var, owned
+from kftrainer.runtime.mpi_jobs import mpi_errors
 from kftrainer.runtime.phases import (
     ComponentBuilder,
     CustomValidation,
@@ -34,10 +36,9 @@ from kftrainer.runtime.phases import (
 from kftrainer.runtime.planned import Planned
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.ssh_keys import new_key_pair
-from kftrainer.runtime.template import JOBS_PATH, subject_of
+from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.user_env import reserved_env_errors
 
-OPEN_MPI = ("OpenMPI", "")
 OPEN_MPI_ENV = (
     names.ENV_OPENMPI_HOSTFILE,
     names.ENV_OPENMPI_KEEP_FQDN,
@@ -111,12 +112,13 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
         policy = info.policy
         if not isinstance(policy, MPIPolicy):
             return findings
-        if broken := [*_runtime_errors(info, policy)]:
+        if broken := [*mpi_errors(info.runtime, policy)]:
             detail = str(InvalidRuntimeError(subject_of(info.runtime), *broken))
             findings.refuse(invalid("spec.runtimeRef", new.spec.runtime_ref.dump(), detail))
         findings.refuse(
-            *_train_job_errors(info, new, policy), *reserved_env_errors(new, OPEN_MPI_ENV)
+            *_train_job_errors(info, new, policy), *reserved_env_errors(info, new, OPEN_MPI_ENV)
         )
+        findings.warn(*crowding(*_slots(info, new, policy), _node_container(info, policy)))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
@@ -125,23 +127,10 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
 
 
 def _refuse(info: Info, job: TrainJob, policy: MPIPolicy) -> None:
-    if broken := [*_runtime_errors(info, policy)]:
+    if broken := [*mpi_errors(info.runtime, policy)]:
         raise InvalidRuntimeError(subject_of(info.runtime), *broken)
     if errors := [*_train_job_errors(info, job, policy)]:
         raise InvalidTrainJobError(subject_of(job), *errors)
-
-
-def _runtime_errors(info: Info, policy: MPIPolicy) -> Iterator[FieldError]:
-    implementation: str = policy.mpi_implementation
-    if implementation not in OPEN_MPI:
-        detail = f"must be {OPEN_MPI[0]}, which is the only implementation that is supported"
-        yield invalid("spec.mlPolicy.mpi.mpiImplementation", implementation, detail)
-    if not policy.run_launcher_as_node and info.pod_set(names.JOB_NODE) is None:
-        yield required(JOBS_PATH, f"a job named {names.JOB_NODE}: the launcher is no node")
-    for index, pod_set in enumerate(info.pod_sets):
-        if pod_set.name in CONTAINERS and trainer_container(pod_set, policy) is None:
-            path = f"{JOBS_PATH}[{index}].template.spec.template.spec.containers"
-            yield required(path, f"a container named {names.CONTAINER_NODE}, which gets the keys")
 
 
 def _train_job_errors(info: Info, job: TrainJob, policy: MPIPolicy) -> Iterator[FieldError]:

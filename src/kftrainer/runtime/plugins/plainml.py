@@ -3,12 +3,17 @@
 from typing import ClassVar
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.info import Info
-from kftrainer.runtime.phases import EnforceMLPolicy
+from kftrainer.kube.field import Findings
+from kftrainer.runtime.info import NO_TRAINER, Info
+from kftrainer.runtime.phases import CustomValidation, EnforceMLPolicy
 from kftrainer.runtime.user_env import set_user_env
 
+NO_PROCESSES = (
+    "spec.trainer.numProcPerNode has no effect: the runtime has neither a torch nor an mpi policy"
+)
 
-class PlainML(EnforceMLPolicy):
+
+class PlainML(EnforceMLPolicy, CustomValidation):
     """Counts the nodes and passes the TrainJob's environment on; for runtimes without a policy."""
 
     name: ClassVar[str] = "PlainML"
@@ -21,3 +26,8 @@ class PlainML(EnforceMLPolicy):
         if num_nodes is not None:
             info.trainer.set_count(num_nodes, info.num_nodes_source(job))
         set_user_env(info.trainer_container, job, info.reserved_env)
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        """Whether the TrainJob asks for what only a framework's plugin could do."""
+        asked = (new.spec.trainer or NO_TRAINER).num_proc_per_node
+        return Findings(warnings=[NO_PROCESSES] if info.policy is None and asked else [])

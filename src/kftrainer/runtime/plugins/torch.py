@@ -8,6 +8,7 @@ from kftrainer.api.trainingruntime import TorchPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, Findings
 from kftrainer.runtime import torchtune
+from kftrainer.runtime.crowding import crowding
 from kftrainer.runtime.devices import accelerators, cpus
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
@@ -47,9 +48,11 @@ class Torch(EnforceMLPolicy, CustomValidation):
         """Whether the environment is free for torchrun, and torchtune can do what is asked."""
         findings = Findings()
         if isinstance(info.policy, TorchPolicy):
-            findings.refuse(*reserved_env_errors(new, names.ENV_TORCH))
+            findings.refuse(*reserved_env_errors(info, new, names.ENV_TORCH))
             if _is_torchtune(new):
                 findings.refuse(*_tune_errors(info, new))
+            asked, source = _processes_asked(info, new)
+            findings.warn(*crowding(asked, source, info.trainer_container))
         return findings
 
 

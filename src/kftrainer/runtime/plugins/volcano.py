@@ -1,6 +1,6 @@
 """Volcano: gangs by the Volcano scheduler, with queues, priorities and network topology."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from kftrainer.api import names
@@ -8,7 +8,8 @@ from kftrainer.api.resources import PRIORITY_CLASSES, VOLCANO_POD_GROUPS
 from kftrainer.api.trainingruntime import VolcanoPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, Findings, invalid
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.gang import gang_of, pod_group, watches
 from kftrainer.runtime.info import RUNTIME, Info
 from kftrainer.runtime.phases import (
@@ -53,8 +54,13 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
-        """PodGroups of TrainJobs, and what changes how much they ask for."""
-        return watches(VOLCANO_POD_GROUPS)
+        """PodGroups of TrainJobs, what changes how much they ask for, and their priorities."""
+        return (*watches(VOLCANO_POD_GROUPS), Watch(PRIORITY_CLASSES, wakes=_nobody))
+
+
+def _nobody(_changed: Manifest, _existing: Existing) -> Iterable[ObjectKey]:
+    """Whom a PriorityClass wakes: it is looked for at admission, and no TrainJob waits for it."""
+    return ()
 
 
 def _policy(info: Info) -> VolcanoPolicy | None:
@@ -108,5 +114,6 @@ def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
     for name in dict.fromkeys(each.spec.get("priorityClassName") for each in info.pod_sets):
         key = ObjectKey("", name or "")
         if name and name not in SYSTEM_CLASSES and info.existing.get(PRIORITY_CLASSES, key) is None:
-            detail = f'PriorityClass "{name}" doesn\'t exist'
+            missing = f'{PRIORITY_CLASSES.group_kind} "{name}" not found'
+            detail = f'PriorityClass "{name}" doesn\'t exist: {missing}'
             yield invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail)

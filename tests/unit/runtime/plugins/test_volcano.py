@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from kftrainer.api.resources import VOLCANO_POD_GROUPS
+from kftrainer.api.resources import PRIORITY_CLASSES, VOLCANO_POD_GROUPS
+from kftrainer.runtime.existing import NOTHING
 from kftrainer.runtime.gang import watches
 from kftrainer.runtime.plugins.volcano import Volcano
 from tests.support.objects import Object, replicated_job, runtime
@@ -184,7 +185,10 @@ def test_an_empty_queue_is_refused(
 
 def missing(name: str) -> str:
     reference = '{"name":"runtime","apiGroup":"trainer.kubeflow.org","kind":"TrainingRuntime"}'
-    return f'spec.runtimeRef: Invalid value: {reference}: PriorityClass "{name}" doesn\'t exist'
+    return (
+        f'spec.runtimeRef: Invalid value: {reference}: PriorityClass "{name}" doesn\'t exist: '
+        f'PriorityClass.scheduling.k8s.io "{name}" not found'
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,12 +216,16 @@ def test_d34_every_priority_class_of_the_gang_must_exist(
 def test_d34_priority_classes_outside_the_gang_are_missed_too() -> None:
     document = scheduled(job("data", None, "none"), job(dependsOn=AFTER_DATA))
     (error,) = told(document, priority_class("high"))
-    assert error.endswith('PriorityClass "none" doesn\'t exist')
+    assert error == missing("none")
 
 
 def test_g12_priority_classes_that_cannot_be_read_are_not_missed() -> None:
     assert told(scheduled(job(priority="none"))) == []
 
 
-def test_it_watches_its_own_pod_groups() -> None:
-    assert Volcano().declare_watches() == watches(VOLCANO_POD_GROUPS)
+def test_it_watches_its_own_pod_groups_and_priority_classes() -> None:
+    *gang, priorities = Volcano().declare_watches()
+    assert gang == [*watches(VOLCANO_POD_GROUPS)]
+    assert priorities.resource is PRIORITY_CLASSES
+    assert priorities.wakes is not None
+    assert [*priorities.wakes(priority_class("high"), NOTHING)] == []

@@ -1,0 +1,153 @@
+"""What an update may change: what is there already, a JobSet and pods, follows little of it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kftrainer.api import names
+from kftrainer.api.overrides import PodTemplateOverride
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.field import FieldError, Findings, forbidden, without
+from kftrainer.kube.model import KubeModel
+from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.info import own_job_set
+from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.overrides import METADATA, overrides_field
+from kftrainer.runtime.quantities import rewrite_quantities
+
+CHANGED_WHILE_RUNNING = "PodTemplateOverrides can only be modified when the TrainJob is suspended"
+CHANGED_WHILE_ACTIVE = (
+    "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} is still active"
+)
+AGAIN = "to train with the change, delete the TrainJob and create it again"
+MADE = "cannot be changed once the JobSet has been made from it"
+FINISHED = "cannot be changed after the TrainJob has finished"
+FOLLOWED = "but for labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
+# What JobSet lets one change in the pods of a JobSet that is suspended.
+CHANGEABLE = ("nodeSelector", "tolerations", "schedulingGates")
+# In these an empty text is a value; elsewhere Go leaves it out.
+TEXTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
+NOT_NEW = "not refused, because it was so before: {}"
+
+
+def news(found: Findings, before: Findings) -> Findings:
+    """The findings, with errors that were there before the update as warnings.
+
+    The runtime may have been edited or deleted since: that is not the fault of who suspends a
+    TrainJob, or resumes it.
+    """
+    told = Findings(without(before.errors, found.errors))
+    old = without(told.errors, found.errors)
+    told.warn(*(NOT_NEW.format(error) for error in old), *found.warnings)
+    return told
+
+
+def change_errors(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[FieldError]:
+    """What cannot be changed in a TrainJob like this, now or at all."""
+    job_set = own_job_set(old, existing)
+    if _overrides(old) != _overrides(new):
+        yield from _untimely_overrides(old, new, job_set or {})
+    if is_finished(old):
+        yield from _lasting_changes(old, new, FINISHED)
+    elif job_set is not None:
+        yield from _lasting_changes(old, new, MADE)
+
+
+def is_finished(job: TrainJob) -> bool:
+    """Whether the TrainJob has come to its end, this or that way."""
+    ends = (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
+    conditions = (job.status and job.status.conditions) or ()
+    return any(each.type in ends and each.status == "True" for each in conditions)
+
+
+def _untimely_overrides(
+    old: TrainJob, new: TrainJob, job_set: Mapping[str, Any]
+) -> Iterator[FieldError]:
+    field = _field(old, new)
+    if not (old.spec.suspend or new.spec.suspend):
+        yield forbidden(field, CHANGED_WHILE_RUNNING)
+        return
+    for row in (job_set.get("status") or {}).get("replicatedJobsStatus") or ():
+        if row.get("active"):
+            yield forbidden(field, CHANGED_WHILE_ACTIVE.format(row["name"]))
+
+
+def _lasting_changes(old: TrainJob, new: TrainJob, why: str) -> Iterator[FieldError]:
+    for path, before, after in (
+        ("spec.trainer", old.spec.trainer, new.spec.trainer),
+        ("spec.initializer.dataset", _asset(old, "dataset"), _asset(new, "dataset")),
+        ("spec.initializer.model", _asset(old, "model"), _asset(new, "model")),
+    ):
+        for field in _differing(_part(before), _part(after)):
+            yield forbidden(f"{path}.{field}", f"{why}: {AGAIN}")
+    if _overrides(old, lasting=True) != _overrides(new, lasting=True):
+        yield forbidden(_field(old, new), f"{why}, {FOLLOWED}: {AGAIN}")
+
+
+def _field(old: TrainJob, new: TrainJob) -> str:
+    """Where the overrides are, or were before all of them were removed."""
+    return overrides_field(new if new.spec.overrides() else old)
+
+
+def _asset(job: TrainJob, field: str) -> KubeModel | None:
+    asset: KubeModel | None = getattr(job.spec.initializer, field, None)
+    return asset
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
+    return (key for key in {**old, **new} if old.get(key) != new.get(key))
+
+
+def _part(part: KubeModel | None) -> dict[str, Any]:
+    """A trainer or an asset in its canonical form."""
+    said = thaw(part.dump()) if part is not None else {}
+    container = {"env": said.get("env"), "resources": said.get("resourcesPerNode")}
+    _write_quantities({"containers": [container]})
+    return _canonical_fields(said)
+
+
+def _overrides(job: TrainJob, *, lasting: bool = False) -> list[Any]:
+    """The overrides in their canonical form, or of each the part that nothing can follow.
+
+    Who adds overrides that only say where pods run, as Kueue does, changes nothing that lasts.
+    """
+    found = (_override(each, lasting=lasting) for each in job.spec.overrides())
+    return [each for each in found if each != {"targetJobs": each["targetJobs"]} or not lasting]
+
+
+def _override(override: PodTemplateOverride, *, lasting: bool) -> dict[str, Any]:
+    spec = thaw(override.spec or {})
+    _write_quantities(spec)
+    metadata = override.metadata.dump() if override.metadata else {}
+    if lasting:
+        metadata = {}
+        spec = {field: value for field, value in spec.items() if field not in CHANGEABLE}
+    said = {"metadata": {key: metadata.get(key) for key in METADATA}, "spec": spec}
+    targets = sorted({target.name for target in override.target_jobs})
+    return {"targetJobs": targets, **_canonical_fields(said)}
+
+
+def _write_quantities(spec: dict[str, Any]) -> None:
+    """Write equal quantities alike; one that is none stays as it is, and is told elsewhere."""
+    for _ in rewrite_quantities(spec, ""):
+        pass
+
+
+def _canonical(value: Any, field: str = "") -> Any:
+    """The value without what says nothing, which clients in Go leave out or put in as they like."""
+    if isinstance(value, Mapping):
+        return _canonical_fields(value, keep_empty_texts=field in TEXTS)
+    if isinstance(value, list):
+        return [_canonical(each) for each in value]
+    return value
+
+
+def _canonical_fields(
+    value: Mapping[str, Any], *, keep_empty_texts: bool = False
+) -> dict[str, Any]:
+    said = {key: _canonical(each, key) for key, each in value.items()}
+    nothing: tuple[object, ...] = (None, [], {}) if keep_empty_texts else (None, "", [], {})
+    return {
+        key: each
+        for key, each in said.items()
+        if each not in nothing and not (key == "divisor" and each == "0")
+    }

@@ -1,0 +1,14 @@
+"""One reason of JobSet's webhook to refuse a JobSet."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Where in the JobSet it is, as `spec.…`, and what JobSet says about it."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"

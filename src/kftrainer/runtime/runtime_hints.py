@@ -1,0 +1,124 @@
+"""What is allowed in a runtime but likely not what its author meant: for warnings."""
+
+from collections.abc import Collection, Iterator
+
+from kftrainer.api import names
+from kftrainer.api.trainingruntime import MPIPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.gang import gang_of
+from kftrainer.runtime.info import AnyRuntime
+from kftrainer.runtime.jobset_rules import refusals
+from kftrainer.runtime.runtime_jobs import RuntimeJob, whole_jobs
+from kftrainer.runtime.template import STEPS, new_info, policy_of
+
+INITIALIZERS = {
+    names.STEP_DATASET_INITIALIZER: "spec.initializer.dataset",
+    names.STEP_MODEL_INITIALIZER: "spec.initializer.model",
+}
+LABEL = names.LABEL_ANCESTOR_STEP
+TEMPLATE = "spec.template"
+
+
+def runtime_hints(runtime: AnyRuntime) -> Iterator[str]:
+    """Warnings about a runtime that has no errors."""
+    jobs = whole_jobs(runtime)
+    yield from _label_hints(jobs)
+    for job in jobs:
+        yield from _count_hints(runtime, job, jobs)
+    yield from _suspend_hints(runtime)
+    yield from _scheduler_hints(runtime)
+
+
+def jobset_hints(runtime: AnyRuntime, known: Collection[str]) -> Iterator[str]:
+    """What JobSet would refuse, but for the fields that are known to be wrong."""
+    template = runtime.spec.template if runtime.spec else None
+    for refusal in refusals((template and template.spec) or {}, name=None):
+        path = f"{TEMPLATE}.{refusal.path}"
+        if path not in known:
+            yield f"{path}: JobSet would refuse every TrainJob's JobSet: {refusal.text}"
+
+
+def _label_hints(jobs: list[RuntimeJob]) -> Iterator[str]:
+    """Jobs that look as if they did a step, and do not."""
+    steps = {job.step for job in jobs}
+    for job in jobs:
+        path = f"{job.path}.template.metadata.labels"
+        if job.step is not None and job.step not in STEPS:
+            yield (
+                f"{path}[{LABEL}]: {job.step} has no effect, it must be one of {', '.join(STEPS)}"
+            )
+        elif job.step is None and job.name in INITIALIZERS and job.name not in steps:
+            yield (
+                f"{path}: TrainJobs cannot use {INITIALIZERS[job.name]} unless the job {job.name} "
+                f"has the label {LABEL}: {job.name}"
+            )
+
+
+def _count_hints(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> Iterator[str]:
+    """Numbers of pods that are replaced when a TrainJob is planned."""
+    said = job.job_spec.get("parallelism")
+    nodes = _nodes(runtime, job, jobs)
+    if nodes is not None and said is not None and said != nodes:
+        yield (
+            f"{job.path}.template.spec.parallelism: {said} has no effect, there are {nodes} pods: "
+            "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does"
+        )
+    pods = nodes if nodes is not None else said or 1
+    completions = job.job_spec.get("completions")
+    if completions is not None and completions != pods:
+        yield (
+            f"{job.path}.template.spec.completions: {completions} has no effect, "
+            f"it is always the number of pods ({pods})"
+        )
+
+
+def _nodes(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> int | None:
+    """How many pods the policy says that the job has; None if it leaves it to the template."""
+    ml_policy = runtime.spec.ml_policy if runtime.spec else None
+    policy = policy_of(runtime)
+    if ml_policy is None:
+        return None
+    if not isinstance(policy, MPIPolicy):
+        return (ml_policy.num_nodes or 1) if job.step == names.STEP_TRAINER else None
+    if job.name != names.JOB_NODE or ml_policy.num_nodes is None:
+        return None
+    has_launcher = any(each.name == names.JOB_LAUNCHER for each in jobs)
+    return ml_policy.num_nodes - (policy.run_launcher_as_node and has_launcher)
+
+
+def _suspend_hints(runtime: AnyRuntime) -> Iterator[str]:
+    template = runtime.spec.template if runtime.spec else None
+    if template and (template.spec or {}).get("suspend"):
+        yield f"{TEMPLATE}.spec.suspend: has no effect, each TrainJob says whether it is suspended"
+
+
+def _scheduler_hints(runtime: AnyRuntime) -> Iterator[str]:
+    """Gangs for a scheduler that will not see the pods."""
+    policy = runtime.spec.pod_group_policy if runtime.spec else None
+    if policy is None or not (policy.coscheduling or policy.volcano):
+        return
+    which, advice = (
+        ("volcano", "schedulerName: volcano")
+        if policy.volcano
+        else ("coscheduling", "schedulerName, unless the default scheduler has the plugin")
+    )
+    members = gang_of(new_info(_plain_job(runtime), runtime)).members
+    without = [each.name for each in members if not each.spec.get("schedulerName")]
+    if without:
+        yield (
+            f"spec.podGroupPolicy.{which}: the pods of {', '.join(without)} name no scheduler "
+            f"that would start them together: give them {advice}"
+        )
+
+
+def _plain_job(runtime: AnyRuntime) -> TrainJob:
+    """A TrainJob that leaves everything to the runtime."""
+    reference = {"apiGroup": names.GROUP, "kind": runtime.kind, "name": "any"}
+    return TrainJob.parse(
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": names.TRAIN_JOB,
+            "metadata": {"name": "any"},
+            "spec": {"runtimeRef": reference},
+        }
+    )

@@ -1,0 +1,78 @@
+"""What is wrong with a runtime, told when it is written and not when the first TrainJob uses it."""
+
+from collections.abc import Iterable, Iterator
+
+from kftrainer.api import names
+from kftrainer.api.trainingruntime import MPIPolicy
+from kftrainer.kube.field import FieldError, Findings, invalid
+from kftrainer.runtime.deprecation import deprecation
+from kftrainer.runtime.info import AnyRuntime, container_names
+from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.mpi_jobs import mpi_errors
+from kftrainer.runtime.quantities import rewrite_quantities
+from kftrainer.runtime.runtime_hints import jobset_hints, runtime_hints
+from kftrainer.runtime.runtime_jobs import RuntimeJob, whole_jobs
+from kftrainer.runtime.template import JOBS_PATH, STEPS, policy_of, runtime_errors
+
+
+def runtime_findings(runtime: AnyRuntime) -> Findings:
+    """Errors for what no TrainJob could use, warnings for what is likely not meant."""
+    findings = Findings()
+    findings.refuse(*_errors(runtime))
+    if (deprecated := deprecation(runtime)) is not None:
+        findings.warn(deprecated)
+    if not findings.errors:
+        findings.warn(*runtime_hints(runtime))
+    findings.warn(*jobset_hints(runtime, {error.path for error in findings.errors}))
+    return findings
+
+
+def _errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    """All errors; what several rules say about the same field is told once, as the first says."""
+    told: set[str] = set()
+    for errors in (_step_errors(runtime), runtime_errors(runtime), _policy_errors(runtime)):
+        fresh = [*_not_told(errors, told)]
+        told.update(error.path for error in fresh)
+        yield from fresh
+    if not told:  # what is to be walked through is whole
+        yield from _quantity_errors(runtime)
+
+
+def _not_told(errors: Iterable[FieldError], told: set[str]) -> Iterator[FieldError]:
+    for error in errors:
+        # The list of jobs can lack more than one job.
+        if error.path not in told or error.path == JOBS_PATH:
+            yield error
+
+
+def _step_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    """Whether the jobs that do a step of a TrainJob can do it: one Job each, with its container."""
+    for job in whole_jobs(runtime):
+        if job.step not in STEPS:
+            continue
+        replicas = job.body.get("replicas")
+        if replicas is not None and replicas != 1:
+            yield invalid(f"{job.path}.replicas", replicas, "always must be 1")
+        if not any(name in _accepted(job, runtime) for name in job.containers):
+            # Only the names: what else a container holds may be a secret.
+            containers = [{"name": name} for name in job.containers]
+            detail = f"must contain the required container for the ancestor: {job.step}"
+            yield invalid(f"{job.pod_path}.containers", containers, detail)
+
+
+def _accepted(job: RuntimeJob, runtime: AnyRuntime) -> tuple[str, ...]:
+    """What the container can be called that does the job's step."""
+    if job.step == names.STEP_TRAINER:
+        return container_names(job.name, policy_of(runtime))
+    return (job.step or job.name,)
+
+
+def _policy_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    policy = policy_of(runtime)
+    if isinstance(policy, MPIPolicy):
+        yield from mpi_errors(runtime, policy)
+
+
+def _quantity_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    for job in whole_jobs(runtime):
+        yield from rewrite_quantities(thaw(job.pod), job.pod_path)

@@ -1,0 +1,106 @@
+"""What is wrong with a TrainJob on its runtime: what plugins find, and whether there is a plan."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from kftrainer.api.resources import JOB_SETS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.field import FieldError, Findings, invalid
+from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.runtime.deprecation import deprecation
+from kftrainer.runtime.errors import (
+    InvalidRuntimeError,
+    InvalidTrainJobError,
+    PlanningError,
+    PluginFailedError,
+)
+from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.framework import Framework
+from kftrainer.runtime.idle_overrides import idle_overrides
+from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
+from kftrainer.runtime.jobset_rules import refusals
+from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.template import new_info
+from kftrainer.runtime.user_env import reserved_env_errors
+
+T = TypeVar("T")
+
+MOST_OF_A_RUNTIME = 10  # errors that are told
+
+
+def validate(
+    framework: Framework,
+    runtime: AnyRuntime,
+    old: TrainJob | None,
+    new: TrainJob,
+    existing: Existing,
+) -> Findings:
+    """All that is wrong with the TrainJob; raises PluginFailedError."""
+    findings = Findings()
+    if said := deprecation(runtime):
+        findings.warn(f"Referenced {said}")
+    try:
+        info = new_info(new, runtime, existing)
+        findings.add(framework.validate(info, old, new))
+        if not findings.errors:
+            findings.add(_plan_findings(framework, info, new))
+    except InvalidTrainJobError as error:
+        findings.refuse(*error.errors)
+    except InvalidRuntimeError as error:
+        findings.refuse(unusable(new, error))
+    except PluginFailedError:
+        raise
+    except PlanningError as error:  # of something else in the cluster, which may change
+        findings.warn(f"there is no plan for this TrainJob yet: {error}")
+    return findings
+
+
+def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
+    """What is wrong with the runtime, or the most of it, told to who refers to it."""
+    told = [*map(str, error.errors[:MOST_OF_A_RUNTIME])]
+    if (more := len(error.errors) - len(told)) > 0:
+        told.append(f"and {more} more")
+    detail = f"{error.subject}: {'; '.join(told)}"
+    return invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail)
+
+
+def _plan_findings(framework: Framework, info: Info, job: TrainJob) -> Findings:
+    """What comes out only when everything is planned, as if for a new TrainJob."""
+    info.existing = Unmade(info.existing, job)
+    planned = framework.plan(info, job)
+    findings = Findings()
+    findings.refuse(*reserved_env_errors(info, job, info.reserved_env))
+    findings.warn(*idle_overrides(info.runtime, job), *_refused_by_job_set(planned, job))
+    return findings
+
+
+def _refused_by_job_set(planned: Sequence[Planned], job: TrainJob) -> Iterator[str]:
+    for each in planned:
+        if each.resource is JOB_SETS:
+            for refusal in refusals(each.manifest["spec"], name=job.metadata.name):
+                yield f"JobSet will refuse this: {refusal.path}: {refusal.text}"
+
+
+class Unmade:
+    """What exists, but for what has been made for the TrainJob: it is planned as at the start."""
+
+    def __init__(self, existing: Existing, job: TrainJob) -> None:
+        self._existing = existing
+        self._job = job
+
+    def knows(self, resource: Resource[Any]) -> bool:
+        """As what exists says."""
+        return self._existing.knows(resource)
+
+    def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
+        """The object of this key, unless it is the TrainJob's."""
+        found = self._existing.get(resource, key)
+        return None if self._is_made(found) else found
+
+    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
+        """The objects of the kind, without the TrainJob's."""
+        found = self._existing.list(resource, namespace)
+        return [each for each in found if not self._is_made(each)]
+
+    def _is_made(self, found: object) -> bool:
+        return isinstance(found, dict) and is_controlled_by(found, self._job)
