@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kftrainer.cli.markup import Markup, MarkupError, parse
+from kftrainer.cli.spots import Spot
 
 STDIN = "-"
 NO_ITEMS = "must be a list"
@@ -33,25 +34,55 @@ class Document:
 
     place: Place
     content: Mapping[str, Any]
+    spot: Spot | None = None  # where its fields are, if that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Something that could not be read, and why."""
+
+    place: Place
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
 
 
 @dataclass(slots=True)
 class Reading:
-    """All objects that could be read, and a line about everything that could not."""
+    """All objects that could be read, and everything that could not."""
 
     documents: list[Document] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    with_spots: bool = False
+
+    @property
+    def problems(self) -> list[str]:
+        """A line about each thing that could not be read."""
+        return [*map(str, self.unread)]
+
+    def miss(self, place: Place, message: str) -> None:
+        """Take down that something could not be read."""
+        self.unread.append(Unread(place, message))
 
 
-def read(sources: Iterable[str]) -> Reading:
-    """Read files, folders with all that is below them, and `-` for standard input."""
-    reading = Reading()
+def read(
+    sources: Iterable[str], *, with_spots: bool = False, empty_is_unread: bool = False
+) -> Reading:
+    """Read files, folders with all that is below them, and `-` for standard input.
+
+    An empty source is no mistake, unless the caller says so: somebody wanted it to be looked at.
+    """
+    reading = Reading(with_spots=with_spots)
     for source in sources:
+        before = len(reading.documents), len(reading.unread)
         try:
             for file in _files(source):
                 _read_file(file, reading)
         except OSError as error:
-            reading.problems.append(f"{error.filename or source}: {_in_words(error)}")
+            reading.miss(Place(str(error.filename or source)), _in_words(error))
+        if empty_is_unread and before == (len(reading.documents), len(reading.unread)):
+            reading.miss(Place(_name(source)), "there is no object in it")
     return reading
 
 
@@ -77,18 +108,23 @@ def _walked(folder: Path) -> Iterator[Path]:
 
 
 def _read_file(file: str, reading: Reading) -> None:
-    name = "<stdin>" if file == STDIN else file
+    name = _name(file)
     data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        reading.problems.append(f"{name}: it is not UTF-8 text")
+        reading.miss(Place(name), "it is not UTF-8 text")
         return
+    only_json = file.endswith(".json")
     try:
-        for markup in parse(text, only_json=file.endswith(".json")):
+        for markup in parse(text, only_json=only_json, with_spots=reading.with_spots):
             _take(markup, name, reading)
     except MarkupError as error:
-        reading.problems.append(f"{Place(name, error.line)}: {error}")
+        reading.miss(Place(name, error.line), str(error))
+
+
+def _name(source: str) -> str:
+    return "<stdin>" if source == STDIN else source
 
 
 def _take(markup: Markup, file: str, reading: Reading) -> None:
@@ -96,16 +132,17 @@ def _take(markup: Markup, file: str, reading: Reading) -> None:
     if content is None:
         return
     if not isinstance(content, Mapping):
-        reading.problems.append(f"{place}: it must be an object")
+        reading.miss(place, "it must be an object")
     elif content.get("kind") == "List" and not isinstance(content.get("items"), list):
-        reading.problems.append(f"{place}: items: {NO_ITEMS}")
+        reading.miss(place, f"items: {NO_ITEMS}")
     elif _is_list(content):
         for index, item in enumerate(content["items"]):
+            spot = markup.spot and markup.spot.nearest(f"items[{index}]")
             line = markup.item_lines[index] if markup.item_lines else markup.line
             inner = {**_head_of_items(content), **item} if isinstance(item, Mapping) else item
-            _take(Markup(inner, line), file, reading)
+            _take(Markup(inner, spot.line if spot else line, spot=spot), file, reading)
     else:
-        reading.documents.append(Document(place, content))
+        reading.documents.append(Document(place, content, markup.spot))
 
 
 def _is_list(content: Mapping[str, Any]) -> bool:

@@ -62,41 +62,43 @@ def sort(documents: Iterable[Document], more_known: Iterable[AnyResource] = ()) 
     found = Sorted()
     for document in documents:
         head = (document.content.get("apiVersion"), document.content.get("kind"))
-        problems = [*_head_problems(*head)]
+        problems = [*head_problems(*head)]
         if problems:
             found.problems += [f"{document.place}: {each}" for each in problems]
         elif head in known:
             found.entries.append(_entry(document, known[head]))
-        elif _is_list_of(known, *head):
+        elif is_list_of(known, *head):
             found.problems.append(f"{document.place}: items: {NO_ITEMS}")
-        elif not [*_metadata_problems(document.content.get("metadata"))]:
+        elif not [*metadata_problems(document.content.get("metadata"))]:
             found.others.append(document.content)
     _refuse_twins(found.entries)
     return found
 
 
-def _head_problems(api_version: object, kind: object) -> Iterator[str]:
+def head_problems(api_version: object, kind: object) -> Iterator[Problem]:
+    """Why one cannot tell what an object is, or that it is none which there is."""
     for field_name, value in (("apiVersion", api_version), ("kind", kind)):
         if not isinstance(value, str) or not value:
-            yield f"{field_name}: is required" if not value else f"{field_name}: must be a string"
+            yield Problem(field_name, "must be a string" if value else "is required")
             return
     if str(api_version).partition("/")[0] == names.GROUP and not (
         api_version == names.API_VERSION and kind in KINDS
     ):
-        yield f"{kind} of {api_version}: there are only {', '.join(KINDS)} of {names.API_VERSION}"
+        there_are = f"there are only {', '.join(KINDS)} of {names.API_VERSION}"
+        yield Problem("", f"{kind} of {api_version}: {there_are}")
 
 
-def _is_list_of(known: Collection[tuple[str, str]], api_version: Any, kind: Any) -> bool:
+def is_list_of(known: Collection[tuple[str, str]], api_version: Any, kind: Any) -> bool:
     """Whether it should be a list of objects that we know; one that is would not be here."""
     return kind.endswith("List") and (api_version, kind.removesuffix("List")) in known
 
 
 def _entry(document: Document, resource: AnyResource) -> Entry:
     entry = Entry(document.place, resource, dict(document.content))
-    entry.refuse(*_metadata_problems(entry.content.get("metadata")))
+    entry.refuse(*metadata_problems(entry.content.get("metadata")))
     if entry.problems:
         return entry
-    entry.content["metadata"] = _located(entry.content["metadata"], resource)
+    entry.content["metadata"] = located(entry.content["metadata"], resource)
     entry.key = key_of(entry.content)
     if resource.kind in KINDS and resource is KINDS[resource.kind]:
         _read(entry)
@@ -105,7 +107,8 @@ def _entry(document: Document, resource: AnyResource) -> Entry:
     return entry
 
 
-def _metadata_problems(metadata: object) -> Iterator[Problem]:
+def metadata_problems(metadata: object) -> Iterator[Problem]:
+    """Why one cannot tell which object it is."""
     if not isinstance(metadata, Mapping):
         yield Problem("metadata", "is required" if metadata is None else "must be an object")
         return
@@ -120,7 +123,8 @@ def _metadata_problems(metadata: object) -> Iterator[Problem]:
         yield Problem("metadata.name", "is required")
 
 
-def _located(metadata: Mapping[str, Any], resource: AnyResource) -> dict[str, Any]:
+def located(metadata: Mapping[str, Any], resource: AnyResource) -> dict[str, Any]:
+    """The metadata with what the API server knows besides: the namespace, and who it is."""
     located = {key: value for key, value in metadata.items() if key != "namespace"}
     if resource.namespaced:
         located["namespace"] = metadata.get("namespace") or DEFAULT_NAMESPACE

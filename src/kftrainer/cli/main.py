@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from kftrainer.cli import crds, dev, manager, render
+from kftrainer.cli import crds, dev, manager, render, validate
 from kftrainer.devcluster.errors import DevClusterError, in_words
 
 FAILED = 1
@@ -24,6 +24,7 @@ def _parser() -> argparse.ArgumentParser:
     dev.add_parser(commands)
     manager.add_parser(commands)
     render.add_parser(commands)
+    validate.add_parser(commands)
     return parser
 
 

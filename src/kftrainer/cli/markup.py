@@ -3,11 +3,13 @@
 import json
 import re
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
 import yaml
+
+from kftrainer.cli.spots import Spot, spot_of_json, spot_of_yaml
 
 MOST_VALUES = 2_000_000  # in one document; aliases can make a short one endless
 DEEPEST = 100
@@ -32,28 +34,29 @@ class Markup:
     value: Any
     line: int
     item_lines: tuple[int, ...] = ()
+    spot: Spot | None = field(default=None, compare=False)  # if asked for
 
 
-def parse(text: str, *, only_json: bool = False) -> Iterator[Markup]:
-    """The documents of the text; raises MarkupError."""
+def parse(text: str, *, only_json: bool = False, with_spots: bool = False) -> Iterator[Markup]:
+    """The documents of the text, with the line of each field if asked for; raises MarkupError."""
     if only_json or text.lstrip()[:1] in ("{", "["):
         try:
-            yield from list(_parse_json(text))
+            yield from list(_parse_json(text, with_spots=with_spots))
         except MarkupError:
             if only_json:
                 raise
         else:
             return
-    yield from _parse_yaml(text)
+    yield from _parse_yaml(text, with_spots=with_spots)
 
 
-def _parse_json(text: str) -> Iterator[Markup]:
+def _parse_json(text: str, *, with_spots: bool) -> Iterator[Markup]:
     decoder = json.JSONDecoder(
         object_pairs_hook=_object, parse_int=_integer, parse_constant=_refuse_constant
     )
-    end = _skip_space(text, 0)
+    end, line, counted = _skip_space(text, 0), 1, 0
     while end < len(text):
-        line = text.count("\n", 0, end) + 1
+        line, counted, start = line + text.count("\n", counted, end), end, end
         try:
             value, end = decoder.raw_decode(text, end)
         except json.JSONDecodeError as error:
@@ -63,7 +66,8 @@ def _parse_json(text: str) -> Iterator[Markup]:
             raise MarkupError("it is nested too deeply", line) from None
         except MarkupError as error:
             raise MarkupError(str(error), line) from None
-        yield Markup(_plain(value, line), line)
+        plain = _plain(value, line)
+        yield Markup(plain, line, spot=spot_of_json(text, start, line) if with_spots else None)
         end = _skip_space(text, end)
 
 
@@ -158,7 +162,7 @@ _Loader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)
 _Loader.add_constructor("tag:yaml.org,2002:binary", _refuse_bytes)
 
 
-def _parse_yaml(text: str) -> Iterator[Markup]:
+def _parse_yaml(text: str, *, with_spots: bool) -> Iterator[Markup]:
     loader = None
     try:
         _refuse_depth(text)
@@ -167,7 +171,8 @@ def _parse_yaml(text: str) -> Iterator[Markup]:
             node = loader.get_node()
             line = node.start_mark.line + 1
             value = _plain(loader.construct_document(node), line)
-            yield Markup(value, line, tuple(_item_lines(node)))
+            spot = spot_of_yaml(node) if with_spots else None
+            yield Markup(value, line, tuple(_item_lines(node)), spot)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = ", ".join(each for each in (error.problem, error.context) if each)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kftrainer.cli.plans import Plan
-    from kftrainer.runtime.framework import Framework
 
 FAILED = 1
 DIFFERENT = 1
@@ -86,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print everything, or what is wrong and nothing else."""
     from kftrainer.cli.documents import read
     from kftrainer.cli.plans import plan_all
+    from kftrainer.cli.plugins import framework_of
     from kftrainer.config import ConfigurationError
     from kftrainer.runtime.errors import PlanningError
     from kftrainer.runtime.loading import PluginLoadError
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     reading = read(arguments.sources)
     options = {"explain": arguments.explain, "show_secrets": arguments.show_secrets}
     try:
-        outcome = plan_all(reading, _framework(arguments.config), **options)
+        outcome = plan_all(reading, framework_of(arguments.config), **options)
     except (ConfigurationError, PluginLoadError, PlanningError) as error:  # of no document's
         return _refuse([" ".join(str(error).split())], failed)
     _tell(f"warning: {warning}" for warning in outcome.warnings)
@@ -103,15 +103,6 @@ def run(arguments: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal speaks
     return _print(outcome.plans, arguments)
-
-
-def _framework(config: Path | None) -> "Framework":
-    from kftrainer import config as configuration
-    from kftrainer.api.configuration import DEFAULT
-    from kftrainer.runtime.loading import load_framework
-
-    plugins = (DEFAULT if config is None else configuration.read(config)).plugins
-    return load_framework(plugins.enabled, plugins.disabled)
 
 
 def _refuse(problems: Iterable[str], code: int) -> int:

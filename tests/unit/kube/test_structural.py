@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from kftrainer.kube.structural import misfits, pruned
+from kftrainer.kube.field import Fault
+from kftrainer.kube.structural import misfits, pruned, schema_errors, unknown_fields
 
 TEXT = {"type": "string"}
 SCHEMA = {
@@ -63,15 +64,18 @@ def test_fields_that_nobody_knows_are_left_out_and_told() -> None:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ({"name": 1}, "spec.name: must be a string"),
+        ({"name": 1}, "spec.name: must be a string: put it in quotes"),
         ({"name": None}, "spec.name: must be a string"),
         ({}, "spec.name: is required"),
         ({"name": "n", "list": "x"}, "spec.list: must be a list"),
         ({"name": "n", "list": {}}, "spec.list: must be a list"),
         ({"name": "n", "list": ["x"]}, "spec.list[0]: must be an object"),
-        ({"name": "n", "list": [{}, {"a": 1}]}, "spec.list[1].a: must be a string"),
+        (
+            {"name": "n", "list": [{}, {"a": 1}]},
+            "spec.list[1].a: must be a string: put it in quotes",
+        ),
         ({"name": "n", "map": []}, "spec.map: must be an object"),
-        ({"name": "n", "map": {"a/b": 1}}, "spec.map[a/b]: must be a string"),
+        ({"name": "n", "map": {"a/b": 1}}, "spec.map[a/b]: must be a string: put it in quotes"),
         ({"name": "n", "number": 1.5}, "spec.number: must be an integer"),
         ({"name": "n", "number": True}, "spec.number: must be an integer"),
         ({"name": "n", "number": "1"}, "spec.number: must be an integer"),
@@ -115,3 +119,45 @@ def test_everything_is_told_at_once() -> None:
         "spec.list[1]",
         "spec.number",
     ]
+
+
+def test_unknown_fields_are_told_with_what_may_be_meant() -> None:
+    document = {"spec": {"nmae": "x", "list": [{"zzz": 1}], "map": {"any": "x"}}}
+    assert [str(error) for error in unknown_fields(document, SCHEMA)] == [
+        "spec.nmae: Unknown field: is name meant?",
+        "spec.list[0].zzz: Unknown field",
+    ]
+
+
+def test_bounds_are_looked_at_wherever_there_is_a_value() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "list": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}},
+            "map": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 1}},
+        },
+    }
+    assert [
+        str(error) for error in schema_errors({"list": [1, 0], "map": {"a": "bb"}}, schema)
+    ] == [
+        "list[1]: Invalid value: 0: must be at least 1",
+        "map.a: Too long: must have at most 1 character, and has 2",
+    ]
+    assert [str(error) for error in schema_errors({"list": []}, schema)] == [
+        "list: Invalid value: []: must have at least 1 item"
+    ]
+    assert list(misfits({"list": []}, schema)) == []  # it has the right structure
+
+
+def test_one_of_several_forms_is_enough() -> None:
+    schema = {"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 1}]}
+    assert list(schema_errors(1, schema)) == []
+    assert list(schema_errors("a", schema)) == []
+    [error] = schema_errors("ab", schema, "a")
+    assert error.path == "a"
+
+
+@pytest.mark.parametrize("value", [1e19, 2.0**53, float("inf")])
+def test_a_float_that_stands_for_several_integers_is_none(value: float) -> None:
+    [error] = schema_errors(value, {"type": "integer"})
+    assert error.fault is Fault.TYPE_INVALID

@@ -1,0 +1,44 @@
+"""Why the API server would not create one of our objects, by the schemas of our CRDs."""
+
+from typing import Any
+
+from kftrainer.api.defaults import KINDS, schema_of
+from kftrainer.api.rules import RULES
+from kftrainer.kube.cel_rules import BLOCKING, rule_errors
+from kftrainer.kube.defaulting import Schema, defaulted
+from kftrainer.kube.field import FieldError
+from kftrainer.kube.metadata_rules import METADATA, generated_name, metadata_errors
+from kftrainer.kube.model import Document
+from kftrainer.kube.structural import pruned, schema_errors, unknown_fields
+
+
+def creation_errors(document: Document) -> list[FieldError]:
+    """All that is wrong with the TrainJob or runtime, were there no admission.
+
+    The API server tells it bit by bit: it refuses fields that nobody knows, if asked to be strict;
+    then metadata that it cannot read; then what the schema forbids, and rules that do not hold.
+    """
+    schema = schema_of(document["kind"])
+    whole: Schema = {**schema, "properties": {**schema["properties"], "metadata": METADATA}}
+    unknown = [*unknown_fields(document, whole)]
+    metadata = {} if document.get("metadata") is None else document["metadata"]
+    errors = [*schema_errors(metadata, METADATA, "metadata")]
+    readable = not errors
+    if readable:
+        errors += metadata_errors(metadata, namespaced=KINDS[document["kind"]].namespaced)
+    created = _as_created(document, schema)
+    errors += schema_errors({**created, "metadata": {}}, schema)
+    if readable and all(error.fault not in BLOCKING for error in errors):
+        errors += rule_errors(created, schema, RULES)
+    return [*unknown, *errors]
+
+
+def _as_created(document: Document, schema: Schema) -> dict[str, Any]:
+    """The object with its defaults, without the status that nobody can create it with."""
+    known, _ = pruned(document, schema)
+    known.pop("status", None)
+    created: dict[str, Any] = defaulted(known, schema)
+    metadata = created.get("metadata")
+    if isinstance(metadata, dict) and not metadata.get("name") and metadata.get("generateName"):
+        created["metadata"] = {**metadata, "name": generated_name(str(metadata["generateName"]))}
+    return created

@@ -1,0 +1,14 @@
+"""The plugins that the manager would run, for commands that run without it."""
+
+from pathlib import Path
+
+from kftrainer import config as configuration
+from kftrainer.api.configuration import DEFAULT
+from kftrainer.runtime.framework import Framework
+from kftrainer.runtime.loading import load_framework
+
+
+def framework_of(config: Path | None) -> Framework:
+    """As this configuration file says; raises ConfigurationError or PluginLoadError."""
+    plugins = (DEFAULT if config is None else configuration.read(config)).plugins
+    return load_framework(plugins.enabled, plugins.disabled)

@@ -1,0 +1,86 @@
+"""What we say about an object without a server, next to what the API server says about it."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import orjson
+
+from kftrainer.api.creation import creation_errors
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.kube.credentials import load_connection
+from kftrainer.kube.field import Fault, FieldError
+from kftrainer.kube.transport import HttpTransport
+from tests.support.mutants import corpus, mutants
+from tests.support.objects import COLLECTIONS, Object
+
+CREATED, BAD_REQUEST, INVALID = 201, 400, 422
+STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
+SEED, MUTANTS = 20_261, 800
+# The server tells where an error is in three ways: as a field, or in its words.
+OUT_OF_RANGE = re.compile(r"Checked value must be of type .* in (\S+)$")
+COARSE = r"^(metadata\.(?:labels|annotations|finalizers|ownerReferences)).*"
+UNKNOWN = re.compile(r'unknown field "([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the API server says: the status, and the fields that it names."""
+
+    status: int
+    message: str
+    fields: frozenset[str]
+
+
+async def answer_of(transport: HttpTransport, document: Object, namespace: str) -> Answer:
+    path = COLLECTIONS[document["kind"]].format(namespace)
+    body = orjson.dumps(document)
+    response = await transport.request("POST", path, query=STRICT, body=body)
+    told = orjson.loads(response.body)
+    message = told.get("message", "") if response.status != CREATED else ""
+    fields = set(UNKNOWN.findall(message)) if response.status == BAD_REQUEST else set()
+    for cause in (told.get("details") or {}).get("causes") or ():
+        found = OUT_OF_RANGE.search(cause["message"])
+        fields.add(found[1] if found else cause.get("field", ""))
+    return Answer(response.status, message, frozenset(fields - {"<nil>", ""}))
+
+
+def disagreement(answer: Answer, document: Object) -> str | None:
+    """How our judgement differs from the server's, if it does."""
+    errors = creation_errors(document)
+    if bool(errors) != (answer.status != CREATED):
+        return f"{answer.status} {answer.message!r}, but we say {[*map(str, errors)]}"
+    if answer.status not in (CREATED, BAD_REQUEST, INVALID):
+        return f"{answer.status} {answer.message!r}"
+    theirs, ours = comparable(answer.fields), comparable({e.path for e in told(answer, errors)})
+    if theirs != ours and not (answer.status == BAD_REQUEST and not theirs):
+        return f"{answer.message!r}: they name {theirs - ours}, and we name {ours - theirs}"
+    return None
+
+
+def told(answer: Answer, errors: list[FieldError]) -> list[FieldError]:
+    """The errors that the server would tell at this stage: fields that nobody knows come first."""
+    is_first = answer.status == BAD_REQUEST
+    return [error for error in errors if (error.fault is Fault.UNKNOWN) == is_first]
+
+
+def comparable(fields: frozenset[str] | set[str]) -> set[str]:
+    """The paths in one spelling: the server is less exact about metadata, and about maps."""
+    found = {re.sub(r"\[([^\]]*[^\]\d][^\]]*)\]", r".\1", field) for field in fields}
+    found = {re.sub(COARSE, r"\1", field, flags=re.DOTALL) for field in found}
+    # The name that is made up from a bad generateName is bad as well.
+    return {"metadata.generateName" if each == "metadata.name" else each for each in found}
+
+
+async def test_we_and_the_api_server_agree(control_plane: ControlPlane, namespace: str) -> None:
+    differences, answers = [], Counter[int]()
+    connection = await load_connection(control_plane.kubeconfig)
+    async with HttpTransport(connection, user_agent="kftrainer-tests/1") as transport:
+        for done, document in (*(("nothing", each) for each in corpus()), *mutants(SEED, MUTANTS)):
+            answer = await answer_of(transport, document, namespace)
+            answers[answer.status] += 1
+            if difference := disagreement(answer, document):
+                differences.append(f"{done}: {difference}")
+    assert not differences, "\n".join(differences[:10])
+    # It was worth asking.
+    assert min(answers[CREATED], answers[BAD_REQUEST], answers[INVALID]) > MUTANTS // 10, answers

@@ -1,0 +1,218 @@
+"""TrainJobs and runtimes with something changed by chance: mostly for the worse."""
+
+import copy
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kftrainer.api.defaults import schema_of
+from kftrainer.kube.defaulting import Schema, schema_of_field
+from kftrainer.kube.metadata_rules import METADATA
+from tests.support.golden import CASES, read
+from tests.support.objects import Object, replicated_job, runtime, train_job
+from tests.support.runtimes import SHIPPED
+
+DEMO = Path(__file__).parent.parent.parent / "hack" / "demo"
+OURS = ("TrainJob", "TrainingRuntime", "ClusterTrainingRuntime")
+ODD_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, 1.0, 1.5, 2**31, 2**40, 1e19, -(2**40)),
+    *("", "x", "1", "1Gi", "1 Gi", "-", "A_b", "a.b/c", "x\n", "ü", "x" * 64, "x" * 5000),
+    *([], [None], ["x", "x"], [{}], {}, {"a": None}, {"a": 1}, {"a": "b"}, {"name": "x"}),
+)
+LIKELY_VALUES: dict[object, tuple[Any, ...]] = {
+    "int or string": (1, "1Gi", "500m", "1e3", "x", "50%", "", 2**40),
+    "string": (*("x", "y", "", "Always", "2026-01-01T00:00:00Z", "a.b/c", "1Gi"), "x" * 700),
+    "integer": (0, 1, 2, -1, 600, 1.0, 2**31 - 1, 2**31, 2**63 - 1),
+    "boolean": (True, False),
+}
+NAMES = ("", "a", "1st", "a.b", "A", "a_b", "-a", "a-", "x" * 63, "x" * 64, "x" * 254, "ü", "a\n")
+KEYS = ("a", "a/b", "/b", "a/", "a/b/c", "A/b", "a_b", "a b", "-", "x" * 64, "é", "x.y/z", "")
+Place = tuple[Any, Any, Schema | None]  # what it is in, the field or index, and its schema
+Mutator = Callable[[Object, random.Random], None]
+
+
+def corpus() -> list[Object]:
+    """Documents that are good, as far as the API server goes."""
+    golden = (document for case in CASES for document in case.documents)
+    demo = (document for file in sorted(DEMO.glob("*.yaml")) for document in read(file))
+    small = (train_job(), runtime(), runtime(kind="ClusterTrainingRuntime"))
+    found = (*golden, *demo, *SHIPPED, *small)
+    return [_bare(document) for document in found if document["kind"] in OURS]
+
+
+def _bare(document: Object) -> Object:
+    """A copy that is in no namespace yet, and has no status."""
+    bare = {key: value for key, value in copy.deepcopy(document).items() if key != "status"}
+    bare["metadata"].pop("namespace", None)
+    return bare
+
+
+def mutants(seed: int, count: int) -> Iterator[tuple[str, Object]]:
+    """So many documents, each with one or two changes, and what was done to them."""
+    rng = random.Random(seed)  # noqa: S311  the same each time
+    good = corpus()
+    for _ in range(count):
+        mutant = copy.deepcopy(rng.choice(good))
+        done = rng.choices(MUTATORS, k=rng.choice((1, 1, 1, 2)))
+        for mutate in done:
+            mutate(mutant, rng)
+        yield "+".join(mutate.__name__ for mutate in done), mutant
+
+
+def drop(document: Object, rng: random.Random) -> None:
+    """Leave a field or an item out."""
+    if found := [*places(document)]:
+        inside, key, _ = rng.choice(found)
+        del inside[key]
+
+
+def replace(document: Object, rng: random.Random) -> None:
+    """Put something odd in the place of a value."""
+    if found := [*places(document)]:
+        inside, key, _ = rng.choice(found)
+        inside[key] = rng.choice(ODD_VALUES)
+
+
+def repeat(document: Object, rng: random.Random) -> None:
+    """Have an item of a list twice."""
+    lists = [inside[key] for inside, key, _ in places(document) if isinstance(inside[key], list)]
+    items = rng.choice([each for each in lists if each] or [[]])
+    if items:
+        items.append(copy.deepcopy(rng.choice(items)))
+
+
+def add_unknown(document: Object, rng: random.Random) -> None:
+    """Add a field that nobody knows, or that somebody knows elsewhere."""
+    objects = [inside[key] for inside, key, _ in places(document) if isinstance(inside[key], dict)]
+    rng.choice([document, *objects])[rng.choice(("nonesuch", "name", "spec"))] = "x"
+
+
+def grow(document: Object, rng: random.Random) -> None:
+    """Add a field that the schema knows, with something in it that may well be right."""
+    candidates: list[tuple[Object, str, Schema]] = []
+    for inside, key, schema in places(document):
+        there = inside[key]
+        if isinstance(there, dict) and schema is not None and schema is not METADATA:
+            properties = schema.get("properties") or {}
+            candidates += [(there, name, each) for name, each in properties.items()]
+    missing = [each for each in candidates if each[1] not in each[0]]
+    if missing:
+        there, name, schema = rng.choice(missing)
+        there[name] = made(schema, rng)
+
+
+def metadata(document: Object, rng: random.Random) -> None:
+    """Change the name, the labels or what else is there."""
+    there = document.get("metadata")
+    if not isinstance(there, dict):
+        return
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "u", "controller": True}
+    change: Object = rng.choice(
+        (
+            {"name": rng.choice(NAMES)},
+            {"name": None, "generateName": rng.choice((*NAMES, "a-", "a.-"))},
+            {"labels": {rng.choice(KEYS): rng.choice(("", *NAMES))}},
+            {"annotations": {rng.choice(KEYS): rng.choice(NAMES)}},
+            {"finalizers": [rng.choice(KEYS)]},
+            {"ownerReferences": [owner, {**owner, rng.choice(tuple(owner)): None}]},
+            {rng.choice(tuple(METADATA["properties"])): rng.choice(ODD_VALUES)},
+        )
+    )
+    change.pop("namespace", None)  # it must be that of the request
+    change.pop("resourceVersion", None)  # it must not be there
+    there |= change
+
+
+def break_rule(document: Object, rng: random.Random) -> None:
+    """Do what only a rule in CEL forbids, or nearly so."""
+    spec = document.get("spec")
+    if isinstance(spec, dict):
+        of_train_job = document["kind"] == "TrainJob"
+        spec |= (_odd_train_job if of_train_job else _odd_runtime)(rng)
+
+
+def _odd_train_job(rng: random.Random) -> Object:
+    target = {"targetJobs": [{"name": "node"}]}
+    identity: Object = {rng.choice(("name", "namespace", "labels")): "x"}
+    processes = rng.choice((0, 1, "auto", "4", 2.0))
+    changes: list[Object] = [
+        {"podTemplateOverrides": [target], "podSpecOverrides": rng.choice(([target], []))},
+        {"podTemplateOverrides": [{**target, "metadata": identity}]},
+        {"podTemplateOverrides": [{**target, "metadata": {"finalizers": []}}]},
+        {"managedBy": rng.choice(("me", "kueue.x-k8s.io/multikueue"))},
+        {"trainer": {"numProcPerNode": processes}},
+    ]
+    return rng.choice(changes)
+
+
+def _odd_runtime(rng: random.Random) -> Object:
+    node = {**replicated_job(), "dependsOn": [{"name": "x", "status": "Ready"}]}
+    order = {"startupPolicyOrder": rng.choice(("InOrder", "AnyOrder"))}
+    named = rng.choice(({}, {"metadata": {"namespace": rng.choice(("", "x"))}}))
+    claims = {"volumeClaimPolicies": [{"templates": [{"spec": {}, **named}]}]}
+    jobs = rng.choice(({"replicatedJobs": [node]}, {}))
+    changes: list[Object] = [
+        {"mlPolicy": {"torch": {}, "mpi": {}}},
+        {"mlPolicy": {"torch": {"numProcPerNode": rng.choice((0, 1, "auto", "4", 2.0))}}},
+        {"podGroupPolicy": {"coscheduling": {}, "volcano": {}}},
+        {"template": {"metadata": {"name": "x"}, "spec": jobs}},
+        {"template": {"spec": {"startupPolicy": order, **jobs}}},
+        {"template": {"spec": {**claims, **jobs}}},
+    ]
+    return rng.choice(changes)
+
+
+MUTATORS: tuple[Mutator, ...] = (
+    *(drop, replace, replace, replace, repeat, add_unknown),
+    *(grow, grow, grow, metadata, metadata, break_rule),
+)
+
+
+def places(document: Object) -> Iterator[Place]:
+    """Everything in a document that could be changed, with its schema."""
+    schema = schema_of(document["kind"])
+    for field in ("metadata", "spec"):
+        if field in document:
+            inner = METADATA if field == "metadata" else schema_of_field(schema, field)
+            yield document, field, inner
+            yield from _within(document[field], inner)
+
+
+def _within(value: Any, schema: Schema | None) -> Iterator[Place]:
+    keys = value if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+    for key in keys:
+        if key == "namespace" and schema is METADATA:
+            continue
+        inner = None
+        if schema is not None:
+            inner = schema_of_field(schema, key) if isinstance(key, str) else schema.get("items")
+        yield value, key, inner
+        yield from _within(value[key], inner)
+
+
+def made(schema: Schema, rng: random.Random, depth: int = 0) -> Any:
+    """A value that the schema may have been made for, but for now and then."""
+    if rng.random() < 0.05:
+        return rng.choice(ODD_VALUES)
+    if schema.get("enum"):
+        return rng.choice([*schema["enum"], "nonesuch"])
+    kind = "int or string" if schema.get("x-kubernetes-int-or-string") else schema.get("type")
+    if kind == "object":
+        return _made_object(schema, rng, depth)
+    if kind == "array":
+        few = range(rng.choice((0, 1, 1, 2, 2, 9) if depth < 4 else (0, 1)))
+        return [made(schema["items"], rng, depth + 1) for _ in few]
+    return rng.choice(LIKELY_VALUES.get(kind, ODD_VALUES))
+
+
+def _made_object(schema: Schema, rng: random.Random, depth: int) -> Object:
+    properties = schema.get("properties") or {}
+    required = [name for name in schema.get("required") or () if rng.random() < 0.97]
+    most = rng.choice((0, 1, 2, 3)) if depth < 6 else 0
+    others = rng.sample([*properties], min(len(properties), most))
+    fields = dict.fromkeys((*required, *others))
+    value = {name: made(properties[name], rng, depth + 1) for name in fields}
+    if isinstance(of_any_name := schema.get("additionalProperties"), dict):
+        value[rng.choice(("a", "b.c/d", "e f"))] = made(of_any_name, rng, depth + 1)
+    return value

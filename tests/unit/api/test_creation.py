@@ -1,0 +1,65 @@
+"""What the API server would say; that it does is seen in tests/integration/cli/test_validate.py."""
+
+import copy
+
+from kftrainer.api.creation import creation_errors
+from tests.support.mutants import corpus
+from tests.support.objects import Object, runtime, train_job
+
+
+def told(document: Object) -> list[str]:
+    before = copy.deepcopy(document)
+    found = [str(error) for error in creation_errors(document)]
+    assert document == before
+    return found
+
+
+def test_good_documents_are_good() -> None:
+    assert [told(document) for document in corpus()] == [[] for _ in corpus()]
+
+
+def test_everything_is_told_at_once() -> None:
+    job = train_job("1st", trainer={"numNodes": 0, "numProcPerNode": "many", "imge": "x"})
+    assert told(job) == [
+        "spec.trainer.imge: Unknown field: is image meant?",
+        "spec.trainer.numNodes: Invalid value: 0: must be at least 1",
+        *(each for each in told(train_job("1st")) if each.startswith("metadata.name")),
+        'spec.trainer.numProcPerNode: Invalid value: "many": NumProcPerNode must be equal to auto, '
+        "cpu, gpu, or int value",
+    ]
+
+
+def test_rules_are_not_looked_at_where_the_structure_is_broken() -> None:
+    job = train_job(trainer={"numNodes": "2", "numProcPerNode": "many"})
+    assert told(job) == ['spec.trainer.numNodes: Invalid value: "2": must be an integer']
+
+
+def test_a_status_is_not_looked_at_but_for_its_fields() -> None:
+    assert told({**train_job(), "status": {"conditions": "x"}}) == []
+    assert told({**train_job(), "status": {"x": 1}}) == ["status.x: Unknown field"]
+
+
+def test_metadata_that_cannot_be_read() -> None:
+    assert told({**train_job(), "metadata": []}) == [
+        "metadata: Invalid value: []: must be an object"
+    ]
+    assert told({**train_job(), "metadata": None})[0].startswith("metadata.name: Required value")
+    odd = runtime()
+    odd["metadata"] = {"name": 3, "labels": {"a": True}, "lables": {}}
+    assert told(odd) == [
+        "metadata.lables: Unknown field: is labels meant?",
+        "metadata.name: Invalid value: 3: must be a string: put it in quotes",
+        "metadata.labels.a: Invalid value: true: must be a string: put it in quotes",
+    ]
+
+
+def test_a_name_that_is_made_up_is_looked_at_as_well() -> None:
+    job = train_job()
+    job["metadata"] = {"generateName": "a-"}
+    assert told(job) == []
+    job["metadata"] = {"generateName": "1-"}
+    [error] = creation_errors(job)
+    assert (error.path, error.detail) == (
+        "metadata.name",
+        "metadata.name must match RFC 1035 DNS label format",
+    )

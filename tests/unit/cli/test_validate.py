@@ -1,0 +1,401 @@
+"""What `kftrainer validate` says, where, and how it ends."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kftrainer.cli.main import main
+from tests.support.golden import CASES, INPUT, Case
+from tests.support.objects import Object, replicated_job, runtime, train_job
+
+RUNTIME = runtime("plain", "ClusterTrainingRuntime", mlPolicy={"numNodes": 2})
+NODE = [{"name": "node"}]
+
+
+class Command:
+    """The command, run on files that are written first."""
+
+    def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
+        self._folder = folder
+        self._capture = capture
+
+    def __call__(self, *options: str, **files: Any) -> tuple[int, list[str]]:
+        """The exit code, and the lines that were printed; names of files are without the folder."""
+        code, out, _ = self.run(*options, **files)
+        return code, out.splitlines()
+
+    def run(self, *options: str, **files: Any) -> tuple[int, str, str]:
+        """Exit code, standard output and standard error; documents are written as YAML."""
+        names = []
+        for name, content in files.items():
+            file = self._folder / name
+            names.append(str(file))
+            data = content if isinstance(content, str | bytes) else yaml.safe_dump_all([*content])
+            file.write_bytes(data if isinstance(data, bytes) else data.encode())
+        code = main(["validate", "-f", *names, *options])
+        out, err = self._capture.readouterr()
+        assert "Traceback" not in err
+        return code, out.replace(f"{self._folder}/", ""), err
+
+    def remarks(self, **files: Any) -> tuple[int, list[Object]]:
+        code, out, err = self.run("-o", "json", **files)
+        assert err == ""
+        return code, json.loads(out)
+
+
+@pytest.fixture
+def validate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(tmp_path, capsys)
+
+
+def job(name: str = "demo", **spec: Any) -> Object:
+    return train_job(name, runtimeRef={"name": "plain"}, **spec)
+
+
+GOOD = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  name: demo
+spec:
+  runtimeRef:
+    name: plain
+"""
+
+
+def test_what_is_fine_is_not_told(validate: Command) -> None:
+    assert validate.run(a=[job()], b=[RUNTIME]) == (
+        0,
+        "",
+        "kftrainer: 2 objects looked at: nothing to say\n",
+    )
+    assert validate.remarks(a=[job()], b=[RUNTIME]) == (0, [])
+
+
+# Planning makes the best of these; admission does not let them come so far.
+REFUSED = {
+    "own/jobset-initializers",
+    "own/jobset-initializers-as-in-the-template",
+    "own/mpi-reserved-variables",
+    "own/torch-d19-reserved-variables",
+    "own/torch-sidecar",
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_can_be_planned_for_is_not_refused(case: Case) -> None:
+    assert main(["validate", "-f", str(case.file(INPUT))]) == (case.name in REFUSED)
+
+
+def test_each_problem_is_a_line_with_the_place_of_the_field(validate: Command) -> None:
+    text = f"""\
+{GOOD}  trainer:
+    numNodes: 0
+    image: 3
+    env:
+    - name: A
+      value: 7
+    - name: A
+---
+{GOOD.replace("demo", "other")}  podTemplateOverrides:
+  - targetJobs: []
+  colour: red
+"""
+    assert validate("--config", "/dev/null", a=text)[0] == 2
+    assert validate(a=text) == (
+        1,
+        [
+            "a:9: spec.trainer.numNodes: Invalid value: 0: must be at least 1",
+            "a:10: spec.trainer.image: Invalid value: 3: must be a string: put it in quotes",
+            "a:13: spec.trainer.env[0].value: Invalid value: must be a string: put it in quotes",
+            'a:14: spec.trainer.env[1]: Duplicate value: "A": is the name of another item already',
+            "a:24: spec.podTemplateOverrides[0].targetJobs: "
+            "Invalid value: must have at least 1 item",
+            "a:25: spec.colour: Unknown field",
+        ],
+    )
+
+
+def test_what_is_missing_is_told_where_it_should_be(validate: Command) -> None:
+    text = GOOD.replace("    name: plain\n", "    kind: TrainingRuntime\n")
+    assert validate(a=text) == (1, ["a:6: spec.runtimeRef.name: Required value"])
+    assert validate(a=GOOD.replace("  name: demo\n", "  labels: {}\n"))[1] == [
+        "a:3: metadata.name: Required value: give it a name, or a generateName to make one up from"
+    ]
+
+
+def test_a_list_has_the_lines_of_its_items(validate: Command) -> None:
+    text = (
+        "apiVersion: v1\nkind: List\nitems:\n- " + GOOD.replace("\n", "\n  ") + "  suspend: maybe"
+    )
+    told = 'spec.suspend: Invalid value: "maybe": must be true or false'
+    assert validate(a=text) == (1, [f"a:11: {told}"])
+    broken = {**job(), "spec": {**job()["spec"], "suspend": "maybe"}}
+    listed = {"apiVersion": "v1", "kind": "List", "items": [RUNTIME, broken]}
+    lines = json.dumps(listed, indent=1).splitlines()
+    line = next(n for n, each in enumerate(lines, 1) if "maybe" in each)
+    assert validate(a="\n".join(lines)) == (1, [f"a:{line}: {told}"])
+
+
+def test_what_admission_refuses_is_told_as_well(validate: Command) -> None:
+    override = {"targetJobs": [{"name": "nonesuch"}]}
+    code, lines = validate(a=[RUNTIME], b=[job(podTemplateOverrides=[override])])
+    assert code == 1
+    [line] = lines
+    assert line.startswith(
+        'b:8: spec.podTemplateOverrides[0].targetJobs[0].name: Invalid value: "nonesuch": must not'
+    )
+
+
+def test_admission_is_not_asked_about_what_never_reaches_it(validate: Command) -> None:
+    override = {"targetJobs": [{"name": "nonesuch"}]}
+    bad = job(podTemplateOverrides=[override], trainer={"numNodes": 0})
+    assert [each["path"] for each in validate.remarks(a=[RUNTIME, bad])[1]] == [
+        "spec.trainer.numNodes"
+    ]
+
+
+def test_a_broken_runtime_is_told_once_and_not_at_its_jobs(validate: Command) -> None:
+    no_trainer = runtime("plain", "ClusterTrainingRuntime", [replicated_job("node", None)])
+    code, remarks = validate.remarks(a=[job("one"), no_trainer, job("two")])
+    assert code == 1
+    assert [(each["path"], each["type"]) for each in remarks] == [
+        ("spec.template.spec.replicatedJobs", "FieldValueRequired")
+    ]
+    wrong_schema = {**RUNTIME, "spec": {"template": 3}}
+    code, remarks = validate.remarks(a=[job(), wrong_schema])
+    assert (code, [each["path"] for each in remarks]) == (1, ["spec.template"])
+
+
+def test_a_train_job_alone_is_judged_without_its_runtime(validate: Command) -> None:
+    assert validate(a=GOOD) == (
+        0,
+        [
+            "a:7: spec.runtimeRef.name: warning: ClusterTrainingRuntime plain is in none of the "
+            "files, so whether the TrainJob fits it was not checked"
+        ],
+    )
+
+
+def test_a_runtime_that_is_missing_among_others_is_refused(validate: Command) -> None:
+    other = {**RUNTIME, "metadata": {"name": "other"}}
+    code, lines = validate(a=GOOD, b=[other])
+    assert code == 1
+    assert lines == [
+        "a:6: spec.runtimeRef: Invalid value: "
+        'ClusterTrainingRuntime.trainer.kubeflow.org "plain" not found: specified '
+        "clusterTrainingRuntime must be created before the TrainJob is created"
+    ]
+    of_another_kind = {**runtime("plain"), "kind": "TrainingRuntime"}
+    assert validate(a=GOOD, b=[of_another_kind])[0] == 0
+
+
+def test_a_runtime_may_be_in_what_could_not_be_read(validate: Command) -> None:
+    other = {**RUNTIME, "metadata": {"name": "other"}}
+    code, lines = validate(a=GOOD, b=[other], c="a: [")
+    assert code == 2
+    assert [line.partition(":")[0] for line in lines] == ["c", "a"]
+    assert "warning" in lines[1]
+
+
+def test_runtimes_are_found_in_their_namespaces(validate: Command) -> None:
+    mine = {**runtime("plain"), "metadata": {"name": "plain", "namespace": "team"}}
+    here = train_job(runtimeRef={"name": "plain", "kind": "TrainingRuntime"})
+    there = {**here, "metadata": {"name": "job", "namespace": "team"}}
+    assert validate(a=[mine, there]) == (0, [])
+    assert validate(a=[mine, here])[0] == 1
+
+
+def test_an_unknown_kind_of_runtime_is_refused(validate: Command) -> None:
+    strange = train_job(runtimeRef={"name": "x", "kind": "Deployment", "apiGroup": "apps"})
+    code, remarks = validate.remarks(a=[strange])
+    assert code == 1
+    assert [each["path"] for each in remarks] == ["spec.runtimeRef"]
+
+
+def test_warnings_do_not_change_the_exit_code(validate: Command) -> None:
+    deprecated = {**RUNTIME, "metadata": {**RUNTIME["metadata"], "namespace": "team"}}
+    deprecated["metadata"]["labels"] = {"trainer.kubeflow.org/support": "deprecated"}
+    code, remarks = validate.remarks(a=[deprecated, job()])
+    assert code == 0
+    assert {(each["severity"], each["type"]) for each in remarks} == {("warning", None)}
+    assert [each["path"] for each in remarks] == ["", "metadata.namespace", ""]
+    assert "is in no namespace" in remarks[1]["message"]
+    assert "is deprecated" in remarks[2]["message"]
+
+
+def test_json_has_all_that_the_lines_have(validate: Command) -> None:
+    remarks = validate.remarks(a=GOOD + "  suspend: 1\n")[1]
+    assert remarks == [
+        {
+            "file": remarks[0]["file"],
+            "line": 8,
+            "path": "spec.suspend",
+            "type": "FieldValueTypeInvalid",
+            "message": "Invalid value: 1: must be true or false",
+            "severity": "error",
+        }
+    ]
+    assert remarks[0]["file"].endswith("a")
+
+
+@pytest.mark.parametrize(
+    ("spec", "types"),
+    [
+        ({"trainer": {"numNodes": 0}}, ["FieldValueInvalid"]),
+        ({"runtimeRef": {}}, ["FieldValueRequired"]),
+        ({"suspend": 1}, ["FieldValueTypeInvalid"]),
+        ({"podTemplateOverrides": [{"targetJobs": [{"name": "x"}], "spec": {"volumes": [
+            {"name": "v"}, {"name": "v"}]}}]}, ["FieldValueDuplicate"]),
+        ({"runtimeRef": {"name": "x" * 254}}, ["FieldValueTooLong"]),
+        ({"nonesuch": 1}, ["UnknownField"]),
+        ({"managedBy": "me"}, ["FieldValueInvalid"]),
+    ],
+)  # fmt: skip
+def test_faults_have_the_names_of_the_api_server(
+    validate: Command, spec: Object, types: list[str]
+) -> None:
+    bad = {**job(), "spec": {**job()["spec"], **spec}}
+    code, remarks = validate.remarks(a=[bad])
+    assert (code, [each["type"] for each in remarks]) == (1, types)
+
+
+UNREADABLE = {
+    "no such file": (None, "no such file or directory"),
+    "no YAML": ("a: [", "it is not YAML: did not find expected node content"),
+    "no UTF-8": (b"\xff\xfe", "it is not UTF-8 text"),
+    "nothing": ("", "there is no object in it"),
+    "a comment": ("# nothing\n---\n", "there is no object in it"),
+    "text": ("hello", "it must be an object"),
+    "an empty List": ("kind: List\nitems: []", "there is no object in it"),
+    "a key twice": ("a: 1\na: 2", "key 'a' is said twice"),
+}
+
+
+@pytest.mark.parametrize(("content", "told"), UNREADABLE.values(), ids=UNREADABLE)
+def test_what_cannot_be_read_ends_with_2(
+    validate: Command, tmp_path: Path, content: str | bytes | None, told: str
+) -> None:
+    if content is None:
+        code, remarks = validate.remarks(a=[job(), RUNTIME])
+        assert (code, remarks) == (0, [])
+        (tmp_path / "a").unlink()
+        assert main(["validate", "-f", str(tmp_path / "a")]) == 2
+        return
+    code, remarks = validate.remarks(a=content, b=[{**job(), "spec": {}}])
+    assert code == 2
+    assert remarks[0]["type"] == "Unreadable"
+    assert remarks[0]["message"].startswith(told)
+    assert remarks[1]["path"] == "spec.runtimeRef"  # the rest was looked at all the same
+
+
+def test_a_folder_may_have_files_with_nothing_in_them(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("# later\n")
+    (tmp_path / "b.yaml").write_text(GOOD)
+    assert main(["validate", "-f", str(tmp_path)]) == 0
+
+
+def test_a_configuration_that_cannot_be_read_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    wanted = ["validate", "-f", f"{tmp_path}/a.yaml", "--config", f"{tmp_path}/none.yaml"]
+    assert main([*wanted, "-o", "json"]) == 2
+    [remark] = json.loads(capsys.readouterr().out)
+    assert (remark["file"], remark["type"]) == (f"{tmp_path}/none.yaml", "Unreadable")
+
+
+def test_plugins_are_those_of_the_configuration(validate: Command, tmp_path: Path) -> None:
+    config = {
+        "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+        "kind": "Configuration",
+        "plugins": {"disabled": ["Torch"]},
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    torch = runtime("plain", "ClusterTrainingRuntime")
+    assert validate(a=[torch, job()])[0] == 0
+    code, lines = validate("--config", f"{tmp_path}/config.yaml", a=[torch, job()])
+    assert code == 1
+    assert "switched off" in lines[0]
+
+
+def test_objects_that_are_neither(validate: Command) -> None:
+    strangers = [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}, "spec": "?"},
+        {"apiVersion": "x/v1", "kind": "X", "metadata": "text"},
+        {"apiVersion": "v1", "kind": "Secret", "data": "no name"},
+    ]
+    assert validate(a=strangers) == (
+        0,
+        ["a: warning: there is no TrainJob and no runtime to look at"],
+    )
+    assert validate(a=[*strangers, RUNTIME]) == (0, [])
+
+
+def test_what_planning_reads_must_be_readable(validate: Command) -> None:
+    limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "x"}, "spec": []}
+    assert validate(a=[RUNTIME], b=[limits]) == (1, ["b:5: spec: Invalid value: must be an object"])
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"kind": "TrainJob"}, "a:1: apiVersion: Required value"),
+        ({"apiVersion": 3, "kind": "X"}, "a:1: apiVersion: Invalid value: must be a string"),
+        (
+            {"apiVersion": "trainer.kubeflow.org/v2", "kind": "TrainJob"},
+            "a:2: kind: Unsupported value: TrainJob of trainer.kubeflow.org/v2: there are only "
+            "TrainJob, TrainingRuntime, ClusterTrainingRuntime of trainer.kubeflow.org/v1alpha1",
+        ),
+        (
+            {"apiVersion": "v1", "kind": "ConfigMapList"},
+            "a:1: items: Invalid value: must be a list",
+        ),
+    ],
+)
+def test_what_no_server_would_know(validate: Command, document: Object, told: str) -> None:
+    assert validate(a=[document]) == (1, [told])
+
+
+def test_objects_that_are_there_twice_are_told(validate: Command) -> None:
+    code, lines = validate(a=[RUNTIME, job()], b=[job()])
+    assert code == 0
+    assert [line.split(": ", 2)[:2] for line in lines] == [["b:4", "metadata.name"]]
+    generated = {**job(), "metadata": {"generateName": "a-"}}
+    assert validate(a=[RUNTIME, generated, generated]) == (0, [])
+
+
+def test_values_that_may_be_secrets_are_never_shown(validate: Command) -> None:
+    hidden = "hunter2"
+    torch = runtime("plain", "ClusterTrainingRuntime")
+    env = [{"name": "PET_NNODES", "value": hidden}, {"name": "B", "value": [hidden]}]
+    override = {"targetJobs": [{"name": "x"}], "spec": {"containers": [{"name": "x", "env": env}]}}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": [hidden], "data": {"a": hidden}}
+    for each in (
+        job(trainer={"env": env}),
+        job(trainer={"env": env[:1]}),
+        job(podTemplateOverrides=[override]),
+        job(trainer={"env": [{"name": "A", "valu": hidden}]}),
+    ):
+        code, out, _ = validate.run(a=[torch, each, secret])
+        assert code == 1
+        assert hidden not in out
+
+
+def test_what_is_printed_stays_on_its_line(validate: Command) -> None:
+    code, lines = validate(a=[job(**{"x\n\x1b[2Jy": 1})])
+    assert code == 1
+    assert lines == ["a:8: spec[x\\n\\x1b[2Jy]: Unknown field"]
+
+
+def test_standard_input_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = (GOOD + "  suspend: 1").encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert main(["validate", "-f", "-"]) == 1
+    assert capsys.readouterr().out.startswith("<stdin>:8: spec.suspend: ")

@@ -1,0 +1,114 @@
+"""Whatever is in a file, `kftrainer validate` ends with 0, 1 or 2, and says why."""
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kftrainer.cli.main import main
+from tests.support.mutants import corpus, mutants
+from tests.support.objects import API, Object, train_job
+
+MANY = 10_000
+LONGEST = 120.0  # seconds; it takes ten on a machine that has nothing else to do
+WORDS = st.sampled_from(("name", "spec", "metadata", "env", "kind", "items", "replicatedJobs", "x"))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(WORDS | st.text(max_size=9), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+KINDS = st.sampled_from(
+    ("TrainJob", "TrainingRuntime", "ClusterTrainingRuntime", "TrainJobList", "List")
+)
+OBJECTS = st.builds(
+    lambda kind, rest: {"apiVersion": API, "kind": kind, **rest},
+    KINDS,
+    st.dictionaries(st.sampled_from(("metadata", "spec", "items", "status")), VALUES),
+)
+
+
+@contextmanager
+def standard_input(data: bytes) -> Iterator[None]:
+    with patch("sys.stdin", io.TextIOWrapper(io.BytesIO(data))):
+        yield
+
+
+def outcome(data: bytes) -> tuple[int, list[Any]]:
+    """How it ends, and the list that it prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with standard_input(data), redirect_stdout(out), redirect_stderr(err):
+        code = main(["validate", "-f", "-", "-o", "json"])
+    assert err.getvalue() == ""
+    return code, json.loads(out.getvalue())
+
+
+def check(data: bytes) -> None:
+    code, remarks = outcome(data)
+    types = [each["type"] for each in remarks if each["severity"] == "error"]
+    assert code == (2 if "Unreadable" in types else 1 if types else 0)
+    most = len(data.decode(errors="replace").splitlines()) + 1  # what is missing may be at the end
+    for each in remarks:
+        assert set(each) == {"file", "line", "path", "type", "message", "severity"}
+        assert each["file"] == "<stdin>"
+        assert each["line"] is None or 1 <= each["line"] <= most
+        assert each["message"]
+
+
+@given(st.binary() | st.text().map(str.encode))
+@example(b"")
+@example(b"\xef\xbb\xbf{}")
+def test_any_bytes(data: bytes) -> None:
+    check(data)
+
+
+@given(st.lists(VALUES | OBJECTS, max_size=3))
+def test_any_documents(documents: list[Any]) -> None:
+    check(yaml.safe_dump_all(documents, allow_unicode=True).encode())
+
+
+RUNTIMES = {
+    (each["kind"], each["metadata"]["name"]): each
+    for each in corpus()
+    if each["kind"] != "TrainJob"
+}
+
+
+def company(mutant: Object) -> list[Object]:
+    """Who makes admission look at it: the runtimes for a TrainJob, a TrainJob for a runtime."""
+    if mutant["kind"] == "TrainJob":
+        return [*RUNTIMES.values()]
+    metadata = mutant.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    trainer = {"numNodes": 2, "args": ["-x"], "resourcesPerNode": {"limits": {"cpu": 1}}}
+    reference = {"kind": mutant["kind"], "name": name or "x"}
+    return [train_job("a-train-job", runtimeRef=reference, trainer=trainer)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_documents_that_were_good(seed: int) -> None:
+    for _, mutant in mutants(seed, 100):
+        check("\n".join(map(json.dumps, (*company(mutant), mutant))).encode())
+
+
+def test_many_documents_at_once(tmp_path: Path) -> None:
+    jobs = (train_job(f"job-{n}", trainer={"numNodes": n % 2}) for n in range(MANY))
+    runtimes = [each for each in corpus() if each["kind"] == "ClusterTrainingRuntime"][:1]
+    file = tmp_path / "many.yaml"
+    file.write_text("\n---\n".join(map(json.dumps, (*runtimes, *jobs))))
+    before = perf_counter()
+    with redirect_stdout(io.StringIO()) as out:
+        assert main(["validate", "-f", str(file)]) == 1
+    assert perf_counter() - before < LONGEST
+    assert out.getvalue().count("numNodes: Invalid value: 0") == MANY / 2
