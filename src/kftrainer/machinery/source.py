@@ -54,8 +54,13 @@ class Source:
         )
 
     async def version(self) -> str:
-        """How far the server's own history goes: the shortest list is one that nobody is in."""
+        """How far the server's own history goes: the shortest list is one that nobody is in.
+
+        Who may read some objects only may ask for those alone, and these are few.
+        """
         page = await self.client.list(
-            self.resource, namespace=self.namespace, field_selector=NOBODY
+            self.resource,
+            namespace=self.namespace,
+            field_selector=self.field_selector or NOBODY,
         )
         return page.resource_version

@@ -1,0 +1,223 @@
+"""Keeps a server's certificate in a Secret fresh, and those who call the server trusting it."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from random import Random, SystemRandom
+
+import structlog
+from cryptography import x509
+
+from kftrainer.kube.client import Client
+from kftrainer.kube.errors import ForbiddenError, KubeError, NotFoundError
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.machinery.backoff import spread
+from kftrainer.machinery.ca_bundles import Injected
+from kftrainer.machinery.certificates import Leaf, Stored, is_better, next_content, ours_in, read
+from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.pause import pause
+from kftrainer.machinery.secrets import SECRETS, content_of, new_secret, with_content
+from kftrainer.machinery.serving_tls import CertificateError, ServingCertificate
+from kftrainer.machinery.troubles import Troubles
+from kftrainer.machinery.trust import Trust
+from kftrainer.machinery.x509_making import Identity
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY = 3600.0  # for what the clock alone brings about
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
+
+
+class NotThereError(KubeError):
+    """There is no Secret, and we may not create one."""
+
+
+class CertificateRotation:
+    """Looks at the Secret and the configurations whenever one of them changes; run as a service.
+
+    Any number of replicas do this at the same time: each writes only over what it has read, and
+    what it writes follows from what it has read. Ready at once; whether there is a certificate is
+    for `serving.missing()` to say, and why not.
+    """
+
+    name = "certificate-rotation"
+
+    def __init__(  # noqa: PLR0913  all that it keeps together
+        self,
+        client: Client,
+        serving: ServingCertificate,
+        *,
+        secret: ObjectKey,
+        identity: Identity,
+        configurations: Sequence[Injected],
+        clock: Clock,
+        metrics: Metrics,
+        rng: Random | None = None,
+    ) -> None:
+        self._client = client
+        self._serving = serving
+        self._secret = secret
+        self._identity = identity
+        self._configurations = tuple(configurations)
+        self._clock = clock
+        self._metrics = metrics
+        self._trust = Trust()
+        self._jitter = spread(rng if rng is not None else SystemRandom())
+        self._shown: Leaf | None = None
+        self._news = asyncio.Event()
+        self._troubles = Troubles(self.name)
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Keep everything in order until `stop` is set."""
+        ready()
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers():
+                informer.add_handler(lambda _: self._news.set())
+                tasks.create_task(informer.run(lambda: None, stop), name=informer.name)
+            rotating = tasks.create_task(self._rotate(), name=f"{self.name}: rotate")
+            await stop.wait()
+            rotating.cancel()
+
+    def _informers(self) -> Iterator[Informer[Manifest]]:
+        """They only say that something has changed: keys are not to lie about in caches."""
+        watched = [
+            (SECRETS, self._secret),
+            *((each.resource, each.key) for each in self._configurations),
+        ]
+        for resource, key in watched:
+            yield Informer(
+                self._client,
+                resource.only_metadata(),
+                clock=self._clock,
+                namespace=key.namespace or None,
+                field_selector=f"metadata.name={key.name}",
+            )
+
+    async def _rotate(self) -> None:
+        failures = 0
+        while True:
+            self._news.clear()
+            failures = 0 if await self._look() else failures + 1
+            # Somebody may undo what we do as soon as it is done: that must not go round and round.
+            await self._clock.sleep(SHORTEST_PAUSE)
+            await pause(self._clock, self._until_next_look(failures), unless=self._news)
+
+    def _until_next_look(self, failures: int) -> float:
+        if failures:
+            return self._jitter(min(SHORTEST_PAUSE * 2.0 ** min(failures, 10), LONGEST_PAUSE))
+        changes = self._trust.changes_in(self._clock.monotonic())
+        return LOOK_EVERY if changes is None else min(changes, LOOK_EVERY)
+
+    async def _look(self) -> bool:
+        """See to everything once; False if that should be tried again."""
+        self._troubles.begin()
+        # In this order: who sees a bundle also sees the Secret that it was made from, and so
+        # nobody puts an old bundle over a new one.
+        configurations = await self._read_configurations()
+        secret = None
+        with self._troubles.noted(f"the Secret {self._secret} cannot be read"):
+            secret = await self._read_secret()
+        if secret is not None:
+            await self._see_to(secret, configurations)
+        self._serving.trouble = self._troubles.end()
+        return self._troubles.are_none
+
+    async def _read_configurations(self) -> dict[Injected, Manifest | None]:
+        """Those that can be read, or that we know are not there."""
+        found: dict[Injected, Manifest | None] = {}
+        for each in self._configurations:
+            with self._troubles.noted(f"{each} cannot be read"):
+                found[each] = await self._get(each.resource, each.key)
+        return found
+
+    async def _read_secret(self) -> Manifest:
+        """The Secret, or what we would create if it is not there."""
+        found = await self._get(SECRETS, self._secret)
+        return found if found is not None else new_secret(self._secret)
+
+    async def _get(self, resource: Resource[Manifest], key: ObjectKey) -> Manifest | None:
+        try:
+            return await self._client.get(resource, key)
+        except NotFoundError:
+            return None
+
+    async def _see_to(self, secret: Manifest, seen: Mapping[Injected, Manifest | None]) -> None:
+        there = {each: found for each, found in seen.items() if found is not None}
+        self._take_note(self._read(secret), seen)
+        stored = await self._renew(secret, there)
+        self._metrics.certificate_read(usable=stored.leaf is not None)
+        # What was read is history if somebody was faster: nothing must be concluded from it.
+        if stored.authorities and not self._troubles.raced:
+            there = await self._inject(there, stored.authorities)
+            self._take_note(stored, {**seen, **there})
+        if stored.leaf is not None and not self._troubles.raced:
+            self._show(stored.leaf)
+
+    def _read(self, secret: Manifest, *bundles: bytes) -> Stored:
+        also_known = [each for bundle in bundles for each in ours_in(bundle, self._identity)]
+        return read(content_of(secret), self._identity, self._clock.now(), also_known)
+
+    def _take_note(self, stored: Stored, seen: Mapping[Injected, Manifest | None]) -> None:
+        """What clients are told, unless we cannot know it of all of them."""
+        if len(seen) == len(self._configurations):
+            self._trust.saw(_bundles(seen), stored.authorities, self._clock.monotonic())
+
+    async def _renew(self, secret: Manifest, there: Mapping[Injected, Manifest]) -> Stored:
+        """What is of use in the Secret after what had to be written."""
+        now, told_for = self._clock.now(), self._trust.told_for(self._clock.monotonic())
+        bundles = _bundles(there)
+        renewal = next_content(content_of(secret), bundles, told_for, self._identity, now)
+        if renewal is None:
+            return self._read(secret)
+        written = None
+        with self._troubles.noted(f"the Secret {self._secret} cannot be written"):
+            written = await self._write(with_content(secret, renewal.content))
+            log.info("certificate.renewed", secret=str(self._secret), because=renewal.because)
+        if written is None:
+            return self._read(secret, *bundles)  # whoever is trusted stays so until it is written
+        return self._read(written)
+
+    async def _write(self, secret: Manifest) -> Manifest:
+        if "resourceVersion" in secret["metadata"]:
+            return await self._client.update(SECRETS, secret)
+        try:
+            return await self._client.create(SECRETS, secret)
+        except (ForbiddenError, NotFoundError) as error:
+            raise NotThereError(
+                f"there is none, and we cannot create one: create it, empty, or allow us to "
+                f"create Secrets there ({error})"
+            ) from error
+
+    async def _inject(
+        self, there: Mapping[Injected, Manifest], authorities: Sequence[x509.Certificate]
+    ) -> dict[Injected, Manifest]:
+        """The configurations as they are after these were put into those that can be written."""
+        result = dict(there)
+        for each, found in there.items():
+            wanted = each.trusting(found, authorities)
+            if wanted is not None:
+                with self._troubles.noted(f"{each} cannot be written"):
+                    result[each] = await self._client.update(each.resource, wanted)
+                    log.info("certificate.injected", configuration=each.name)
+        return result
+
+    def _show(self, leaf: Leaf) -> None:
+        told_for = self._trust.told_for(self._clock.monotonic())
+        if not is_better(leaf, self._shown, told_for, self._clock.now()):
+            return
+        try:
+            self._serving.show(*leaf.pem())
+        except CertificateError as error:
+            self._troubles.note(f"the Secret {self._secret} is of no use", error)
+        else:
+            self._shown = leaf
+
+
+def _bundles(configurations: Mapping[Injected, Manifest | None]) -> list[bytes]:
+    return [
+        bundle
+        for each, found in configurations.items()
+        if found is not None
+        for bundle in each.bundles(found)
+    ]

@@ -1,0 +1,32 @@
+"""Secrets and what is in them."""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+
+SECRETS: Resource[Manifest] = Resource(
+    "", "v1", "Secret", "secrets", namespaced=True, decode=as_it_is
+)
+Content = Mapping[str, bytes]
+
+
+def new_secret(key: ObjectKey) -> Manifest:
+    """A Secret with nothing in it."""
+    return {
+        "apiVersion": SECRETS.api_version,
+        "kind": SECRETS.kind,
+        "metadata": {"name": key.name, "namespace": key.namespace},
+        "type": "Opaque",
+    }
+
+
+def content_of(secret: Manifest) -> Content:
+    """What is in a Secret."""
+    return {name: b64decode(value or "") for name, value in (secret.get("data") or {}).items()}
+
+
+def with_content(secret: Manifest, content: Content) -> Manifest:
+    """The Secret with this in it; what else is in it stays."""
+    encoded = {name: b64encode(value).decode() for name, value in content.items()}
+    return {**secret, "data": {**(secret.get("data") or {}), **encoded}}

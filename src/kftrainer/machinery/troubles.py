@@ -1,0 +1,72 @@
+"""What goes wrong again and again: told once when it begins, and once when it is over."""
+
+from types import TracebackType
+
+import structlog
+
+from kftrainer.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+
+# What was read has changed, come or gone since.
+RACED = (ConflictError, AlreadyExistsError, NotFoundError)
+
+log = structlog.get_logger(__name__)
+
+
+class Troubles:
+    """The troubles of something that is done over and over, from `begin` to `end` each time."""
+
+    def __init__(self, of: str) -> None:
+        self._log = log.bind(of=of)
+        self._told: set[str] = set()
+        self._now: dict[str, str] = {}
+        self.raced = False  # somebody else was faster, which is no trouble
+
+    @property
+    def are_none(self) -> bool:
+        """Whether nothing is left to be tried again."""
+        return not self._now and not self.raced
+
+    def begin(self) -> None:
+        """It is tried again."""
+        self._now, self.raced = {}, False
+
+    def noted(self, what: str) -> "_Noted":
+        """Leave the block without a word if the server does not let it do what it should."""
+        return _Noted(self, what)
+
+    def note(self, what: str, error: Exception) -> None:
+        """This went wrong."""
+        self._now[what] = str(error)
+
+    def end(self) -> str | None:
+        """Tell what is new; all that went wrong in one line, or None."""
+        for what, error in self._now.items():
+            if what not in self._told:
+                self._log.warning("trouble.began", trouble=what, error=error)
+        for what in self._told - set(self._now):
+            self._log.info("trouble.over", trouble=what)
+        self._told = set(self._now)
+        return "; ".join(f"{what}: {error}" for what, error in self._now.items()) or None
+
+
+class _Noted:
+    def __init__(self, troubles: Troubles, what: str) -> None:
+        self._troubles = troubles
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if isinstance(error, RACED):
+            self._troubles.raced = True
+        elif isinstance(error, KubeError):
+            self._troubles.note(self._what, error)
+        else:
+            return False
+        return True

@@ -1,0 +1,117 @@
+"""Certificates and keys out of PEM that anybody may have written, and what they are good for."""
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension)
+# What every client and server of TLS can do.
+CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+SHORTEST_RSA = 2048
+STRONG = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
+
+PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+Extension = TypeVar("Extension", bound=x509.ExtensionType)
+
+
+def certificates_in(pem: bytes) -> list[x509.Certificate]:
+    """All certificates that can be read; what is between them, and what cannot, is passed over."""
+    found = (_certificate(block) for block in BLOCK.findall(pem))
+    return [each for each in found if each is not None]
+
+
+@lru_cache(maxsize=32)  # the same few are looked at again and again
+def _certificate(block: bytes) -> x509.Certificate | None:
+    try:
+        certificate = x509.load_pem_x509_certificate(block)
+        # These are only read when they are asked for, and may turn out to be nonsense then.
+        _ = certificate.subject, certificate.issuer, certificate.extensions
+        _ = certificate.public_key(), certificate.signature_hash_algorithm
+    except UNREADABLE:
+        return None
+    return certificate
+
+
+def key_in(pem: bytes) -> PrivateKey | None:
+    """The private key, if it can be read and is of use for TLS."""
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except UNREADABLE:
+        return None
+    if isinstance(key, rsa.RSAPrivateKey):
+        return key if key.key_size >= SHORTEST_RSA else None
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key if isinstance(key.curve, CURVES) else None
+    return None
+
+
+def pem_of(certificates: Iterable[x509.Certificate]) -> bytes:
+    """All of them, one after the other."""
+    return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in certificates)
+
+
+def key_pem(key: PrivateKey) -> bytes:
+    """The key, readable by anyone."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def is_valid(certificate: x509.Certificate, now: datetime) -> bool:
+    """Whether its time has come, and is not over."""
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
+
+
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Whether it may sign others, and nobody else vouches for it."""
+    constraints = _extension(certificate, x509.BasicConstraints)
+    usage = _extension(certificate, x509.KeyUsage)
+    may_sign = constraints is not None and constraints.ca and (usage is None or usage.key_cert_sign)
+    return may_sign and is_signed_by(certificate, certificate)
+
+
+def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether the authority vouches for it, in a way that can be trusted today."""
+    if not isinstance(certificate.signature_hash_algorithm, STRONG):
+        return False
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (*UNREADABLE, InvalidSignature):
+        return False
+    return True
+
+
+def serves(certificate: x509.Certificate, hosts: Iterable[str]) -> bool:
+    """Whether a server at all of these names or addresses may show it."""
+    usage = _extension(certificate, x509.ExtendedKeyUsage)
+    names = _extension(certificate, x509.SubjectAlternativeName)
+    if usage is None or ExtendedKeyUsageOID.SERVER_AUTH not in usage or names is None:
+        return False
+    return {general_name(each) for each in hosts} <= set(names)
+
+
+def general_name(host: str) -> x509.GeneralName:
+    """A host name or an address, as certificates have it."""
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None

@@ -1,0 +1,63 @@
+"""Certificates of any age and shape, as they may be found in a Secret or on a disk."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from cryptography import x509
+
+from kftrainer.machinery.certificates import CA_CERTIFICATE, CA_KEY, CERTIFICATE, KEY
+from kftrainer.machinery.secrets import Content
+from kftrainer.machinery.x509_making import (
+    AUTHORITY_LIFETIME,
+    LEAF_LIFETIME,
+    Identity,
+    issue,
+    new_authority,
+)
+from kftrainer.machinery.x509_reading import PrivateKey, key_pem, pem_of
+
+IDENTITY = Identity("our-ca", "our-organization", ("hooks.ours.svc", "127.0.0.1"))
+STRANGER = replace(IDENTITY, authority="their-ca")
+ELSEWHERE = replace(IDENTITY, host_names=("hooks.theirs.svc",))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its key."""
+
+    certificate: x509.Certificate
+    key: PrivateKey
+
+    @property
+    def pem(self) -> bytes:
+        """The certificate."""
+        return pem_of([self.certificate])
+
+    @property
+    def key_pem(self) -> bytes:
+        """The key."""
+        return key_pem(self.key)
+
+
+def authority(now: datetime, days_left: float = 3650, identity: Identity = IDENTITY) -> Pair:
+    """An authority with so many days left; fewer than none if it has expired."""
+    made = now - AUTHORITY_LIFETIME + timedelta(days=days_left)
+    return Pair(*new_authority(identity, made))
+
+
+def leaf(
+    issuer: Pair, now: datetime, days_left: float = 365, identity: Identity = IDENTITY
+) -> Pair:
+    """A certificate that was issued when it had a year left, and has so many days now."""
+    made = now - LEAF_LIFETIME + timedelta(days=days_left)
+    return Pair(*issue(issuer.certificate, issuer.key, identity, made))
+
+
+def content(ca: Pair, shown: Pair, *others: Pair) -> Content:
+    """What a Secret holds with this authority and certificate; `others` are trusted as well."""
+    return {
+        CA_CERTIFICATE: b"".join(each.pem for each in (ca, *others)),
+        CA_KEY: ca.key_pem,
+        CERTIFICATE: shown.pem,
+        KEY: shown.key_pem,
+    }

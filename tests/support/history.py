@@ -1,0 +1,36 @@
+"""All that an object has been."""
+
+from pathlib import Path
+
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.watch import Upserted
+from tests.support.informers import connected
+
+
+async def version_now(api: ApiClient) -> str:
+    """How far the server's history goes."""
+    version: str = (await api.get("/api/v1/namespaces?limit=1"))["metadata"]["resourceVersion"]
+    return version
+
+
+async def versions_of(
+    kubeconfig: Path, resource: Resource[Manifest], key: ObjectKey, since: str
+) -> list[Manifest]:
+    """The object after each write since then, in the order in which it was written."""
+    found: list[Manifest] = []
+    async with connected(kubeconfig) as client:
+        last = (await client.get(resource, key))["metadata"]["resourceVersion"]
+        async with client.watch(
+            resource,
+            namespace=key.namespace or None,
+            field_selector=f"metadata.name={key.name}",
+            resource_version=since,
+            timeout_seconds=10,
+        ) as events:
+            async for event in events:
+                if isinstance(event, Upserted):
+                    found.append(event.manifest)
+                    if event.manifest["metadata"]["resourceVersion"] == last:
+                        break
+    return found
