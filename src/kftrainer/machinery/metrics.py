@@ -260,6 +260,82 @@ class InformerMetrics:
         counter.inc()
 
 
+class _WebhookFamilies:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        names = ("webhook",)
+        self.seconds = Histogram(
+            "controller_runtime_webhook_latency_seconds",
+            "How long an answer took.",
+            names,
+            registry=registry,
+            buckets=QUEUE_BUCKETS,
+        )
+        self.requests = Counter(
+            "controller_runtime_webhook_requests_total",
+            "Requests by the HTTP status of their answer.",
+            (*names, "code"),
+            registry=registry,
+        )
+        self.in_flight = Gauge(
+            "controller_runtime_webhook_requests_in_flight",
+            "Requests that are being answered.",
+            names,
+            registry=registry,
+        )
+        self.verdicts = Counter(
+            "machinery_webhook_verdicts_total",
+            "What was answered to requests, by the code that the person who asked sees.",
+            (*names, "code"),
+            registry=registry,
+        )
+        self.panics = Counter(
+            "controller_runtime_webhook_panics_total",
+            "Requests that ended with an unexpected exception.",
+            registry=registry,
+        )
+        # We convert nothing, so it stays at zero; dashboards ask for it all the same.
+        self.conversion_panics = Counter(
+            "controller_runtime_conversion_webhook_panics_total",
+            "Conversions that ended with an unexpected exception.",
+            registry=registry,
+        )
+
+
+class WebhookMetrics:
+    """What one webhook tells, by the path that it is called at."""
+
+    def __init__(self, families: _WebhookFamilies, path: str) -> None:
+        self._path = path
+        self._families = families
+        self._seconds = families.seconds.labels(path)
+        self._in_flight = families.in_flight.labels(path)
+        self._requests = {code: families.requests.labels(path, code) for code in (200, 500)}
+        self._verdicts = {code: families.verdicts.labels(path, code) for code in (200, 403)}
+
+    def in_flight(self, delta: int) -> None:
+        """So many more requests are being answered, or fewer."""
+        self._in_flight.inc(delta)
+
+    def answered(self, code: int, seconds: float) -> None:
+        """A request was answered with this HTTP status."""
+        counter = self._requests.get(code)
+        if counter is None:
+            counter = self._requests[code] = self._families.requests.labels(self._path, code)
+        counter.inc()
+        self._seconds.observe(seconds)
+
+    def judged(self, code: int) -> None:
+        """A request was allowed, or refused with this code."""
+        counter = self._verdicts.get(code)
+        if counter is None:
+            counter = self._verdicts[code] = self._families.verdicts.labels(self._path, code)
+        counter.inc()
+
+    def panicked(self) -> None:
+        """A request ended with an exception that nobody expected."""
+        self._families.panics.inc()
+
+
 class Metrics:
     """All metrics of one manager."""
 
@@ -268,6 +344,7 @@ class Metrics:
         self._queues = _QueueFamilies(self.registry)
         self._controllers = _ControllerFamilies(self.registry)
         self._informers = _InformerFamilies(self.registry)
+        self._webhooks = _WebhookFamilies(self.registry)
         self._requests = Counter(
             "rest_client_requests_total",
             "Requests to the API server, each attempt of them.",
@@ -309,6 +386,12 @@ class Metrics:
             "Times that a certificate was read and could not be used.",
             registry=self.registry,
         )
+        self._certificate_expiry = Gauge(
+            "machinery_certificate_expiry_timestamp_seconds",
+            "When the certificate expires that a server shows.",
+            ("server",),
+            registry=self.registry,
+        )
         self.registry.register(ProcessMetrics())
 
     def for_queue(self, name: str) -> QueueMetrics:
@@ -322,6 +405,10 @@ class Metrics:
     def for_informer(self, group_kind: str) -> InformerMetrics:
         """The series of one informer; there from now on."""
         return InformerMetrics(self._informers, group_kind)
+
+    def for_webhook(self, path: str) -> WebhookMetrics:
+        """The series of one webhook; there from now on, at zero."""
+        return WebhookMetrics(self._webhooks, path)
 
     def observe_request(self, code: str, method: str, host: str, seconds: float) -> None:
         """A request was answered, or failed with the code `<error>`."""
@@ -341,10 +428,14 @@ class Metrics:
         self._events_dropped.labels(reason).inc()
 
     def certificate_read(self, *, usable: bool) -> None:
-        """A certificate was read from its files."""
+        """A certificate was read from its files, or from its Secret."""
         self._certificate_reads.inc()
         if not usable:
             self._certificate_errors.inc()
+
+    def certificate_expires(self, server: str, at: float) -> None:
+        """A server shows a certificate that expires then."""
+        self._certificate_expiry.labels(server).set(at)
 
     def render(self) -> bytes:
         """All series as Prometheus reads them."""

@@ -1,4 +1,4 @@
-"""HTTP servers as services: the only server-side module that knows the HTTP library."""
+"""HTTP servers as services; with `connection`, the only ones that know the HTTP library."""
 
 import asyncio
 import errno
@@ -8,23 +8,37 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from kftrainer.machinery.connection import Connection, Connections, Limits
+
 PLAIN_TEXT = "text/plain; charset=utf-8"
 OFF = ("", "0")
 CLOSE_WITHIN = 5.0
+SHAKE_HANDS_WITHIN = 10.0
+WAITING_TO_CONNECT = 128
+DEFAULT_LIMITS = Limits()
 
 
 class BindError(Exception):
     """A server cannot listen where it should; the text is for the operator."""
 
 
+async def no_body() -> bytes:
+    """The body of a request that has none."""
+    return b""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, as far as handlers look at it; the names of headers are in any case."""
+    """A request, as far as handlers look at it; the names of headers are in any case.
+
+    The body is read when a handler wants it, and raises BodyError if it does not come as it should.
+    """
 
     method: str
     path: str
     query: Sequence[tuple[str, str]]
     headers: Mapping[str, str]
+    read_body: Callable[[], Awaitable[bytes]] = no_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,18 @@ class Answer:
 
 Handler = Callable[[Asked], Awaitable[Answer]]
 NOT_FOUND = Answer(404, "404 page not found\n")
+# What reading raises when the other side has gone, or has sent what is no HTTP. A timeout is an
+# OSError, too; the library has a RuntimeError for those who had gone before anybody read.
+BROKEN_OFF = (OSError, RuntimeError, web.RequestPayloadError)
+PAUSE = 0.2
+
+
+class BodyError(Exception):
+    """The body cannot be had; the caller should be given this answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.answer = Answer(status, f"{text}\n")
 
 
 def parse_bind(address: str) -> tuple[str | None, int] | None:
@@ -55,13 +81,21 @@ class WebServer:
     """Answers requests at an address from the moment that it is ready; off, it merely waits."""
 
     def __init__(
-        self, name: str, address: str, handler: Handler, *, tls: ssl.SSLContext | None = None
+        self,
+        name: str,
+        address: str,
+        handler: Handler,
+        *,
+        tls: ssl.SSLContext | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name
         self._address = address
         self._bind = parse_bind(address)
         self._handler = handler
         self._tls = tls
+        self._limits = limits
+        self._memory = _Memory(limits.bodies)
         self.port: int | None = None  # once it listens; the one given, or one that was free for 0
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
@@ -70,36 +104,134 @@ class WebServer:
             ready()
             await stop.wait()
             return
-        server = web.Server(self._answer, access_log=None)
-        runner = web.ServerRunner(server, shutdown_timeout=CLOSE_WITHIN)
-        await runner.setup()
+        connections = Connections(self._answer, self._limits)
+        listener = await self._listen(connections, *self._bind)
         try:
-            await self._listen(runner, *self._bind)
             ready()
             await stop.wait()
         finally:
-            await runner.cleanup()
+            listener.close()
+            await connections.finish(CLOSE_WITHIN)
 
-    async def _listen(self, runner: web.ServerRunner, host: str | None, port: int) -> None:
-        site = web.TCPSite(runner, host, port, ssl_context=self._tls)
+    async def _listen(
+        self, connections: Connections, host: str | None, port: int
+    ) -> asyncio.Server:
         try:
-            await site.start()
+            listener = await asyncio.get_running_loop().create_server(
+                connections,
+                host,
+                port,
+                ssl=self._tls,
+                ssl_handshake_timeout=SHAKE_HANDS_WITHIN if self._tls else None,
+                backlog=WAITING_TO_CONNECT,
+            )
         except OSError as error:
             raise BindError(
                 f"{self.name} cannot listen: {_in_words(self._address, error)}"
             ) from None
-        self.port = runner.addresses[0][1]
+        self.port = listener.sockets[0].getsockname()[1]
+        return listener
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        asked = Asked(request.method, request.path, list(request.query.items()), request.headers)
-        answer = await self._handler(asked)
-        body = answer.body.encode() if isinstance(answer.body, str) else answer.body
-        headers = {
-            "Content-Type": answer.content_type,
-            "X-Content-Type-Options": "nosniff",
-            **answer.headers,
-        }
-        return web.Response(status=answer.status, body=body, headers=headers)
+        connection = request.protocol
+        assert isinstance(connection, Connection)  # noqa: S101
+        connection.request_begins()
+        body = _Body(request, self._limits, self._memory)
+        try:
+            answer = await self._handler(
+                Asked(
+                    request.method,
+                    request.path,
+                    list(request.query.items()),
+                    request.headers,
+                    body.read,
+                )
+            )
+            return _response(answer, is_last=not await body.is_over())
+        finally:
+            body.forget()
+            connection.request_ends()
+
+
+class _Memory:
+    """How many bytes the bodies of all requests under way take, and may take."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+
+
+class _Body:
+    """The body of one request, which takes memory until it is forgotten."""
+
+    def __init__(self, request: web.BaseRequest, limits: Limits, memory: _Memory) -> None:
+        self._request = request
+        self._limits = limits
+        self._memory = memory
+        self._size = 0
+
+    async def read(self) -> bytes:
+        """All of it, once; raises BodyError."""
+        if (self._request.content_length or 0) > self._limits.body:
+            raise self._too_large()
+        # Small ones have mostly come with their headers, and need no timer.
+        is_there = self._request.content.is_eof()
+        deadline = asyncio.timeout(None if is_there else self._limits.body_within)
+        try:
+            async with deadline:
+                return await self._read()
+        except BROKEN_OFF:
+            if deadline.expired():
+                raise BodyError(408, "The body did not come in time.") from None
+            raise BodyError(400, "The body broke off.") from None
+
+    async def _read(self) -> bytes:
+        chunks = []
+        while chunk := await self._request.content.readany():
+            chunks.append(chunk)
+            self._size += len(chunk)
+            self._memory.held += len(chunk)
+            if self._size > self._limits.body:
+                raise self._too_large()
+            if self._memory.held > self._memory.most:
+                raise BodyError(429, "Too many large bodies at a time: try again.")
+        return b"".join(chunks)
+
+    def _too_large(self) -> BodyError:
+        return BodyError(413, f"The body is larger than {self._limits.body} bytes.")
+
+    async def is_over(self) -> bool:
+        """Whether nothing of it is left to come; what nobody has read is waited for a little.
+
+        Who is still sending when we close the connection may never see the answer.
+        """
+        content = self._request.content
+        if content.is_eof():
+            return True
+        try:
+            async with asyncio.timeout(self._limits.drain_within):
+                while not content.is_eof():
+                    async with asyncio.timeout(PAUSE):
+                        await content.readany()
+        except BROKEN_OFF:
+            return False
+        return True
+
+    def forget(self) -> None:
+        self._memory.held -= self._size
+
+
+def _response(answer: Answer, *, is_last: bool) -> web.Response:
+    body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+    headers = {
+        "Content-Type": answer.content_type,
+        "X-Content-Type-Options": "nosniff",
+        **answer.headers,
+    }
+    response = web.Response(status=answer.status, body=body, headers=headers)
+    if is_last:
+        response.force_close()
+    return response
 
 
 def _in_words(address: str, error: OSError) -> str:

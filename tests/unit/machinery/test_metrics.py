@@ -78,6 +78,44 @@ def test_a_failed_reconcile_counts_as_a_result_and_as_an_error() -> None:
     ]
 
 
+def test_a_webhook_is_at_zero_before_it_is_called() -> None:
+    metrics = Metrics()
+    metrics.for_webhook("/validate")
+    assert lines_of(metrics, "controller_runtime_webhook_requests_total") == [
+        f'controller_runtime_webhook_requests_total{{webhook="/validate",code="{code}"}} 0'
+        for code in (200, 500)
+    ]
+    assert lines_of(metrics, "controller_runtime_webhook_requests_in_flight") == [
+        'controller_runtime_webhook_requests_in_flight{webhook="/validate"} 0'
+    ]
+    for name in ("webhook_panics_total", "conversion_webhook_panics_total"):
+        assert lines_of(metrics, f"controller_runtime_{name}") == [f"controller_runtime_{name} 0"]
+
+
+def test_an_answer_counts_by_its_status_and_takes_its_time() -> None:
+    metrics = Metrics()
+    webhook = metrics.for_webhook("/validate")
+    webhook.answered(200, 0.05)
+    webhook.answered(413, 0.05)
+    webhook.answered(413, 0.05)
+    webhook.judged(429)
+    webhook.panicked()
+
+    def count(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(name, labels)
+
+    requests = "controller_runtime_webhook_requests_total"
+    assert count(requests, webhook="/validate", code="200") == 1
+    assert count(requests, webhook="/validate", code="413") == 2
+    assert count("machinery_webhook_verdicts_total", webhook="/validate", code="429") == 1
+    assert count("controller_runtime_webhook_panics_total") == 1
+    bounds = lines_of(metrics, "controller_runtime_webhook_latency_seconds_bucket")
+    assert bounds[6:8] == [
+        'controller_runtime_webhook_latency_seconds_bucket{webhook="/validate",le="0.01"} 0',
+        'controller_runtime_webhook_latency_seconds_bucket{webhook="/validate",le="0.1"} 3',
+    ]
+
+
 def test_queue_histograms_have_the_bounds_of_go() -> None:
     metrics = Metrics()
     metrics.for_queue("q").handed_out(0.5)

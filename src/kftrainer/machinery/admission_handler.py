@@ -1,0 +1,157 @@
+"""Answers the API server: reads a review, asks the validator of its path, and says so in time."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import structlog
+from structlog.contextvars import bind_contextvars
+
+from kftrainer.machinery.admission import AdmissionRequest, Validator, Verdict, refused
+from kftrainer.machinery.admission_review import (
+    MalformedReviewError,
+    answer_within,
+    decoded,
+    encoded,
+)
+from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.metrics import Metrics, WebhookMetrics
+from kftrainer.machinery.webserver import NOT_FOUND, Answer, Asked, BodyError, Handler
+
+log = structlog.get_logger(__name__)
+
+JSON = "application/json"
+SLOW = 1.0
+# An API server writes 200 objects at a time unless told otherwise, and a validator takes about a
+# millisecond: the last of so many waits half a second. Who comes after them would only wait until
+# the API server gives up on them, so it is better told at once to come again.
+MOST_IN_FLIGHT = 500
+
+NOT_POST = Answer(405, "Method Not Allowed\n", headers={"Allow": "POST"})
+NOT_JSON = Answer(415, f"The body must be {JSON}, and not compressed.\n")
+TOO_MANY = replace(
+    refused(429, "TooManyRequests", "Too many requests are being looked at: try again."),
+    details={"retryAfterSeconds": 1},
+)
+TOO_LATE = refused(504, "Timeout", "Looking at this request took too long: try again.")
+BROKEN = refused(
+    500, "InternalError", "Looking at this request failed: the logs of the manager say why."
+)
+
+
+def admission(
+    validators: Mapping[str, Validator],
+    *,
+    clock: Clock,
+    metrics: Metrics,
+    most_in_flight: int = MOST_IN_FLIGHT,
+) -> Handler:
+    """Handles AdmissionReviews by the path that they are sent to."""
+    desks = {
+        path: _Desk(path, validator, clock=clock, metrics=metrics)
+        for path, validator in validators.items()
+    }
+    in_flight = _Load(most_in_flight)
+
+    async def handle(asked: Asked) -> Answer:
+        desk = desks.get(asked.path)
+        return NOT_FOUND if desk is None else await desk.answer(asked, in_flight)
+
+    return handle
+
+
+class _Load:
+    """How many requests are being looked at, at all paths together."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.now = 0
+
+
+class _Desk:
+    """Where the requests for one path are answered."""
+
+    def __init__(self, path: str, validator: Validator, *, clock: Clock, metrics: Metrics) -> None:
+        self._path = path
+        self._validator = validator
+        self._clock = clock
+        self._metrics: WebhookMetrics = metrics.for_webhook(path)
+
+    async def answer(self, asked: Asked, load: _Load) -> Answer:
+        began = self._clock.monotonic()
+        self._metrics.in_flight(1)
+        try:
+            answer = await self._answer(asked, load, began)
+        finally:
+            self._metrics.in_flight(-1)
+        self._metrics.answered(answer.status, self._clock.monotonic() - began)
+        return answer
+
+    async def _answer(self, asked: Asked, load: _Load, began: float) -> Answer:
+        if asked.method != "POST":
+            return NOT_POST
+        if not _is_json(asked.headers):
+            return NOT_JSON
+        try:
+            request = decoded(await asked.read_body())
+        except BodyError as error:
+            return error.answer
+        except MalformedReviewError as error:
+            return Answer(400, f"{error}\n")
+        # Each request has a task, and with it a context, of its own: nothing to undo.
+        bind_contextvars(
+            webhook=self._path, uid=request.uid, namespace=request.namespace, name=request.name
+        )
+        within = answer_within(dict(asked.query).get("timeout"))
+        return await self._looked_at(request, load, began, within)
+
+    async def _looked_at(
+        self, request: AdmissionRequest, load: _Load, began: float, within: float
+    ) -> Answer:
+        verdict = await self._verdict(request, load, began + within)
+        seconds = self._clock.monotonic() - began
+        if seconds > SLOW:
+            log.warning("admission.slow", seconds=round(seconds, 3), code=verdict.code)
+        if not verdict.allowed:
+            log.debug("admission.denied", code=verdict.code, message=verdict.message)
+        self._metrics.judged(verdict.code)
+        return Answer(200, self._bytes(request, verdict), content_type=JSON)
+
+    def _bytes(self, request: AdmissionRequest, verdict: Verdict) -> bytes:
+        try:
+            return encoded(request.uid, verdict)
+        except TypeError:  # a validator's details are its own
+            log.exception("admission.not_encodable")
+            self._metrics.panicked()
+            return encoded(request.uid, BROKEN)
+
+    async def _verdict(self, request: AdmissionRequest, load: _Load, until: float) -> Verdict:
+        if load.now >= load.most:
+            return TOO_MANY
+        load.now += 1
+        try:
+            # Those who came at the same time are counted before the first of them is looked at:
+            # validators that wait for nothing would otherwise never be seen to be more than one.
+            await self._clock.sleep(0)
+            return await self._judged(request, until - self._clock.monotonic())
+        finally:
+            load.now -= 1
+
+    async def _judged(self, request: AdmissionRequest, within: float) -> Verdict:
+        deadline = asyncio.timeout(within)
+        try:
+            async with deadline:
+                return await self._validator(request)
+        except Exception:
+            if deadline.expired():
+                return TOO_LATE
+            log.exception("admission.failed")
+            self._metrics.panicked()
+            return BROKEN
+
+
+def _is_json(headers: Mapping[str, str]) -> bool:
+    """Whether the body says that it is JSON; what it says of its characters does not matter."""
+    kind, _, _ = headers.get("Content-Type", "").partition(";")
+    encoding = headers.get("Content-Encoding", "identity")
+    return kind.strip().lower() == JSON and encoding.strip().lower() == "identity"

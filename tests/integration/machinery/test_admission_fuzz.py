@@ -1,0 +1,339 @@
+"""Whatever is sent to the webhook server: an AdmissionReview or a 4xx, and then business as usual.
+
+The real server with the real validators, over TLS; seeds are fixed, so each time it is the same.
+"""
+
+import asyncio
+import gc
+import logging
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.machinery.admission_handler import admission
+from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.connection import Limits
+from kftrainer.machinery.lifetime import Budget, running
+from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.serving_tls import self_signed
+from kftrainer.machinery.webserver import DEFAULT_LIMITS, WebServer
+from kftrainer.runtime.existing import Given
+from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.webhooks.registration import webhook_path
+from kftrainer.webhooks.training_runtime import RuntimeAdmission
+from kftrainer.webhooks.trainjob import TrainJobAdmission
+from tests.support.mutations import Mutations
+from tests.support.reviews import UID, Review, review, train_job
+from tests.support.runtimes import SHIPPED
+from tests.support.wire import Reply, Wire, chunked, open_wire, post, trusting
+
+SEED = 20_260_101
+REQUESTS = 12_000
+AT_ONCE = 8
+WARM = REQUESTS // 3  # when caches, pools and the like have the size that they keep
+GROWTH = 1.15
+IMPATIENT = Limits(headers_within=1.0, body_within=1.0, drain_within=0.2)
+JOBS = webhook_path(TRAIN_JOBS)
+RUNTIMES = webhook_path(CLUSTER_TRAINING_RUNTIMES)
+
+
+def originals() -> Iterator[tuple[str, Review]]:
+    """Questions that are all right, and the path for each."""
+    pod = {"name": "node", "env": [{"name": "A", "value": "b"}], "volumeMounts": []}
+    spec = {
+        "containers": [pod],
+        "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": {"a": "b"},
+    }
+    overrides = [{"targetJobs": [{"name": "node"}], "spec": spec}]
+    for runtime in SHIPPED:
+        reference = {
+            "apiGroup": "trainer.kubeflow.org",
+            "kind": "ClusterTrainingRuntime",
+            "name": runtime["metadata"]["name"],
+        }
+        job = train_job(runtimeRef=reference, podTemplateOverrides=overrides)
+        tuned = train_job(runtimeRef=reference, initializer={"model": {"storageUri": "hf://a/b"}})
+        tuned["spec"]["trainer"] |= {"command": ["tune", "run"], "args": ["model.quantize_base=1"]}
+        yield JOBS, review(job)
+        yield JOBS, review(tuned)
+        yield JOBS, review(job, tuned, operation="UPDATE")
+        yield JOBS, review(None, job, operation="DELETE")
+        yield RUNTIMES, review(runtime)
+        yield RUNTIMES, review(runtime, SHIPPED[0], operation="UPDATE")
+
+
+@dataclass
+class House:
+    """The server, and what it has noticed."""
+
+    server: WebServer
+    metrics: Metrics
+
+    async def wire(self) -> Wire:
+        return await open_wire(self.server.port, trusting())
+
+    @property
+    def panics(self) -> float | None:
+        return self.metrics.registry.get_sample_value("controller_runtime_webhook_panics_total")
+
+    async def is_well(self) -> bool:
+        """Whether a good request is answered well."""
+        wire = await self.wire()
+        await wire.send(post(f"{JOBS}?timeout=10s", orjson.dumps(review())))
+        reply = await wire.reply()
+        wire.abort()
+        return reply is not None and orjson.loads(reply.body)["response"]["allowed"]
+
+
+@asynccontextmanager
+async def house(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[House]:
+    """The server with all validators, as the manager has them."""
+    clock, metrics = SystemClock(), Metrics()
+    validators = {
+        JOBS: TrainJobAdmission(Runtimes(load_framework()), Given(SHIPPED), None),
+        **{
+            webhook_path(each): RuntimeAdmission(each)
+            for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+        },
+    }
+    handler = admission(validators, clock=clock, metrics=metrics)
+    tls = self_signed(clock.now())
+    server = WebServer("webhooks", "127.0.0.1:0", handler, tls=tls, limits=limits)
+    async with running(server, budget=Budget(clock, 10)):
+        yield House(server, metrics)
+
+
+def only_trouble(_: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Passes on what a person would have to look at; keeping all would look like a leak."""
+    if event.get("exc_info") or method in ("error", "exception", "critical"):
+        return event
+    raise structlog.DropEvent
+
+
+@contextmanager
+def no_trouble(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Nothing in the block may log an error or a traceback, neither we nor the libraries."""
+    caplog.set_level(logging.WARNING)
+    with capture_logs(processors=[only_trouble]) as logs:
+        yield
+    assert logs == []
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def uid_in(body: bytes) -> object:
+    """The uid that the answer must have."""
+    return orjson.loads(body)["request"]["uid"]
+
+
+def is_review(reply: Reply, uid: object) -> bool:
+    """Whether it is an answer that an API server takes."""
+    review_ = orjson.loads(reply.body)
+    response = review_["response"]
+    return (
+        reply.headers["content-type"] == "application/json"
+        and (review_["apiVersion"], review_["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        and response["uid"] == uid
+        and isinstance(response["allowed"], bool)
+        and response["allowed"] == (response["status"]["code"] == 200)
+        and "patch" not in response
+        and all(isinstance(each, str) for each in response.get("warnings", ()))
+    )
+
+
+def check(reply: Reply, body: bytes) -> None:
+    """The property: a review with the uid that was sent, or a 4xx with a line of text."""
+    if reply.status == 200:
+        assert is_review(reply, uid_in(body)), (reply, body[:2000])
+        assert orjson.loads(reply.body)["response"]["status"]["code"] < 500, (reply, body[:2000])
+    else:
+        assert 400 <= reply.status < 500, (reply, body[:2000])
+        assert reply.body.count(b"\n") == 1, (reply, body[:2000])
+
+
+def odd_request(rng: random.Random, path: str, body: bytes) -> bytes:  # noqa: PLR0911
+    """The body in a request that may be wrong in itself."""
+    match rng.randrange(20):
+        case 0:
+            cuts = sorted(rng.randrange(len(body) + 1) for _ in range(rng.randrange(5)))
+            pieces = zip([0, *cuts], [*cuts, len(body)], strict=True)
+            return chunked(path, [body[start:end] for start, end in pieces if start < end])
+        case 1:
+            kind = rng.choice(("", "text/plain", "application/json;charset=utf-16", "application/"))
+            return post(path, body, Content_Type=kind)
+        case 2:
+            return post(path, body, Content_Encoding=rng.choice(("gzip", "identity", "br")))
+        case 3:
+            return post(rng.choice(("/", f"{path}/", f"{path}/..", "/%00", "//", "/é")), body)
+        case 4:
+            method = rng.choice((b"GET", b"PUT", b"HEAD", b"DELETE", b"PATCH", b"OPTIONS"))
+            return method + post(path, body)[4:]
+        case 5:
+            timeout = rng.choice(("1s", "-1s", "10", "1h1h", "%00", "a" * 2000, "1s&timeout=2s"))
+            return post(f"{path}?timeout={timeout}", body)
+        case _:
+            return post(path, body)
+
+
+class Fuzzer:
+    """Sends requests over some connections at a time, and looks at every answer."""
+
+    def __init__(self, house_: House) -> None:
+        self._house = house_
+        self._rng = random.Random(SEED)  # noqa: S311
+        self._mutations = Mutations(self._rng)
+        self._originals = list(originals())
+        self._left = REQUESTS
+        self.statuses: Counter[int] = Counter()
+        self.memory: list[int] = []
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        wire = await self._house.wire()
+        try:
+            while self._left > 0:
+                self._left -= 1
+                if self._left in (REQUESTS - WARM, 0):
+                    self.memory.append(resident())
+                reply = await self._send_one(wire)
+                if reply is None or reply.is_last:
+                    wire.abort()
+                    wire = await self._house.wire()
+        finally:
+            wire.abort()
+
+    async def _send_one(self, wire: Wire) -> Reply | None:
+        path, original = self._rng.choice(self._originals)
+        body = self._mutations.body(original)
+        request = odd_request(self._rng, path, body)
+        await wire.send(request)
+        if request.startswith(b"HEAD"):  # the answer has no body, whatever it says
+            return None
+        reply = await wire.reply()
+        assert reply is not None, request[:2000]
+        check(reply, body)
+        self.statuses[reply.status] += 1
+        return reply
+
+
+def resident() -> int:
+    """Pages of memory that this process has."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+async def test_whatever_is_sent_is_answered_with_a_review_or_a_4xx(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with no_trouble(caplog):
+        async with house() as server:
+            fuzzer = Fuzzer(server)
+            await fuzzer.run()
+            assert await server.is_well()
+            assert server.panics == 0
+    assert sum(fuzzer.statuses.values()) > 0.95 * REQUESTS
+    assert fuzzer.statuses[200] > REQUESTS / 4, "most are no longer looked at by validators"
+    assert set(fuzzer.statuses) == {200, 400, 404, 405, 415}
+    before, after = fuzzer.memory
+    assert after < before * GROWTH, "memory grows with the number of requests"
+
+
+MOST = DEFAULT_LIMITS.body
+HUGE = MOST + 1
+GOOD = orjson.dumps(review())
+
+
+async def test_huge_bodies_are_refused_however_they_come(caplog: pytest.LogCaptureFixture) -> None:
+    with no_trouble(caplog):
+        async with house() as server:
+            for request in (
+                post(JOBS, b" " * HUGE),
+                chunked(JOBS, [b" " * 65536] * (HUGE // 65536 + 1)),
+                post(JOBS, b"", Content_Length=str(10**15)),
+            ):
+                wire = await server.wire()
+                await wire.send(request)
+                reply = await wire.reply()
+                assert reply is not None
+                assert reply.status == 413
+                wire.abort()
+            wire = await server.wire()
+            padded = GOOD + b" " * (MOST - len(GOOD))
+            await wire.send(post(JOBS, padded))
+            reply = await wire.reply()
+            assert reply is not None
+            assert is_review(reply, UID)
+            wire.abort()
+
+
+def unfinished() -> Iterator[bytes]:
+    """Requests that have begun, each in another place."""
+    whole = post(JOBS, GOOD)
+    yield b""
+    yield from (whole[:cut] for cut in range(1, 200, 13))
+    yield from (whole[:cut] for cut in range(200, len(whole), 101))
+    yield post(JOBS, b"", Content_Length="", Transfer_Encoding="chunked") + b"5\r\nab"
+    yield whole + whole[:20]
+
+
+async def test_those_who_never_end_are_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    with no_trouble(caplog):
+        async with house(IMPATIENT) as server, asyncio.TaskGroup() as group:
+
+            async def linger(request: bytes) -> None:
+                wire = await server.wire()
+                await wire.send(request)
+                if request.count(b"POST") > 1:
+                    await wire.reply()
+                    await wire.send(b" ")  # which is when it has begun to be slow
+                await wire.closed()
+                wire.abort()
+
+            for request in unfinished():
+                group.create_task(linger(request))
+            assert await server.is_well()
+
+
+async def test_those_who_go_away_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    with no_trouble(caplog):
+        async with house() as server:
+            for request in (*unfinished(), post(JOBS, GOOD), post(JOBS, GOOD) * 3):
+                dropped, half = await server.wire(), await server.wire()
+                await dropped.send(request)
+                dropped.abort()
+                await half.send(request)
+                half.half_close()
+                await half.closed()
+                half.abort()
+            assert await server.is_well()
+
+
+async def test_what_is_no_tls_or_no_http_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    rng = random.Random(SEED)  # noqa: S311
+    with no_trouble(caplog):
+        async with house() as server:
+            for _ in range(50):
+                plain = await open_wire(server.server.port, None)
+                await plain.send(rng.choice((post(JOBS, GOOD), b"\x16\x03\x01", rng.randbytes(99))))
+                plain.abort()
+                wire = await server.wire()
+                await wire.send(rng.randbytes(rng.randint(1, 300)) + b"\r\n\r\n")
+                reply = await wire.reply()
+                assert reply is None or reply.status == 400
+                wire.abort()
+            assert await server.is_well()

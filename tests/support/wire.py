@@ -1,0 +1,103 @@
+"""HTTP over TLS byte by byte, for what no well-behaved client sends."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kftrainer.devcluster.ports import LOOPBACK
+
+ANSWER_WITHIN = 20.0  # a hang is longer than that, on however slow a machine
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    is_last: bool  # whether the server closes the connection after it
+
+
+def trusting() -> ssl.SSLContext:
+    """For servers whose certificates nobody knows."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class Wire:
+    """A connection to a server; `open_wire` makes them."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        """Send it, unless the server has gone: that it may."""
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except OSError:
+            return
+
+    async def reply(self) -> Reply | None:
+        """The next answer; None if the connection was closed instead."""
+        async with asyncio.timeout(ANSWER_WITHIN):
+            try:
+                head = await self._reader.readuntil(b"\r\n\r\n")
+                lines = head.decode("latin-1").split("\r\n")
+                pairs = (line.split(": ", 1) for line in lines[1:] if line)
+                headers = {name.lower(): value for name, value in pairs}
+                body = await self._reader.readexactly(int(headers["content-length"]))
+            except (asyncio.IncompleteReadError, OSError):
+                return None
+        version, status, *_ = lines[0].split()
+        is_last = version == "HTTP/1.0" or headers.get("connection") == "close"
+        return Reply(int(status), headers, body, is_last)
+
+    async def closed(self) -> None:
+        """Wait until the server has closed it."""
+        async with asyncio.timeout(ANSWER_WITHIN):
+            try:
+                while await self._reader.read(65536):
+                    pass
+            except OSError:
+                return
+
+    def half_close(self) -> None:
+        """Say that nothing more will be sent, below TLS, which has no word for it."""
+        descriptor = os.dup(self._writer.get_extra_info("socket").fileno())
+        with socket.socket(fileno=descriptor) as same:
+            same.shutdown(socket.SHUT_WR)
+
+    def abort(self) -> None:
+        """Let go of it in the middle of whatever it was."""
+        self._writer.transport.abort()
+
+
+async def open_wire(port: int | None, tls: ssl.SSLContext | None) -> Wire:
+    """A new connection."""
+    return Wire(*await asyncio.open_connection(LOOPBACK, port, ssl=tls))
+
+
+def post(path: str, body: bytes, **headers: str) -> bytes:
+    """A request as the API server sends it, but for the headers given."""
+    all_headers = {
+        "Host": "webhook.test.svc",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in all_headers.items() if value)
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+def chunked(path: str, chunks: list[bytes]) -> bytes:
+    """The same in chunks, with no word about how much it will be."""
+    head = post(path, b"", Content_Length="", Transfer_Encoding="chunked")
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\n\r\n"

@@ -1,0 +1,278 @@
+"""Requests of the API server, from their bytes to the bytes of the answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+import pytest
+from structlog.contextvars import merge_contextvars
+from structlog.testing import capture_logs
+
+from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Validator, Verdict, refused
+from kftrainer.machinery.admission_handler import admission
+from kftrainer.machinery.clock import Clock, SystemClock
+from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.webserver import Answer, Asked, BodyError, Handler
+from tests.support.fake_clock import FakeClock, at_rest
+from tests.support.reviews import UID, review
+
+PATH = "/validate-thing"
+REQUESTS = "controller_runtime_webhook_requests"
+
+
+async def allow(_: AdmissionRequest) -> Verdict:
+    return ALLOWED
+
+
+async def forbid(_: AdmissionRequest) -> Verdict:
+    return refused(403, "Forbidden", "spec: Forbidden: no")
+
+
+async def break_down(_: AdmissionRequest) -> Verdict:
+    raise ValueError("the secret of the house")
+
+
+class Desk:
+    """A handler with one path, and what it has counted."""
+
+    def __init__(
+        self, validator: Validator, *, clock: Clock | None = None, most_in_flight: int = 500
+    ) -> None:
+        self.metrics = Metrics()
+        self.handle: Handler = admission(
+            {PATH: validator},
+            clock=clock or SystemClock(),
+            metrics=self.metrics,
+            most_in_flight=most_in_flight,
+        )
+
+    async def ask(self, body: Any = None, **asked: Any) -> Answer:
+        return await self.handle(question(orjson.dumps(body or review()), **asked))
+
+    async def response(self, **asked: Any) -> Any:
+        answer = await self.ask(**asked)
+        assert answer.status == 200
+        assert answer.content_type == "application/json"
+        assert isinstance(answer.body, bytes)
+        told = orjson.loads(answer.body)
+        assert (told["apiVersion"], told["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        assert told["response"]["uid"] == UID
+        return told["response"]
+
+    def count(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+def question(  # noqa: PLR0913  as many as a request has parts
+    body: bytes,
+    *,
+    method: str = "POST",
+    path: str = PATH,
+    timeout: str | None = None,
+    content_type: str = "application/json",
+    encoding: str = "identity",
+    read: Callable[[], Awaitable[bytes]] | None = None,
+) -> Asked:
+    async def at_once() -> bytes:
+        return body
+
+    query = [] if timeout is None else [("timeout", timeout)]
+    headers = {"Content-Type": content_type, "Content-Encoding": encoding}
+    return Asked(method, path, query, headers, read or at_once)
+
+
+async def test_a_review_is_answered_with_a_review() -> None:
+    response = await Desk(allow).response()
+    assert response == {"uid": UID, "allowed": True, "status": {"code": 200}}
+
+
+async def test_a_refusal_is_an_answer_like_any_other_and_told_in_the_debug_log() -> None:
+    with capture_logs(processors=[merge_contextvars]) as logs:
+        response = await Desk(forbid).response()
+    assert response["allowed"] is False
+    assert response["status"]["message"] == "spec: Forbidden: no"
+    assert logs == [
+        {
+            "event": "admission.denied",
+            "log_level": "debug",
+            "webhook": PATH,
+            "uid": UID,
+            "namespace": "default",
+            "name": "job",
+            "code": 403,
+            "message": "spec: Forbidden: no",
+        }
+    ]
+
+
+async def test_each_path_has_its_validator() -> None:
+    handle = admission({"/a": allow, "/b": forbid}, clock=SystemClock(), metrics=Metrics())
+    body = orjson.dumps(review())
+    answers = [await handle(question(body, path=path)) for path in ("/a", "/b", "/c")]
+    assert [answer.status for answer in answers] == [200, 200, 404]
+    assert [b'"allowed":true' in bytes(answer.body) for answer in answers[:2]] == [True, False]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ({"method": "GET"}, 405),
+        ({"method": "PUT"}, 405),
+        ({"path": f"{PATH}/"}, 404),
+        ({"content_type": "application/yaml"}, 415),
+        ({"content_type": ""}, 415),
+        ({"encoding": "gzip"}, 415),
+        ({"content_type": "Application/JSON; charset=utf-8"}, 200),
+        ({"body": {"kind": "Pod"}}, 400),
+        ({"body": review(uid="")}, 400),
+    ],
+)
+async def test_what_is_no_admission_request_gets_a_status_of_its_own(
+    asked: dict[str, Any], status: int
+) -> None:
+    assert (await Desk(allow).ask(**asked)).status == status
+
+
+async def test_a_body_that_does_not_come_is_answered_as_its_error_says() -> None:
+    async def never() -> bytes:
+        raise BodyError(408, "The body did not come in time.")
+
+    desk = Desk(allow)
+    answer = await desk.ask(read=never)
+    assert (answer.status, answer.body) == (408, "The body did not come in time.\n")
+    assert desk.count(f"{REQUESTS}_total", webhook=PATH, code="408") == 1
+
+
+async def test_a_validator_that_breaks_refuses_without_telling_its_secrets() -> None:
+    desk = Desk(break_down)
+    with capture_logs() as logs:
+        response = await desk.response()
+    assert (response["allowed"], response["status"]["code"]) == (False, 500)
+    assert response["status"]["reason"] == "InternalError"
+    assert "secret" not in str(response)
+    assert [(entry["event"], entry["exc_info"]) for entry in logs if "exc_info" in entry] == [
+        ("admission.failed", True)
+    ]
+    assert desk.count("controller_runtime_webhook_panics_total") == 1
+
+
+async def test_a_validator_whose_own_waiting_timed_out_has_broken() -> None:
+    async def wait_in_vain(_: AdmissionRequest) -> Verdict:
+        raise TimeoutError
+
+    assert (await Desk(wait_in_vain).response())["status"]["code"] == 500
+
+
+async def test_details_that_are_no_json_count_as_broken() -> None:
+    async def tell_too_much(_: AdmissionRequest) -> Verdict:
+        return Verdict(allowed=False, code=403, details={"number": 2**70})
+
+    desk = Desk(tell_too_much)
+    assert (await desk.response())["status"]["code"] == 500
+    assert desk.count("controller_runtime_webhook_panics_total") == 1
+
+
+async def test_the_answer_comes_before_the_caller_gives_up() -> None:
+    async def never(_: AdmissionRequest) -> Verdict:
+        await asyncio.Event().wait()
+        return ALLOWED
+
+    desk = Desk(never)
+    async with asyncio.timeout(10):
+        response = await desk.response(timeout="200ms")
+    assert (response["allowed"], response["status"]["code"]) == (False, 504)
+    assert response["status"]["reason"] == "Timeout"
+    assert desk.count("controller_runtime_webhook_panics_total") == 0
+
+
+async def test_the_time_that_a_body_took_counts() -> None:
+    clock, waited = FakeClock(), []
+
+    async def slowly() -> bytes:
+        await clock.sleep(9.45)
+        return orjson.dumps(review())
+
+    async def never(_: AdmissionRequest) -> Verdict:
+        waited.append(asyncio.get_running_loop().time())
+        await asyncio.Event().wait()
+        return ALLOWED
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        asking = group.create_task(Desk(never, clock=clock).response(read=slowly, timeout="10s"))
+        await clock.advance(9.45)
+        response = await asking
+    assert waited
+    assert response["status"]["code"] == 504  # after 50 ms, not after 9.5 s
+
+
+async def test_more_than_can_be_answered_in_time_are_told_to_come_again() -> None:
+    gate = asyncio.Event()
+
+    async def wait(_: AdmissionRequest) -> Verdict:
+        await gate.wait()
+        return ALLOWED
+
+    desk = Desk(wait, most_in_flight=3)
+    async with asyncio.TaskGroup() as group:
+        waiting = [group.create_task(desk.response()) for _ in range(3)]
+        await at_rest()
+        late = await desk.response()
+        gate.set()
+    assert (late["allowed"], late["status"]["code"]) == (False, 429)
+    assert late["status"]["reason"] == "TooManyRequests"
+    assert late["status"]["details"] == {"retryAfterSeconds": 1}
+    assert all(task.result()["allowed"] for task in waiting)
+    assert (await desk.response())["allowed"]
+
+
+async def test_those_who_come_at_once_are_counted_even_if_nothing_waits() -> None:
+    desk = Desk(allow, most_in_flight=3)
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(desk.response()) for _ in range(10)]
+    codes = [task.result()["status"]["code"] for task in asked]
+    assert sorted(codes) == [200] * 3 + [429] * 7
+
+
+async def test_a_slow_request_is_told() -> None:
+    clock = FakeClock()
+
+    async def ponder(_: AdmissionRequest) -> Verdict:
+        await clock.sleep(1.5)
+        return ALLOWED
+
+    desk = Desk(ponder, clock=clock)
+    with capture_logs() as logs:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(desk.response())
+            await clock.advance(1.5)
+    assert [(entry["event"], entry["seconds"]) for entry in logs] == [("admission.slow", 1.5)]
+
+
+async def test_requests_are_counted_by_path_and_status() -> None:
+    desk = Desk(forbid)
+    await desk.response()
+    await desk.ask(method="GET")
+    await desk.ask(path="/made/up")
+    assert desk.count(f"{REQUESTS}_total", webhook=PATH, code="200") == 1
+    assert desk.count(f"{REQUESTS}_total", webhook=PATH, code="405") == 1
+    assert desk.count(f"{REQUESTS}_in_flight", webhook=PATH) == 0
+    assert desk.count("controller_runtime_webhook_latency_seconds_count", webhook=PATH) == 2
+    assert desk.count("machinery_webhook_verdicts_total", webhook=PATH, code="403") == 1
+    assert b"/made/up" not in desk.metrics.render()
+
+
+async def test_requests_in_flight_are_seen_while_they_are() -> None:
+    gate = asyncio.Event()
+
+    async def wait(_: AdmissionRequest) -> Verdict:
+        await gate.wait()
+        return ALLOWED
+
+    desk = Desk(wait)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(desk.response())
+        await at_rest()
+        assert desk.count(f"{REQUESTS}_in_flight", webhook=PATH) == 1
+        gate.set()
+    assert desk.count(f"{REQUESTS}_in_flight", webhook=PATH) == 0

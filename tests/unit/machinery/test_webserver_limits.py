@@ -1,0 +1,285 @@
+"""What callers may not do to a server: send too much, too slowly, or from too many connections."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from kftrainer.devcluster.waiting import until
+from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.connection import Limits
+from kftrainer.machinery.lifetime import Budget, running
+from kftrainer.machinery.webserver import Answer, Asked, BodyError, Handler, WebServer
+
+WITHIN = 10  # seconds that any of these may take, on a slow machine
+HEAD = b"POST /x HTTP/1.1\r\nHost: x\r\n"
+
+
+async def size(asked: Asked) -> Answer:
+    try:
+        return Answer(200, f"{len(await asked.read_body())} bytes")
+    except BodyError as error:
+        return error.answer
+
+
+@dataclass
+class Caller:
+    """A connection to the server, byte by byte."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, *parts: bytes) -> None:
+        for part in parts:
+            self.writer.write(part)
+            await self.writer.drain()
+
+    async def post(self, body: bytes) -> tuple[int, bytes]:
+        await self.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        return await self.answer()
+
+    async def answer(self) -> tuple[int, bytes]:
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        return int(head.split()[1]), await self.reader.readexactly(int(length))
+
+    async def is_closed(self) -> bool:
+        """Waits until the other side has closed, whatever it says before it does."""
+        try:
+            while await self.reader.read(65536):
+                pass
+        except ConnectionError:
+            pass
+        return True
+
+
+class Serving:
+    """A server that is running, for those who call it."""
+
+    def __init__(self, server: WebServer, callers: list[Caller]) -> None:
+        self._server = server
+        self._callers = callers
+
+    async def call(self) -> Caller:
+        caller = Caller(*await asyncio.open_connection("127.0.0.1", self._server.port))
+        self._callers.append(caller)
+        return caller
+
+
+@asynccontextmanager
+async def serving(limits: Limits, handler: Handler = size) -> AsyncIterator[Serving]:
+    callers: list[Caller] = []
+    server = WebServer("test", "127.0.0.1:0", handler, limits=limits)
+    async with asyncio.timeout(WITHIN), running(server, budget=Budget(SystemClock(), 5)):
+        try:
+            yield Serving(server, callers)
+        finally:
+            for caller in callers:
+                caller.writer.close()
+
+
+async def test_a_body_reaches_the_handler_and_the_connection_is_kept() -> None:
+    async with serving(Limits(body=1000)) as server:
+        caller = await server.call()
+        assert await caller.post(b"x" * 1000) == (200, b"1000 bytes")
+        assert await caller.post(b"") == (200, b"0 bytes")
+        await caller.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"3\r\nabc\r\n")
+        await caller.send(b"2\r\nde\r\n0\r\n\r\n")
+        assert await caller.answer() == (200, b"5 bytes")
+
+
+async def test_a_body_that_says_that_it_is_too_large_is_not_waited_for() -> None:
+    async with serving(Limits(body=1000, drain_within=0.1)) as server:
+        caller = await server.call()
+        await caller.send(HEAD + b"Content-Length: 1001\r\n\r\n")
+        assert await caller.answer() == (413, b"The body is larger than 1000 bytes.\n")
+        assert await caller.is_closed()
+
+
+async def test_a_body_that_does_not_say_how_large_it_is_is_read_to_the_limit_only() -> None:
+    async with serving(Limits(body=1000, drain_within=0.1)) as server:
+        caller = await server.call()
+        await caller.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001)
+        assert (await caller.answer())[0] == 413
+        assert await caller.is_closed()
+
+
+async def test_bodies_together_have_a_limit_too() -> None:
+    read: asyncio.Queue[int] = asyncio.Queue()
+    gate = asyncio.Event()
+
+    async def size_later(asked: Asked) -> Answer:
+        answer = await size(asked)
+        read.put_nowait(answer.status)
+        await gate.wait()
+        return answer
+
+    async with (
+        serving(Limits(body=1000, bodies=1500, drain_within=0.1), size_later) as server,
+        asyncio.TaskGroup() as group,
+    ):
+        caller = await server.call()
+        first = group.create_task(caller.post(b"x" * 1000))
+        assert await read.get() == 200
+        group.create_task((await server.call()).post(b"x" * 1000))
+        assert await read.get() == 429
+        gate.set()
+        await first
+        assert await caller.post(b"x" * 1000) == (200, b"1000 bytes")
+
+
+async def test_a_body_that_does_not_end_in_time_is_given_up() -> None:
+    async with serving(Limits(body_within=0.2, drain_within=0.1)) as server:
+        caller = await server.call()
+        await caller.send(HEAD + b"Content-Length: 10\r\n\r\n", b"1234")
+        assert await caller.answer() == (408, b"The body did not come in time.\n")
+        assert await caller.is_closed()
+
+
+async def test_a_body_that_is_no_http_is_a_bad_request() -> None:
+    async with serving(Limits(drain_within=0.1)) as server:
+        caller = await server.call()
+        await caller.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
+        assert (await caller.answer())[0] == 400
+        assert await caller.is_closed()
+
+
+async def test_a_caller_that_goes_away_leaves_nothing_behind() -> None:
+    gone = asyncio.Event()
+
+    async def tell(asked: Asked) -> Answer:
+        answer = await size(asked)
+        if answer.status == 400:
+            gone.set()
+        return answer
+
+    async with serving(Limits(bodies=1000), tell) as server:
+        for _ in range(3):
+            caller = await server.call()
+            await caller.send(HEAD + b"Content-Length: 900\r\n\r\n" + b"x" * 800)
+            caller.writer.close()
+            await gone.wait()
+            gone.clear()
+        assert await (await server.call()).post(b"x" * 900) == (200, b"900 bytes")
+
+
+async def test_a_body_is_not_unpacked() -> None:
+    async with serving(Limits()) as server:
+        caller = await server.call()
+        await caller.send(HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
+        assert await caller.answer() == (200, b"3 bytes")
+
+
+async def test_headers_that_never_end_are_cut_off() -> None:
+    async with serving(Limits(headers_within=0.2)) as server:
+        caller = await server.call()
+        await caller.send(HEAD)
+        assert await caller.is_closed()
+
+
+async def test_a_connection_that_says_nothing_is_cut_off() -> None:
+    async with serving(Limits(headers_within=0.2)) as server:
+        assert await (await server.call()).is_closed()
+
+
+async def test_headers_that_trickle_are_cut_off_on_a_connection_that_was_good() -> None:
+    async with serving(Limits(headers_within=0.2)) as server:
+        caller = await server.call()
+        assert await caller.post(b"abc") == (200, b"3 bytes")
+        await caller.send(b"P")
+        assert await caller.is_closed()
+
+
+async def test_an_idle_connection_is_kept_longer_than_headers_may_take() -> None:
+    async with serving(Limits(headers_within=0.05)) as server:
+        caller = await server.call()
+        assert await caller.post(b"abc") == (200, b"3 bytes")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await caller.is_closed()
+        assert await caller.post(b"abc") == (200, b"3 bytes")
+
+
+async def test_an_idle_connection_is_closed_in_the_end() -> None:
+    async with serving(Limits(idle_within=0.2)) as server:
+        caller = await server.call()
+        assert await caller.post(b"abc") == (200, b"3 bytes")
+        assert await caller.is_closed()
+
+
+async def test_a_slow_handler_is_not_mistaken_for_slow_headers() -> None:
+    async def ponder(_: Asked) -> Answer:
+        await asyncio.sleep(0.3)
+        return Answer(200, "done")
+
+    async with serving(Limits(headers_within=0.1), ponder) as server:
+        assert await (await server.call()).post(b"") == (200, b"done")
+
+
+async def test_one_connection_too_many_is_closed_at_once_and_room_comes_back() -> None:
+    async with serving(Limits(connections=2)) as server:
+        first, second = await server.call(), await server.call()
+        assert await first.post(b"a") == (200, b"1 bytes")
+        assert await second.post(b"a") == (200, b"1 bytes")
+        assert await (await server.call()).is_closed()
+        first.writer.close()
+
+        async def is_room() -> bool:
+            caller = await server.call()
+            try:
+                return await caller.post(b"abc") == (200, b"3 bytes")
+            except (ConnectionError, asyncio.IncompleteReadError):
+                caller.writer.close()
+                return False
+
+        await until(is_room, within=WITHIN, what="room for another connection")
+
+
+async def test_what_is_no_http_gets_a_line_and_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving(Limits()) as server:
+        for junk in (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
+            caller = await server.call()
+            await caller.send(junk)
+            assert await caller.answer() == (400, b"This is no HTTP request.\n")
+            assert await caller.is_closed()
+        caller = await server.call()
+        await caller.post(b"abc")
+        await caller.send(b"Good morning!\r\n\r\n")
+        assert (await caller.answer())[0] == 400
+    assert [record.message for record in caplog.records] == []
+
+
+async def test_requests_under_way_are_answered_before_the_server_is_gone() -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait(_: Asked) -> Answer:
+        begun.set()
+        await gate.wait()
+        return Answer(200, "done")
+
+    stop, ready = asyncio.Event(), asyncio.Event()
+    server = WebServer("test", "127.0.0.1:0", wait)
+    async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as group:
+        running_server = group.create_task(server.run(ready.set, stop))
+        await ready.wait()
+        busy = Caller(*await asyncio.open_connection("127.0.0.1", server.port))
+        idle = Caller(*await asyncio.open_connection("127.0.0.1", server.port))
+        asking = group.create_task(busy.post(b""))
+        await begun.wait()
+        stop.set()
+        assert await idle.is_closed()
+        assert not running_server.done()
+        gate.set()
+        assert await asking == (200, b"done")
+        await running_server
+        assert await busy.is_closed()
+        for caller in (busy, idle):
+            caller.writer.close()
+    gc.collect()  # a transport that was forgotten would warn here
