@@ -19,14 +19,18 @@ from kftrainer.devcluster.process import ManagedProcess
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import FULL
 from kftrainer.devcluster.waiting import until
+from kftrainer.webhooks import registration
 
 ROOT = Path(__file__).parent.parent
 CRDS = tuple(sorted((ROOT / "src" / "kftrainer" / "api" / "crds").glob("*.yaml")))
 MANIFESTS = Path("hack") / "demo"
+MISTAKES = Path("hack") / "mistakes.yaml"
 MANAGER = (sys.executable, "-m", "kftrainer.cli.main", "manager")
 JOB = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs/demo"
 JOB_SET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/demo"
 PODS = "/api/v1/namespaces/default/pods"
+# As in a cluster, where the chart says so.
+SERVICE, NAMESPACE = "kubeflow-trainer-controller-manager", "kubeflow-system"
 NODES = 2
 POD_SECONDS = 4
 EACH_WITHIN = 60.0
@@ -41,24 +45,40 @@ class Kubectl:
         self._environ = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
 
     async def __call__(self, *arguments: str) -> None:
+        """Run a command that goes well."""
+        if not await self._run(*arguments):
+            raise DevClusterError(f"kubectl {arguments[0]} failed; its message is above.")
+
+    async def refused(self, *arguments: str) -> None:
+        """Run a command that does not."""
+        if await self._run(*arguments):
+            raise DevClusterError(f"kubectl {arguments[0]} went well, and should not have.")
+
+    async def _run(self, *arguments: str) -> bool:
         print(f"\n$ kubectl {' '.join(arguments)}", flush=True)
         process = await asyncio.create_subprocess_exec(
             self._program, *arguments, env=self._environ, cwd=ROOT
         )
-        if await process.wait() != 0:
-            raise DevClusterError(f"kubectl {arguments[0]} failed; its message is above.")
+        return await process.wait() == 0
 
 
 @asynccontextmanager
-async def manager(plane: ControlPlane, progress: Progress) -> AsyncIterator[ManagedProcess]:
+async def manager(
+    plane: ControlPlane, api: ApiClient, progress: Progress
+) -> AsyncIterator[ManagedProcess]:
     """The manager for the length of the block; its log is shown if the block fails."""
     ports = PortReservations(places.ports(places.cache_home()))
-    address = f"{LOOPBACK}:{ports.reserve()}"
-    servers = ("--metrics-bind-address", "0", "--health-probe-bind-address", address)
+    address, port = f"{LOOPBACK}:{ports.reserve()}", ports.reserve()
+    servers = (
+        *("--metrics-bind-address", "0", "--health-probe-bind-address", address),
+        *("--webhook-host", LOOPBACK, "--webhook-port", str(port)),
+    )
     argv = (*MANAGER, "--kubeconfig", plane.kubeconfig, *servers)
     process = ManagedProcess("the manager", argv, plane.folder / "manager.log", plane.folder)
     try:
         with progress.step("starting the manager"):
+            for manifest in registration.beside(SERVICE, NAMESPACE, host=LOOPBACK, port=port):
+                await api.apply(manifest)
             process.start()
             await _ready(process, f"http://{address}")
         yield process
@@ -145,8 +165,9 @@ class Timeline:
 
 
 async def train(kubectl: Kubectl, api: ApiClient, process: ManagedProcess) -> None:
-    """Apply a TrainJob and follow it to its end."""
+    """Apply a TrainJob that is wrong, and one that is right; follow that to its end."""
     await kubectl("apply", "-f", str(MANIFESTS / "runtime.yaml"))
+    await kubectl.refused("apply", "-f", str(MISTAKES))
     timeline = Timeline(api, process)
     try:
         async with asyncio.TaskGroup() as group:
@@ -169,7 +190,7 @@ async def demo() -> None:
     shape = replace(FULL, pod_seconds=POD_SECONDS, crd_files=CRDS)
     async with running(shape, progress=progress) as plane, plane.client() as api:
         kubectl = Kubectl(programs["kubectl"], plane)
-        async with manager(plane, progress) as process:
+        async with manager(plane, api, progress) as process:
             await train(kubectl, api, process)
     print("\nThe TrainJob ran to its end, and everything is down again.")
 

@@ -4,6 +4,7 @@ What is said after `hack/dev.py` goes to the manager, as in `make dev FLAGS='--l
 """
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -14,28 +15,34 @@ from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.named import NamedPlane
 from kftrainer.devcluster.parts import KUBECTL
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.progress import Progress
+from kftrainer.webhooks import registration
 
 ROOT = Path(__file__).parent.parent
 CRDS = ROOT / "src" / "kftrainer" / "api" / "crds"
 RUNTIME = ROOT / "hack" / "demo" / "runtime.yaml"
 SERVERS_OFF = ("--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+SERVICE, NAMESPACE = "kubeflow-trainer-controller-manager", "kubeflow-system"
 
 
-def install(kubectl: Path, kubeconfig: str) -> None:
-    """Install our kinds and a runtime, or what has changed of them."""
+def install(kubectl: Path, kubeconfig: str, port: int) -> None:
+    """Install our kinds, a runtime and the webhook, or what has changed of them."""
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager", "make-dev")
-    for arguments in (
-        (*apply, "-f", CRDS),
-        ("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS),
-        (*apply, "-f", RUNTIME),
+    webhook = registration.beside(SERVICE, NAMESPACE, host=LOOPBACK, port=port, required=False)
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": webhook})
+    for arguments, given in (
+        ((*apply, "-f", CRDS), None),
+        (("wait", "--for=condition=Established", "--timeout=30s", "-f", CRDS), None),
+        ((*apply, "-f", RUNTIME), None),
+        ((*apply, "-f", "-"), listed),
     ):
         command = [kubectl, "--kubeconfig", kubeconfig, *arguments]
-        if subprocess.run(command, check=False).returncode != 0:
+        if subprocess.run(command, check=False, input=given, text=True).returncode != 0:
             raise DevClusterError(f"kubectl {arguments[0]} failed; its message is above.")
 
 
-def brought_up() -> str:
+def brought_up(port: int) -> str:
     """The kubeconfig of a control plane that is up, with all that the manager needs."""
     if code := kftrainer.main(["dev", "up"]):
         sys.exit(code)
@@ -44,19 +51,21 @@ def brought_up() -> str:
     if state is None:
         raise DevClusterError("The control plane went down again; `kftrainer dev status` says why.")
     found = asyncio.run(binaries.provide([KUBECTL], cache=cache, progress=Progress(sys.stderr)))
-    install(found["kubectl"], state.kubeconfig)
+    install(found["kubectl"], state.kubeconfig, port)
     return state.kubeconfig
 
 
 def main(flags: list[str]) -> None:
     """Bring all of it up; the manager takes the place of this process."""
-    kubeconfig = brought_up()
+    port = PortReservations(places.ports(places.cache_home())).reserve()
+    kubeconfig = brought_up(port)
     print(
         "The manager runs until Ctrl-C; the control plane stays, and `make dev` finds it again.\n"
         "To take it down: .venv/bin/kftrainer dev down",
         flush=True,
     )
     manager = [sys.executable, "-m", "kftrainer.cli.main", "manager", *SERVERS_OFF]
+    manager += ["--webhook-host", LOOPBACK, "--webhook-port", str(port)]
     os.execv(sys.executable, [*manager, "--kubeconfig", kubeconfig, *flags])  # noqa: S606
 
 

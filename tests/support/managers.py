@@ -98,6 +98,7 @@ async def manager_process(kubeconfig: Path, *flags: str) -> AsyncIterator[Manage
             *(sys.executable, "-m", "kftrainer.cli.main", "manager"),
             *("--kubeconfig", str(kubeconfig)),
             *("--metrics-bind-address", "0", "--health-probe-bind-address", address),
+            *("--webhook-port", "0"),
             *flags,
         )
         process = ManagedProcess("manager", argv, Path(home) / "manager.log", Path(home))

@@ -48,8 +48,8 @@ def _duration(value: object) -> object:
 
 
 def _port(value: object) -> object:
-    if isinstance(value, int) and not isinstance(value, bool) and not 1 <= value <= LAST_PORT:
-        raise PydanticCustomError("port", "must be between 1 and 65535")
+    if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= LAST_PORT:
+        raise PydanticCustomError("port", "must be between 1 and 65535, or 0 to switch it off")
     return value
 
 
@@ -85,10 +85,17 @@ class Settings(KubeModel):
 class Webhook(Settings):
     """Where the webhook server listens."""
 
-    port: Annotated[Port, Field(description="Port of the webhook server.")] = 9443
+    port: Annotated[Port, Field(description="Port of the webhook server; 0 switches it off.")] = (
+        9443
+    )
     host: Annotated[
         str, Field(max_length=253, description="Address to listen on; empty means all.")
     ] = ""
+
+    @property
+    def address(self) -> str:
+        """Where to listen; empty if it is switched off."""
+        return f"{self.host}:{self.port}" if self.port else ""
 
 
 class LeaderElection(Settings):

@@ -13,6 +13,7 @@ import structlog
 from kftrainer.api.configuration import Configuration
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.cli.preflight import Preflight
+from kftrainer.cli.webhooks import Webhooks, certificates_in_files, certificates_of_our_own
 from kftrainer.controllers.runtime_use import (
     INDEX_RUNTIME,
     RuntimeUseReconciler,
@@ -34,6 +35,7 @@ from kftrainer.kube.discovery import RestMapper
 from kftrainer.kube.ratelimit import RateLimiter
 from kftrainer.kube.resource import Manifest, Resource
 from kftrainer.kube.transport import HttpTransport, Transport
+from kftrainer.machinery.admission_handler import admission
 from kftrainer.machinery.authorization import Authorization
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import Clock, SystemClock
@@ -52,10 +54,11 @@ from kftrainer.machinery.predicates import generation_changed
 from kftrainer.machinery.reconcile import Reconciler
 from kftrainer.machinery.recorder import EventRecorder
 from kftrainer.machinery.service import Service
-from kftrainer.machinery.serving_tls import CertificateFiles, self_signed
+from kftrainer.machinery.serving_tls import CertificateFiles, ServingCertificate, self_signed
 from kftrainer.machinery.webserver import WebServer
 from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.webhooks.validators import validators_by_path
 
 if TYPE_CHECKING:
     from kftrainer.machinery.entry import IndexFunction
@@ -80,6 +83,7 @@ class Surroundings:
     context: str | None = None
     namespaces: Sequence[str] = ()  # all, if there are none
     metrics_certificates: Path | None = None
+    webhook_certificates: Path | None = None
 
 
 async def run_manager(
@@ -137,11 +141,13 @@ class Assembly:
             metrics=self._metrics,
         )
         jobs = self._train_job_controller(recorder)
+        webhooks = self._webhooks() if self._configuration.webhook.port else None
         manager = Manager(
             Parts(
-                servers=[*self._servers(lambda: manager.stopping), recorder],
+                servers=[*self._servers(lambda: manager.stopping, webhooks), recorder],
                 checks=[self._preflight()],
                 caches=[self._cache, self._late_kinds(jobs)],
+                webhooks=webhooks.services() if webhooks else (),
                 controllers=[jobs, *self._runtime_controllers()],
             ),
             clock=self._clock,
@@ -241,6 +247,33 @@ class Assembly:
             controller.watch(jobs, enqueue_runtime(resource), generation_changed)
             yield controller
 
+    def _webhooks(self) -> Webhooks:
+        client = Client(self._transport)  # every replica answers, leader or not
+        serving = ServingCertificate(clock=self._clock, metrics=self._metrics)
+        validators = validators_by_path(
+            Runtimes(self._framework), self._view, client, namespaces=self._surroundings.namespaces
+        )
+        server = WebServer(
+            "webhooks",
+            self._configuration.webhook.address,
+            admission(validators, clock=self._clock, metrics=self._metrics),
+            tls=serving.context,
+        )
+        return Webhooks(server, serving, self._webhook_certificates(serving, client))
+
+    def _webhook_certificates(self, serving: ServingCertificate, client: Client) -> Service:
+        settings = self._configuration.cert_management
+        folder, clock, metrics = (
+            self._surroundings.webhook_certificates,
+            self._clock,
+            self._metrics,
+        )
+        if folder is not None or not settings.enable:
+            return certificates_in_files(folder, serving, clock=clock, metrics=metrics)
+        return certificates_of_our_own(
+            settings, own_namespace(), serving, client, clock=clock, metrics=metrics
+        )
+
     def _late_kinds(self, jobs: Controller) -> LateKinds:
         """All kinds that plugins watch: those of Kubernetes itself are there at once."""
 
@@ -258,7 +291,9 @@ class Assembly:
             on_installed=on_installed,
         )
 
-    def _servers(self, is_stopping: Callable[[], bool]) -> Iterator[Service]:
+    def _servers(
+        self, is_stopping: Callable[[], bool], webhooks: Webhooks | None
+    ) -> Iterator[Service]:
         yield LoopLag(self._metrics, clock=self._clock)
         health = self._configuration.health
 
@@ -269,9 +304,12 @@ class Assembly:
             missing = [each.kind for each in OUR_KINDS if not self._view.knows(each)]
             return f"not read yet: {', '.join(missing)}" if missing else None
 
+        checks = {"stopping": stopping, "caches": caches}
+        if webhooks is not None:
+            checks["webhooks"] = webhooks.probe
         endpoints = {
             health.liveness_endpoint_name: Probe({"ping": ping}),
-            health.readiness_endpoint_name: Probe({"stopping": stopping, "caches": caches}),
+            health.readiness_endpoint_name: Probe(checks),
         }
         yield WebServer("probes", health.address, probes(endpoints))
         yield from self._metrics_services()

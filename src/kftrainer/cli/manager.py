@@ -48,6 +48,8 @@ KNOWN = (
 FLAGS: Mapping[str, tuple[str, ...]] = {
     "leader_elect": ("leaderElection", "leaderElect"),
     "leader_election_namespace": ("leaderElection", "resourceNamespace"),
+    "webhook_host": ("webhook", "host"),
+    "webhook_port": ("webhook", "port"),
     "metrics_bind_address": ("metrics", "bindAddress"),
     "metrics_secure": ("metrics", "secureServing"),
     "health_probe_bind_address": ("health", "healthProbeBindAddress"),
@@ -83,6 +85,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     _add_overrides(parser)
     parser.add_argument(
+        "--webhook-cert-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="where tls.crt and tls.key of the webhook server are, if others see to them "
+        "(default: the manager makes its own)",
+    )
+    parser.add_argument(
         "--metrics-cert-dir",
         type=Path,
         metavar="FOLDER",
@@ -107,6 +116,12 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--leader-election-namespace", metavar="NAME", help="where the Lease is (default: our own)"
+    )
+    parser.add_argument(
+        "--webhook-host", metavar="ADDRESS", help="where the webhook server listens (default: all)"
+    )
+    parser.add_argument(
+        "--webhook-port", type=int, metavar="PORT", help="port of the webhook server; 0: none"
     )
     parser.add_argument(
         "--metrics-bind-address", metavar="ADDRESS", help="host:port or :port of metrics; 0: none"
@@ -160,6 +175,7 @@ def _run(arguments: argparse.Namespace) -> None:
         context=arguments.context,
         namespaces=tuple(dict.fromkeys(arguments.namespace)),
         metrics_certificates=arguments.metrics_cert_dir,
+        webhook_certificates=arguments.webhook_cert_dir,
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run_manager(configuration, framework, surroundings))

@@ -241,7 +241,7 @@ def test_certificates_that_are_none_end_it_with_one_line(run: Run, tmp_path: Pat
         (tmp_path / name).write_text("nonsense")
     code, told = run("--kubeconfig", "F/closed", "--metrics-cert-dir", str(tmp_path))
     assert code == 1
-    assert "F/tls.crt and F/tls.key cannot be used" in told
+    assert "tls.crt and tls.key in F: The pair cannot be used" in told
     assert_one_line(told)
 
 

@@ -1,0 +1,96 @@
+"""Objects as they are now: a cache lags, and nobody should be refused for that."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import structlog
+
+from kftrainer.api.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    JOB_SETS,
+    PRIORITY_CLASSES,
+    TRAINING_RUNTIMES,
+)
+from kftrainer.kube.client import Client
+from kftrainer.kube.errors import KubeError, NotFoundError
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.runtime.existing import Existing
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+Asked = tuple[Resource[Any], ObjectKey]
+# A verdict may hang on one of these; what else planning reads cannot make it worse.
+DECISIVE = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES, JOB_SETS, PRIORITY_CLASSES)
+WITHIN = 2.0  # seconds for all reads together: somebody waits for the answer
+MOST = 8  # objects; there are hardly ever more than three
+
+
+class Remembering:
+    """Reads from what exists, and remembers which decisive objects it was asked for."""
+
+    def __init__(self, existing: Existing) -> None:
+        self._existing = existing
+        self.asked: dict[Asked, None] = {}
+
+    def knows(self, resource: Resource[Any]) -> bool:
+        """As what exists says."""
+        return self._existing.knows(resource)
+
+    def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
+        """The object of this key."""
+        if resource in DECISIVE:
+            self.asked[resource, key] = None
+        return self._existing.get(resource, key)
+
+    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
+        """All objects of the kind."""
+        return self._existing.list(resource, namespace)
+
+
+class Refreshed:
+    """What exists, with some objects as they were just read; None for those that are gone."""
+
+    def __init__(self, existing: Existing, read: Mapping[Asked, Manifest | None]) -> None:
+        self._existing = existing
+        self._read = read
+
+    def knows(self, resource: Resource[Any]) -> bool:
+        """As what exists says."""
+        return self._existing.knows(resource)
+
+    def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
+        """The object of this key."""
+        if (resource, key) not in self._read:
+            return self._existing.get(resource, key)
+        found = self._read[resource, key]
+        return None if found is None else resource.decode(found)
+
+    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
+        """All objects of the kind, as they were."""
+        return self._existing.list(resource, namespace)
+
+
+async def read_now(client: Client, asked: Iterable[Asked]) -> dict[Asked, Manifest | None]:
+    """The objects as they are now; those that cannot be read in time are left out."""
+    wanted = list(asked)[:MOST]
+    read: dict[Asked, Manifest | None] = {}
+
+    async def read_one(resource: Resource[Any], key: ObjectKey) -> None:
+        try:
+            read[resource, key] = await client.get(resource, key)
+        except NotFoundError:
+            read[resource, key] = None
+        except KubeError as error:
+            log.warning("admission.not_read", kind=resource.kind, object=str(key), error=str(error))
+
+    try:
+        async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as reads:
+            for resource, key in wanted:
+                reads.create_task(read_one(resource, key), name=f"read {resource.kind} {key}")
+    except TimeoutError:
+        late = [f"{each.kind} {key}" for each, key in wanted if (each, key) not in read]
+        log.warning("admission.not_read_in_time", objects=late, seconds=WITHIN)
+    return read

@@ -1,0 +1,29 @@
+"""Who answers for which kind."""
+
+from collections.abc import Collection
+
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.kube.client import Client
+from kftrainer.machinery.admission import Validator
+from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.webhooks.registration import webhook_path
+from kftrainer.webhooks.training_runtime import RuntimeAdmission
+from kftrainer.webhooks.trainjob import TrainJobAdmission
+
+
+def validators_by_path(
+    runtimes: Runtimes,
+    existing: Existing,
+    client: Client | None,
+    *,
+    namespaces: Collection[str] = (),
+) -> dict[str, Validator]:
+    """All validators, by the path that reviews are sent to."""
+    return {
+        webhook_path(TRAIN_JOBS): TrainJobAdmission(
+            runtimes, existing, client, namespaces=namespaces
+        ),
+        webhook_path(TRAINING_RUNTIMES): RuntimeAdmission(TRAINING_RUNTIMES),
+        webhook_path(CLUSTER_TRAINING_RUNTIMES): RuntimeAdmission(CLUSTER_TRAINING_RUNTIMES),
+    }

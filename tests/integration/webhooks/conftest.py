@@ -1,0 +1,68 @@
+"""An API server that asks our webhook, and somebody who applies things."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster import parts, pytest_plugin
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.shape import Shape
+from kftrainer.devcluster.waiting import until
+from tests.integration.webhooks.cases import placed
+from tests.integration.webhooks.trainjob_cases import STORED_BEFORE
+from tests.support.managers import ManagerProcess
+from tests.support.webhooks import Applicant, admitting_manager, applicant_with
+
+SHAPE = Shape(crds=(parts.JOBSET_MANIFESTS, parts.COSCHEDULING_MANIFESTS, parts.VOLCANO_MANIFESTS))
+
+CLUSTER_KIND = "ClusterTrainingRuntime"
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
+    """An API server that serves all kinds that we make."""
+    async for plane in pytest_plugin._for_session(pytestconfig, SHAPE):
+        yield plane
+
+
+@pytest.fixture
+def control_plane(plane: ControlPlane) -> ControlPlane:
+    """The same, for `api` and `namespace`."""
+    return plane
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def stored_before(plane: ControlPlane) -> None:
+    """Runtimes that were stored when no webhook was asked, and that nobody could create now."""
+    async with plane.client() as api:
+        for name, manifest in STORED_BEFORE.items():
+            await until_stored(api, placed(manifest, CLUSTER_KIND, name, ""))
+
+
+async def until_stored(api: ApiClient, manifest: Object) -> None:
+    """Create the object; until the API server has forgotten the webhook of earlier tests."""
+
+    async def stored() -> bool:
+        try:
+            await api.create(manifest)
+        except ApiError:
+            return False
+        return True
+
+    await until(stored, within=30.0, what=f"{manifest['metadata']['name']} being stored")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def manager(plane: ControlPlane, stored_before: None) -> AsyncIterator[ManagerProcess]:
+    """A manager whose webhook is asked, for the tests of a module."""
+    async with admitting_manager(plane, "--log-level", "debug") as manager:
+        yield manager
+
+
+@pytest.fixture
+def person(api: ApiClient, manager: ManagerProcess) -> Applicant:
+    """Somebody who applies things while the webhook is asked."""
+    return applicant_with(api)

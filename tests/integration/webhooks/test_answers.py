@@ -1,0 +1,210 @@
+"""The shape of answers: all mistakes at once, each once, in words for people and for programs."""
+
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.integration.webhooks.cases import job_with, placed, reference, torch
+from tests.support.objects import Object, train_job
+from tests.support.webhooks import Applicant
+
+pytestmark = pytest.mark.integration
+
+TRAIN_JOBS = "validator.trainjob.trainer.kubeflow.org"
+RUNTIMES = {
+    "TrainingRuntime": "validator.trainingruntime.trainer.kubeflow.org",
+    "ClusterTrainingRuntime": "validator.clustertrainingruntime.trainer.kubeflow.org",
+}
+RESERVED = (
+    'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid envs '
+    "configured: [PET_NNODES]"
+)
+NO_STEP = "must have {0}-initializer job when trainJob is configured with input {0}Config"
+
+
+@pytest_asyncio.fixture
+async def here(person: Applicant, namespace: str) -> str:
+    """A namespace with a runtime `torch`."""
+    heard = await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))
+    assert heard.accepted
+    return namespace
+
+
+def job_in(namespace: str, name: str = "train", **spec: Any) -> Object:
+    """A TrainJob on that runtime."""
+    job = train_job(name, runtimeRef=reference("TrainingRuntime", "torch"), **spec)
+    job["metadata"]["namespace"] = namespace
+    return job
+
+
+async def test_a_denial(person: Applicant, here: str) -> None:
+    heard = await person.create(job_in(here, trainer={"env": [{"name": "PET_NNODES"}]}))
+    assert heard.body == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "code": 403,
+        "reason": "Forbidden",
+        "message": f'admission webhook "{TRAIN_JOBS}" denied the request: {RESERVED}',
+        "details": {
+            "name": "train",
+            "group": "trainer.kubeflow.org",
+            "kind": "TrainJob",
+            "causes": [
+                {
+                    "reason": "FieldValueInvalid",
+                    "message": RESERVED,
+                    "field": "spec.trainer.env",
+                }
+            ],
+        },
+    }
+
+
+@pytest.mark.parametrize(("kind", "webhook"), RUNTIMES.items())
+async def test_a_denial_of_a_runtime(
+    kind: str, webhook: str, person: Applicant, namespace: str
+) -> None:
+    heard = await person.create(placed(torch(job_with(replicas=2)), kind, namespace, namespace))
+    assert heard.message == (
+        f'admission webhook "{webhook}" denied the request: '
+        "spec.template.spec.replicatedJobs[0].replicas: Invalid value: 2: always must be 1"
+    )
+    assert heard.body["details"]["kind"] == kind
+
+
+async def test_all_mistakes_are_told_at_once(person: Applicant, here: str) -> None:
+    """Also those that are found at different stages: overrides, plugins, the name."""
+    job = job_in(
+        here,
+        "x" * 49,
+        initializer={"dataset": {"storageUri": "hf://a/b"}, "model": {"secretRef": {}}},
+        trainer={
+            "env": [{"name": "PET_NNODES"}],
+            "resourcesPerNode": {"limits": {"cpu": "-1"}},
+        },
+        podTemplateOverrides=[{"targetJobs": [{"name": "nodes"}]}],
+    )
+    heard = await person.create(job)
+    told = {cause["field"]: cause["message"] for cause in heard.body["details"]["causes"]}
+    assert sorted(told) == [
+        "metadata.name",
+        "spec.initializer.model.secretRef.name",
+        "spec.podTemplateOverrides[0].targetJobs[0].name",
+        "spec.runtimeRef",
+        "spec.trainer.env",
+        "spec.trainer.resourcesPerNode.limits[cpu]",
+    ]
+    for step in ("dataset", "model"):
+        assert NO_STEP.format(step) in heard.denial
+    assert heard.denial.startswith("[")
+
+
+async def test_all_mistakes_of_a_runtime_are_told_at_once(
+    person: Applicant, namespace: str
+) -> None:
+    manifest = torch(
+        job_with("dataset-initializer", "dataset-initializer", replicas=2),
+        job_with("model-initializer", "model-initializer", container={"name": "other"}),
+        job_with(replicas=3),
+        job_with("Other", None, spec={"parallelism": 0}),
+    )
+    heard = await person.create(placed(manifest, "TrainingRuntime", "torch", namespace))
+    jobs = "spec.template.spec.replicatedJobs"
+    fields = [cause["field"] for cause in heard.body["details"]["causes"]]
+    assert fields == [
+        f"{jobs}[0].replicas",
+        f"{jobs}[1].template.spec.template.spec.containers",
+        f"{jobs}[2].replicas",
+        f"{jobs}[3].template.spec.parallelism",
+    ]
+
+
+async def test_a_mistake_is_told_once(person: Applicant, here: str) -> None:
+    twice = [{"name": "node"}, {"name": "node"}]
+    override = {"targetJobs": twice, "spec": {"containers": [{"name": "typo"}]}}
+    heard = await person.create(job_in(here, podTemplateOverrides=[override]))
+    assert heard.denial == (
+        'spec.podTemplateOverrides[0].spec.containers[0].name: Invalid value: "typo": must not '
+        "have container that doesn't exist in the runtime job node"
+    )
+
+
+async def test_of_very_many_mistakes_most_are_told(person: Applicant, here: str) -> None:
+    overrides = [{"targetJobs": [{"name": f"job-{number}"}]} for number in range(150)]
+    heard = await person.create(job_in(here, podTemplateOverrides=overrides))
+    assert len(heard.body["details"]["causes"]) == 100
+    assert heard.denial.endswith(", and 50 more]")
+
+
+async def test_a_denial_comes_with_its_warnings(person: Applicant, here: str) -> None:
+    trainer = {
+        "env": [{"name": "PET_NNODES"}],
+        "numProcPerNode": 2,
+        "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}},
+    }
+    heard = await person.create(job_in(here, trainer=trainer))
+    assert heard.denial == RESERVED
+    assert heard.warnings == [
+        "spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run 1, or ask "
+        "for more in spec.trainer.resourcesPerNode"
+    ]
+
+
+async def test_long_values_are_cut(person: Applicant, here: str) -> None:
+    name = f"PET_{'X' * 200}"
+    override = {
+        "targetJobs": [{"name": "node"}],
+        "spec": {"containers": [{"name": "node", "env": [{"name": name, "value": "hunter2"}]}]},
+    }
+    heard = await person.create(job_in(here, podTemplateOverrides=[override]))
+    assert f'["PET_{"X" * 114}…: must not have envs for the' in heard.denial
+    assert "hunter2" not in heard.message
+
+
+async def test_a_name_that_is_to_be_made_up(person: Applicant, here: str) -> None:
+    """The API server adds five characters, before it asks."""
+    job = job_in(here)
+    for prefix, is_accepted in (("x" * 43, True), ("x" * 44, False)):
+        job["metadata"] = {"generateName": prefix, "namespace": here}
+        heard = await person.create_nameless(job)
+        assert heard.accepted is is_accepted
+    assert heard.denial.startswith(f'metadata.name: Invalid value: "{"x" * 44}')
+    assert "must be no more than 48 characters: each pod of the job node" in heard.denial
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"trainer": {"numNodes": 0}}, "should be greater than or equal to 1"),
+        (
+            {"trainer": {"numProcPerNode": "many"}},
+            "NumProcPerNode must be equal to auto, cpu, gpu, or int value",
+        ),
+        ({"managedBy": "me"}, "ManagedBy must be trainer.kubeflow.org/trainjob-controller or"),
+        (
+            {
+                "podTemplateOverrides": [{"targetJobs": [{"name": "node"}]}],
+                "podSpecOverrides": [{"targetJobs": [{"name": "node"}]}],
+            },
+            "podSpecOverrides is the old name of podTemplateOverrides: only one can be set",
+        ),
+    ],
+)
+async def test_what_the_api_server_says_before_us(
+    spec: Object, says: str, person: Applicant, here: str
+) -> None:
+    heard = await person.create(job_in(here, **spec))
+    assert (heard.status, heard.body["reason"], heard.denial) == (422, "Invalid", "")
+    assert says in heard.message
+
+
+async def test_a_gang_cannot_wait_for_less_than_no_time(person: Applicant, namespace: str) -> None:
+    manifest = torch(job_with(pod={"schedulerName": "gangs"}))
+    for seconds, is_accepted in ((0, True), (-1, False)):
+        policy = {"coscheduling": {"scheduleTimeoutSeconds": seconds}}
+        manifest["spec"]["podGroupPolicy"] = policy
+        place = placed(manifest, "TrainingRuntime", "gangs", namespace)
+        assert (await person.create(place, dry_run=True)).accepted is is_accepted

@@ -1,0 +1,291 @@
+"""What may be changed in a TrainJob that a JobSet has been made from, and when."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster.client import ApiClient, Object
+from tests.integration.controllers.team import COMPLETED, FAILED, JOB, Team
+from tests.integration.webhooks.cases import NODE, job_with, merge_patch, placed, torch
+from tests.support.webhooks import Applicant, Heard
+
+pytestmark = pytest.mark.integration
+
+AGAIN = "to train with the change, delete the TrainJob and create it again"
+PODS = "but for labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
+# What is told, by the rules' names in docs/admission.md.
+CHANGE_RULES = {
+    "override-while-running": (
+        "Forbidden: PodTemplateOverrides can only be modified when the TrainJob is suspended"
+    ),
+    "override-while-active": (
+        "Forbidden: PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} "
+        "is still active"
+    ),
+    "change-after-jobset": (
+        f"Forbidden: cannot be changed once the JobSet has been made from it: {AGAIN}"
+    ),
+    "override-after-jobset": (
+        f"Forbidden: cannot be changed once the JobSet has been made from it, {PODS}: {AGAIN}"
+    ),
+    "change-after-end": (f"Forbidden: cannot be changed after the TrainJob has finished: {AGAIN}"),
+    "override-after-end": (
+        f"Forbidden: cannot be changed after the TrainJob has finished, {PODS}: {AGAIN}"
+    ),
+}
+DIALECTS = ("podTemplateOverrides", "podSpecOverrides")
+ROWS = [
+    {"name": name, "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
+    for name in ("dataset-initializer", "node")
+]
+ACTIVE_ROWS = [{**row, "active": 1, "suspended": 0} for row in ROWS]
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+SPREAD = {"weight": 1, "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname"}}
+RUNTIME = torch(job_with("dataset-initializer", "dataset-initializer"), job_with())
+
+
+def overriding(dialect: str, metadata: Object | None = None, **spec: Any) -> Object:
+    """A part of a TrainJob's spec: an override of the node's pods."""
+    if dialect == "podSpecOverrides":
+        return {dialect: [{"targetJobs": NODE, **spec}]}
+    said = {"metadata": metadata} if metadata else {}
+    return {dialect: [{"targetJobs": NODE, "spec": spec, **said}]}
+
+
+class Desk:
+    """A TrainJob with its JobSet, and somebody who changes it."""
+
+    def __init__(self, team: Team, person: Applicant) -> None:
+        self.team = team
+        self.person = person
+
+    async def start(self, runtime: Object = RUNTIME, **spec: Any) -> Object:
+        """Create runtime and TrainJob; the TrainJob, once the manager has seen its JobSet."""
+        place = placed(runtime, "TrainingRuntime", "torch", self.team.namespace)
+        assert (await self.person.create(place)).accepted
+        await self.team.create_job(**spec)
+        await self.team.until_there("JobSet")
+        return await self.jobs_are(ROWS if spec.get("suspend") else ACTIVE_ROWS)
+
+    async def jobs_are(self, rows: list[Object]) -> Object:
+        """Play the JobSet controller; the TrainJob, once the manager knows."""
+        await self.team.job_set_says(rows=rows)
+        return await self.team.until_rows(*rows)
+
+    async def change(self, *, dry_run: bool = True, **spec: Any) -> Heard:
+        """Change fields of the spec in three ways, which must be answered alike; the last answer.
+
+        A field that is None is removed.
+        """
+        stored = await self.team.get("TrainJob")
+        new = {key: value for key, value in {**stored["spec"], **spec}.items() if value is not None}
+        applied: Object = {key: stored[key] for key in ("apiVersion", "kind")}
+        applied["metadata"] = {"name": JOB, "namespace": self.team.namespace}
+        applied["spec"] = new
+        answers = [
+            await self.person.replace_now(stored, lambda now: {**now, "spec": new}, dry_run=True),
+            await self.person.patch(
+                stored, {"spec": merge_patch(stored["spec"], new)}, dry_run=dry_run
+            ),
+        ]
+        if None not in spec.values():  # of which apply knows only what it applied itself
+            answers.append(await self.person.apply(applied, dry_run=True))
+        heard = {(each.status, each.message, *each.warnings) for each in answers}
+        assert len(heard) == 1, heard
+        return answers[1]
+
+
+@pytest_asyncio.fixture
+async def desk(person: Applicant, api: ApiClient, namespace: str) -> AsyncIterator[Desk]:
+    yield Desk(Team(api, namespace), person)
+
+
+def told(path: str, rule: str) -> str:
+    """What a person is told about the field."""
+    return f"{path}: {CHANGE_RULES[rule]}"
+
+
+def check_accepted(heard: Heard) -> None:
+    assert (heard.message, heard.warnings) == ("", [])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_overrides_stay_while_the_train_job_runs(dialect: str, desk: Desk) -> None:
+    gates = overriding(dialect, schedulingGates=[{"name": "acme.io/hold"}])
+    await desk.start()
+    heard = await desk.change(**gates)
+    assert heard.denial == told(f"spec.{dialect}", "override-while-running")
+    await desk.jobs_are(ROWS)
+    check_accepted(await desk.change(**gates, suspend=True))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_overrides_stay_while_there_are_pods(dialect: str, desk: Desk) -> None:
+    gates = overriding(dialect, schedulingGates=[{"name": "acme.io/hold"}])
+    await desk.start(suspend=True)
+    check_accepted(await desk.change(**gates))
+    await desk.jobs_are(ACTIVE_ROWS)
+    heard = await desk.change(**gates)
+    said = told(f"spec.{dialect}", "override-while-active")
+    errors = (said.format(row["name"]) for row in ROWS)
+    assert heard.denial == f"[{', '.join(errors)}]"
+    check_accepted(await desk.change(suspend=False))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    "lasting",
+    [
+        {"serviceAccountName": "other"},
+        {"affinity": {"podAntiAffinity": {PREFERRED: [SPREAD]}}},
+        {"volumes": [{"name": "a", "emptyDir": {}}]},
+        {"imagePullSecrets": [{"name": "other"}]},
+        {"containers": [{"name": "node", "volumeMounts": [{"name": "a", "mountPath": "/a"}]}]},
+    ],
+    ids=lambda lasting: next(iter(lasting)),
+)
+async def test_what_of_an_override_stays_once_there_is_a_jobset(
+    dialect: str, lasting: Object, desk: Desk
+) -> None:
+    before = {"tolerations": [{"operator": "Exists"}], "imagePullSecrets": [{"name": "one"}]}
+    await desk.start(suspend=True, **overriding(dialect, **before))
+    heard = await desk.change(**overriding(dialect, **{**before, **lasting}))
+    assert heard.denial == told(f"spec.{dialect}", "override-after-jobset")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_what_of_an_override_can_change_once_there_is_a_jobset(
+    dialect: str, desk: Desk
+) -> None:
+    labels = {"labels": {"team": "a"}, "annotations": {"acme.io/why": "b"}}
+    await desk.start(suspend=True)
+    for spec in (
+        {"nodeSelector": {"disk": "ssd"}},
+        {"tolerations": [{"key": "gpu", "operator": "Exists"}]},
+        {"schedulingGates": [{"name": "acme.io/hold"}]},
+    ):
+        check_accepted(await desk.change(**overriding(dialect, **spec)))
+    if dialect == DIALECTS[0]:
+        check_accepted(await desk.change(**overriding(dialect, labels)))
+
+
+async def test_an_override_cannot_be_removed_once_it_has_done_its_work(desk: Desk) -> None:
+    await desk.start(suspend=True, **overriding(DIALECTS[0], serviceAccountName="other"))
+    heard = await desk.change(podTemplateOverrides=None)
+    assert heard.denial == told("spec.podTemplateOverrides", "override-after-jobset")
+
+
+TRAINER = {"image": "trainer:1", "env": [{"name": "TOKEN", "value": "hunter2"}], "args": ["a"]}
+CHANGES: dict[str, Object] = {
+    "spec.trainer.image": {"trainer": {**TRAINER, "image": "trainer:2"}},
+    "spec.trainer.numNodes": {"trainer": {**TRAINER, "numNodes": 2}},
+    "spec.trainer.numProcPerNode": {"trainer": {**TRAINER, "numProcPerNode": 2}},
+    "spec.trainer.command": {"trainer": {**TRAINER, "command": ["true"]}},
+    "spec.trainer.args": {"trainer": {**TRAINER, "args": ["b"]}},
+    "spec.trainer.env": {"trainer": {**TRAINER, "env": [{"name": "TOKEN", "value": "hunter3"}]}},
+    "spec.trainer.resourcesPerNode": {
+        "trainer": {**TRAINER, "resourcesPerNode": {"limits": {"cpu": "2"}}}
+    },
+    "spec.initializer.dataset.storageUri": {
+        "initializer": {"dataset": {"storageUri": "hf://a/other"}}
+    },
+    "spec.initializer.dataset.env": {
+        "initializer": {
+            "dataset": {"storageUri": "hf://a/b", "env": [{"name": "A", "value": "hunter2"}]}
+        }
+    },
+    "spec.initializer.dataset.secretRef": {
+        "initializer": {"dataset": {"storageUri": "hf://a/b", "secretRef": {"name": "token"}}}
+    },
+}
+WHOLE = {"trainer": TRAINER, "initializer": {"dataset": {"storageUri": "hf://a/b"}}}
+
+
+@pytest.mark.parametrize("suspend", [True, False], ids=["suspended", "running"])
+async def test_what_stays_once_there_is_a_jobset(suspend: bool, desk: Desk) -> None:
+    await desk.start(suspend=suspend, **WHOLE)
+    for path, change in CHANGES.items():
+        heard = await desk.change(**change)
+        assert heard.denial == told(path, "change-after-jobset")
+    check_accepted(await desk.change(labels={"a": "b"}, annotations={"c": "d"}))
+    heard = await desk.change(trainer=None)
+    fields = (f"spec.trainer.{field}" for field in ("image", "args", "env"))
+    errors = (told(field, "change-after-jobset") for field in fields)
+    assert heard.denial == f"[{', '.join(errors)}]"
+    assert "hunter" not in heard.message
+
+
+@pytest.mark.parametrize("end", [COMPLETED, FAILED], ids=["complete", "failed"])
+async def test_what_stays_after_the_end(end: Object, desk: Desk) -> None:
+    await desk.start(**WHOLE)
+    await desk.team.job_set_says(end, rows=ROWS)
+    await desk.team.until_says({"Completed": "Complete"}.get(end["type"], "Failed"), end["reason"])
+    await desk.team.delete("JobSet")
+    await desk.team.until_gone("JobSet")
+    for path, change in CHANGES.items():
+        heard = await desk.change(**change)
+        assert heard.denial == told(path, "change-after-end")
+    for dialect in DIALECTS:
+        heard = await desk.change(suspend=True, **overriding(dialect, serviceAccountName="other"))
+        assert heard.denial == told(f"spec.{dialect}", "override-after-end")
+    check_accepted(await desk.change(suspend=True))
+
+
+async def test_everything_can_be_changed_before_there_is_a_jobset(desk: Desk) -> None:
+    place = placed(RUNTIME, "TrainingRuntime", "torch", desk.team.namespace)
+    assert (await desk.person.create(place)).accepted
+    other = "kueue.x-k8s.io/multikueue"
+    await desk.team.create_job(managedBy=other, suspend=True, **WHOLE)
+    for change in CHANGES.values():
+        check_accepted(await desk.change(**change))
+    for dialect in DIALECTS:
+        check_accepted(await desk.change(**overriding(dialect, serviceAccountName="other")))
+
+
+async def test_what_clients_in_go_write_back_is_no_change(desk: Desk) -> None:
+    override = {
+        "targetJobs": NODE,
+        "metadata": {"labels": {"empty": ""}},
+        "spec": {
+            "nodeSelector": {},
+            "tolerations": [],
+            "volumes": [{"name": "a", "emptyDir": {"sizeLimit": "1024Mi"}}],
+            "containers": [{"name": "node", "volumeMounts": []}],
+        },
+    }
+    resources = {"limits": {"cpu": 2, "memory": "1024Mi"}, "requests": {"cpu": "2000m"}}
+    trainer = {"resourcesPerNode": resources, "args": [], "env": [{"name": "A"}]}
+    created = await desk.start(trainer=trainer, podTemplateOverrides=[override])
+    rewritten = {
+        **override,
+        "metadata": {"labels": {"empty": ""}, "annotations": None},
+        "spec": {
+            "volumes": [{"name": "a", "emptyDir": {"sizeLimit": "1Gi"}}],
+            "containers": [{"name": "node"}],
+        },
+    }
+    spec = {
+        **created["spec"],
+        "labels": {},
+        "podSpecOverrides": [],
+        "podTemplateOverrides": [rewritten],
+        "trainer": {
+            "env": [{"name": "A", "value": ""}],
+            "resourcesPerNode": {
+                "limits": {"cpu": "2", "memory": "1Gi"},
+                "requests": {"cpu": "2"},
+            },
+        },
+    }
+
+    async def put(**change: Any) -> Heard:
+        now = {**spec, **change}
+        return await desk.person.replace_now(
+            created, lambda old: {**old, "spec": now}, dry_run=True
+        )
+
+    check_accepted(await put())
+    heard = await put(trainer={**spec["trainer"], "env": [{"name": "A", "value": "b"}]})
+    assert heard.denial == told("spec.trainer.env", "change-after-jobset")

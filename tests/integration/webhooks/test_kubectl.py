@@ -1,0 +1,103 @@
+"""What a person sees in a terminal."""
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster.controlplane import ControlPlane
+from tests.integration.webhooks.cases import placed, reference, torch
+from tests.support.objects import Object, train_job
+from tests.support.webhooks import Applicant
+
+pytestmark = pytest.mark.integration
+
+Kubectl = Callable[..., Awaitable[tuple[int, str, str]]]
+
+
+@pytest.fixture
+def kubectl(
+    kubectl_program: Path, control_plane: ControlPlane, tmp_path: Path, namespace: str
+) -> Kubectl:
+    """Runs kubectl with a file; its exit code, and what it prints."""
+
+    async def run(document: Object, *arguments: str) -> tuple[int, str, str]:
+        file = tmp_path / "job.yaml"
+        file.write_text(json.dumps(document))
+        process = await asyncio.create_subprocess_exec(
+            *(kubectl_program, f"--kubeconfig={control_plane.kubeconfig}"),
+            *(f"--namespace={namespace}", *arguments, "-f", file.name),
+            env={**os.environ, "HOME": str(tmp_path)},
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        printed, complaint = await process.communicate()
+        assert process.returncode is not None
+        return process.returncode, printed.decode(), complaint.decode()
+
+    return run
+
+
+WAYS = (
+    ("apply",),
+    ("apply", "--dry-run=server"),
+    ("apply", "--server-side"),
+    ("create",),
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+async def test_a_mistake_and_a_doubt(
+    way: tuple[str, ...], kubectl: Kubectl, person: Applicant, namespace: str
+) -> None:
+    assert (await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
+    job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))
+    at = {**job, "metadata": {**job["metadata"], "namespace": namespace}}
+
+    job["spec"]["trainer"] = {"env": [{"name": "PET_NNODES", "value": "3"}]}
+    code, printed, complaint = await kubectl(job, *way)
+    assert (code, printed) == (1, "")
+    *_, last = complaint.splitlines()
+    assert last.startswith('Error from server (Forbidden): error when creating "job.yaml": ') or (
+        way == ("apply", "--server-side") and last.startswith("Error from server (Forbidden): ")
+    )
+    assert last.endswith(
+        'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: '
+        'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid '
+        "envs configured: [PET_NNODES]"
+    )
+    assert await person.get(at) is None
+
+    gpu = {"limits": {"nvidia.com/gpu": "1"}}
+    job["spec"]["trainer"] = {"numProcPerNode": 2, "resourcesPerNode": gpu}
+    code, printed, complaint = await kubectl(job, *way)
+    done = {"create": "created", "--server-side": "serverside-applied"}.get(way[-1], "created")
+    dry = " (server dry run)" if way[-1] == "--dry-run=server" else ""
+    assert (code, printed) == (0, f"trainjob.trainer.kubeflow.org/train {done}{dry}\n")
+    assert complaint == (
+        "Warning: spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run "
+        "1, or ask for more in spec.trainer.resourcesPerNode\n"
+    )
+    assert (await person.get(at) is None) is bool(dry)
+
+
+async def test_a_change_that_comes_too_late(
+    kubectl: Kubectl, person: Applicant, namespace: str
+) -> None:
+    assert (await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
+    job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))
+    assert (await kubectl(job, "apply"))[0] == 0
+    job["spec"]["podTemplateOverrides"] = [
+        {"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"disk": "ssd"}}}
+    ]
+    for way in (("apply",), ("apply", "--dry-run=server")):
+        code, printed, complaint = await kubectl(job, *way)
+        assert (code, printed) == (1, "")
+        assert complaint.endswith(
+            "denied the request: spec.podTemplateOverrides: Forbidden: PodTemplateOverrides can "
+            "only be modified when the TrainJob is suspended\n"
+        )

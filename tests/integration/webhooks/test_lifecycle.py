@@ -1,0 +1,331 @@
+"""What must always go through: suspending and resuming, labels, the end; and what others write."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import ANY_MOMENT, IN_USE, JOB, Team, finalizers
+from tests.integration.webhooks.cases import (
+    KINDS,
+    NODE,
+    expected,
+    job_with,
+    placed,
+    reference,
+    torch,
+)
+from tests.integration.webhooks.trainjob_cases import POLICY
+from tests.support.objects import train_job
+from tests.support.webhooks import Applicant, Heard
+
+pytestmark = pytest.mark.integration
+
+Change = Callable[[Object], Object]
+
+KNOWN_BEFORE = "not refused, because it was so before: "
+BOTH = torch(job_with("dataset-initializer", "dataset-initializer"), job_with())
+DATASET = {"initializer": {"dataset": {"storageUri": "hf://a/b"}}}
+NO_INITIALIZER = (
+    "spec.runtimeRef: Invalid value: <runtimeRef>: must have dataset-initializer job when "
+    "trainJob is configured with input datasetConfig"
+)
+GONE = (
+    "spec.runtimeRef: Invalid value: <runtimeRef>: TrainingRuntime.trainer.kubeflow.org "
+    '"<runtime>" not found: specified trainingRuntime must be created before the TrainJob is '
+    "created"
+)
+ROW = {"name": "node", "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
+
+
+def check_accepted(heard: Heard, *warnings: str) -> None:
+    assert (heard.message, heard.warnings) == ("", [*warnings])
+
+
+@pytest_asyncio.fixture
+async def team(api: ApiClient, namespace: str, person: Applicant) -> Team:
+    return Team(api, namespace)
+
+
+async def start(team: Team, person: Applicant, runtime: Object = BOTH, **spec: Any) -> Object:
+    """A TrainJob on this runtime, which is in use from then on."""
+    place = placed(runtime, "TrainingRuntime", "torch", team.namespace)
+    check_accepted(await person.create(place))
+    job = await team.create_job(**spec)
+    await team.until_in_use()
+    return job
+
+
+async def edit_runtime(team: Team, person: Applicant, runtime: Object) -> None:
+    """Change the runtime under its TrainJobs."""
+    stored = await team.get("TrainingRuntime", "torch")
+    spec = {"spec": runtime["spec"]}
+    check_accepted(await person.replace_now(stored, lambda now: {**now, **spec}))
+
+
+async def remove_runtime(team: Team) -> None:
+    """Delete the runtime although it is in use, as somebody who removes its finalizer does."""
+    await team.delete("TrainingRuntime", "torch")
+    await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
+    await team.until_gone("TrainingRuntime", "torch")
+
+
+def with_spec(**fields: Any) -> Change:
+    """Put this into the spec."""
+    return lambda now: {**now, "spec": {**now["spec"], **fields}}
+
+
+def with_metadata(**fields: Any) -> Change:
+    """Put this into the metadata."""
+    return lambda now: {**now, "metadata": {**now["metadata"], **fields}}
+
+
+async def until_told(person: Applicant, job: Object, text: str) -> None:
+    """Wait until the manager has heard of what happened to the runtime."""
+
+    async def told() -> bool:
+        heard = await person.patch(job, {"spec": {"labels": {"any": "news"}}}, dry_run=True)
+        return text in heard.warnings
+
+    await until(told, within=ANY_MOMENT, what=f"the webhook telling that {text}")
+
+
+@pytest.mark.parametrize("trouble", ["edited", "deleted"])
+async def test_a_train_job_can_be_suspended_and_resumed_whatever_became_of_its_runtime(
+    trouble: str, person: Applicant, team: Team
+) -> None:
+    job = await start(team, person, **DATASET)
+    await team.until_there("JobSet")
+    text = NO_INITIALIZER if trouble == "edited" else GONE
+    told = KNOWN_BEFORE + expected(text, "TrainingRuntime", "torch")
+    await (edit_runtime(team, person, torch()) if trouble == "edited" else remove_runtime(team))
+    await until_told(person, job, told)
+    for suspend in (True, False):
+        change = {"spec": {"suspend": suspend}}
+        check_accepted(await person.patch(job, change, dry_run=True), told)
+        check_accepted(await person.patch(job, change), told)
+        stored = await team.get("TrainJob")
+        assert stored["spec"]["suspend"] is suspend
+        # Who changes what is no part of the spec is not even told.
+        for field in ("labels", "annotations"):
+            label = {field: {"acme.io/suspended": str(suspend)}}
+            check_accepted(await person.patch(job, {"metadata": label}))
+        put = with_metadata(annotations={"acme.io/put": str(suspend)})
+        check_accepted(await person.replace_now(job, put))
+    applied = train_job(JOB, runtimeRef=reference("TrainingRuntime", "torch"), suspend=True)
+    applied["metadata"]["namespace"] = team.namespace
+    check_accepted(await person.apply(applied), told)
+
+
+async def test_only_what_is_new_is_refused(person: Applicant, team: Team) -> None:
+    multikueue = "kueue.x-k8s.io/multikueue"
+    job = await start(team, person, suspend=True, managedBy=multikueue, **DATASET)
+    await edit_runtime(team, person, torch())
+    told = KNOWN_BEFORE + expected(NO_INITIALIZER, "TrainingRuntime", "torch")
+    await until_told(person, job, told)
+    heard = await person.patch(job, {"spec": {"trainer": {"env": [{"name": "PET_NNODES"}]}}})
+    assert heard.denial == (
+        'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid '
+        "envs configured: [PET_NNODES]"
+    )
+    assert heard.warnings == [told]
+    check_accepted(await person.patch(job, {"spec": {"initializer": None}}))
+
+
+async def test_a_train_job_can_be_deleted_whatever_became_of_its_runtime(
+    person: Applicant, team: Team
+) -> None:
+    job = await start(team, person, **DATASET)
+    hold = {"metadata": {"finalizers": ["acme.io/hold", "acme.io/other"]}}
+    check_accepted(await person.patch(job, hold))
+    await remove_runtime(team)
+    await team.delete("TrainJob")
+    stored = await team.get("TrainJob")
+    assert "deletionTimestamp" in stored["metadata"]
+    # Also with what would be refused if it were to stay.
+    changes = {"trainer": {"env": [{"name": "PET_NNODES"}]}}
+    check_accepted(await person.patch(job, {"spec": changes}))
+    check_accepted(await person.patch(job, {"metadata": {"finalizers": ["acme.io/other"]}}))
+    check_accepted(await person.replace_now(job, with_metadata(finalizers=[])))
+    assert await team.find("TrainJob") is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_runtime_and_its_train_job_can_be_created_at_once(
+    kind: str, person: Applicant, namespace: str
+) -> None:
+    for number in range(30):
+        name = f"{namespace}-{number}"
+        job = train_job(f"train-{number}", runtimeRef=reference(kind, name), suspend=True)
+        job["metadata"]["namespace"] = namespace
+        check_accepted(await person.create(placed(torch(), kind, name, namespace)))
+        check_accepted(await person.create(job))
+
+
+async def test_a_runtime_can_be_mended_and_its_train_job_created_at_once(
+    person: Applicant, team: Team
+) -> None:
+    """The cache may still have it without the job that fetches the dataset."""
+    reference_ = reference("TrainingRuntime", "torch")
+    job = train_job(JOB, runtimeRef=reference_, suspend=True, **DATASET)
+    job["metadata"]["namespace"] = team.namespace
+    runtime = placed(torch(), "TrainingRuntime", "torch", team.namespace)
+    check_accepted(await person.create(runtime))
+    for _ in range(10):
+        await edit_runtime(team, person, BOTH)
+        check_accepted(await person.create(job, dry_run=True))
+        await edit_runtime(team, person, torch())
+
+
+async def test_a_priority_class_and_what_needs_it_can_be_created_at_once(
+    person: Applicant, team: Team
+) -> None:
+    name = team.namespace
+    priority = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": 7,
+    }
+    critical = job_with("other", None, pod={"priorityClassName": "system-node-critical"})
+    node = job_with(pod={"priorityClassName": name, "schedulerName": "volcano"})
+    runtime = torch(critical, node)
+    runtime["spec"]["podGroupPolicy"] = {"volcano": {}}
+    check_accepted(
+        await person.create(placed(runtime, "TrainingRuntime", "torch", team.namespace)),
+        "spec.podGroupPolicy.volcano: the pods of other name no scheduler that would start them "
+        "together: give them schedulerName: volcano",
+    )
+    job = train_job(JOB, runtimeRef=reference("TrainingRuntime", "torch"), suspend=True)
+    job["metadata"]["namespace"] = team.namespace
+    heard = await person.create(job)
+    missing = f'PriorityClass "{name}" doesn\'t exist'
+    assert missing in heard.denial
+    check_accepted(await person.create(priority))
+    check_accepted(await person.create(job))
+
+
+async def test_who_resumes_a_train_job_is_told_that_its_runtime_is_deprecated(
+    person: Applicant, team: Team
+) -> None:
+    job = await start(team, person, torch(), suspend=True)
+    stored = await team.get("TrainingRuntime", "torch")
+    labels = {"trainer.kubeflow.org/support": "deprecated"}
+    said = (
+        'TrainingRuntime "torch" is deprecated and will be removed in a future release of '
+        f"Kubeflow Trainer. See runtime deprecation policy: {POLICY}"
+    )
+    check_accepted(await person.patch(stored, {"metadata": {"labels": labels}}), said)
+    await until_told(person, job, f"Referenced {said}")
+    resumed = {"spec": {"suspend": False}}
+    check_accepted(await person.patch(job, resumed), f"Referenced {said}")
+    check_accepted(await person.patch(job, {"metadata": {"labels": {"a": "b"}}}))
+    check_accepted(await person.patch(stored, {"metadata": {"labels": {"a": "b"}}}))
+
+
+async def test_a_runtime_that_goes_is_left_alone(person: Applicant, team: Team) -> None:
+    runtime = placed(torch(), "TrainingRuntime", "torch", team.namespace)
+    runtime["metadata"]["finalizers"] = ["acme.io/hold"]
+    check_accepted(await person.create(runtime))
+    await person.delete(runtime)
+    spec = torch(job_with(replicas=2))["spec"]
+    check_accepted(await person.replace_now(runtime, lambda now: {**now, "spec": spec}))
+    check_accepted(await person.replace_now(runtime, with_metadata(finalizers=[])))
+    assert await person.get(runtime) is None
+
+
+async def test_what_kueue_does(person: Applicant, team: Team) -> None:
+    job = await start(team, person, suspend=True)
+    await team.until_there("JobSet")
+    await team.job_set_says(rows=[ROW])
+    await team.until_rows(ROW)
+    override = {
+        "targetJobs": NODE,
+        "metadata": {
+            "labels": {"kueue.x-k8s.io/podset": "node"},
+            "annotations": {"kueue.x-k8s.io/workload": "w"},
+        },
+        "spec": {
+            "nodeSelector": {"instance-type": "spot"},
+            "tolerations": [{"key": "spot", "operator": "Exists", "effect": "NoSchedule"}],
+            "schedulingGates": [{"name": "kueue.x-k8s.io/topology"}],
+        },
+    }
+    admitted = with_spec(podTemplateOverrides=[override])
+    at_once = with_spec(podTemplateOverrides=[override], suspend=False)
+    check_accepted(await person.replace_now(job, at_once, dry_run=True))
+    check_accepted(await person.replace_now(job, admitted))
+    check_accepted(await person.patch(job, {"spec": {"suspend": False}}))
+
+    async def placed_pods() -> bool:
+        job_set = await team.get("JobSet")
+        template = job_set["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]
+        return not job_set["spec"]["suspend"] and template["spec"].get("nodeSelector") == {
+            "instance-type": "spot"
+        }
+
+    await until(placed_pods, within=ANY_MOMENT, what="the JobSet being as Kueue wants it")
+    # It stops the job, and takes back what it wrote, in one request as well.
+    evicted = with_spec(podTemplateOverrides=[], suspend=True)
+    check_accepted(await person.replace_now(job, evicted, dry_run=True))
+    check_accepted(await person.patch(job, {"spec": {"suspend": True}}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_managers_own_finalizer_passes(kind: str, person: Applicant, team: Team) -> None:
+    name = team.namespace
+    runtime = placed(torch(), kind, name, team.namespace)
+    check_accepted(await person.create(runtime))
+    job = train_job(JOB, runtimeRef=reference(kind, name), suspend=True)
+    await team.create(job)
+
+    async def is_in_use() -> bool:
+        return IN_USE in finalizers(await person.get(runtime))
+
+    await until(is_in_use, within=ANY_MOMENT, what="the runtime being in use")
+    await person.delete(runtime)
+    stored = await person.get(runtime)
+    assert stored is not None
+    assert "deletionTimestamp" in stored["metadata"]
+    await team.delete("TrainJob")
+
+    async def is_gone() -> bool:
+        return await person.get(runtime) is None
+
+    await until(is_gone, within=ANY_MOMENT, what="the end of the runtime")
+
+
+async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
+    person: Applicant, team: Team
+) -> None:
+    """Whatever is wrong with it, that was not the doing of who labels it."""
+    broken: Object = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "old-unusable"},
+    }
+    check_accepted(await person.patch(broken, {"metadata": {"labels": {"team": team.namespace}}}))
+    check_accepted(await person.patch(broken, {"metadata": {"finalizers": ["acme.io/hold"]}}))
+    check_accepted(await person.patch(broken, {"metadata": {"finalizers": None}}))
+    heard = await person.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}})
+    assert heard.denial.startswith("spec.template.spec.replicatedJobs: Required value: ")
+
+
+async def test_many_at_once(person: Applicant, team: Team) -> None:
+    """The API server asks on several connections at once."""
+    await start(team, person, runtime=torch())
+    jobs = [
+        train_job(f"many-{number}", runtimeRef=reference("TrainingRuntime", "torch"))
+        for number in range(60)
+    ]
+    for number, job in enumerate(jobs):
+        job["metadata"]["namespace"] = team.namespace
+        if number % 2:
+            job["spec"]["trainer"] = {"env": [{"name": "PET_NNODES"}]}
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(person.create(job, dry_run=True)) for job in jobs]
+    assert [each.result().status for each in asked] == [201, 403] * 30

@@ -1,0 +1,105 @@
+"""The webhook as its operators see it: metrics, and plugins that are switched off."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from tests.integration.webhooks.cases import KINDS, expected, job_with, placed, reference, torch
+from tests.support.managers import ManagerProcess
+from tests.support.objects import runtime as runtime_of
+from tests.support.objects import train_job
+from tests.support.webhooks import Applicant, admitting_manager
+
+pytestmark = pytest.mark.integration
+
+CONFIGURATION = """\
+apiVersion: config.trainer.kubeflow.org/v1alpha1
+kind: Configuration
+plugins:
+  disabled: [Volcano]
+"""
+SWITCHED_OFF = (
+    "spec.runtimeRef: Invalid value: <runtimeRef>: TrainingRuntime {}/<runtime>: spec: Forbidden: "
+    "the plugin Volcano, which the runtime's policy needs, is switched off"
+)
+REQUESTS = "controller_runtime_webhook_requests_total"
+LATENCY = "controller_runtime_webhook_latency_seconds"
+PATH = "/validate-trainer-kubeflow-org-v1alpha1-{}"
+
+
+@pytest.fixture(scope="module")
+def metrics_address() -> Iterator[str]:
+    """Where the manager's metrics are."""
+    ports = PortReservations(places.ports(places.cache_home()))
+    yield f"{LOOPBACK}:{ports.reserve()}"
+    ports.release_all()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def manager(
+    plane: ControlPlane, metrics_address: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ManagerProcess]:
+    """A manager with metrics, and without Volcano."""
+    file = tmp_path_factory.mktemp("configuration") / "configuration.yaml"
+    file.write_text(CONFIGURATION)
+    flags = ("--metrics-bind-address", metrics_address, "--no-metrics-secure")
+    async with admitting_manager(plane, "--config", str(file), *flags) as manager:
+        yield manager
+
+
+async def samples(address: str) -> dict[tuple[str, str, str], float]:
+    """The metrics of webhooks: by name, path and code."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{address}/metrics") as answer,
+    ):
+        text = await answer.text()
+    return {
+        (each.name, each.labels.get("webhook", ""), each.labels.get("code", "")): each.value
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+        if each.name.startswith("controller_runtime_webhook_")
+    }
+
+
+async def test_requests_are_counted(
+    person: Applicant, metrics_address: str, namespace: str
+) -> None:
+    before = await samples(metrics_address)
+    for kind in KINDS:
+        for _ in range(2):
+            await person.create(placed(torch(), kind, namespace, namespace), dry_run=True)
+    job = train_job("train", runtimeRef={"name": "nowhere"})
+    job["metadata"]["namespace"] = namespace
+    for _ in range(3):
+        assert (await person.create(job)).denial
+    after = await samples(metrics_address)
+    for kind, number in (("trainjob", 3), *((kind.lower(), 2) for kind in KINDS)):
+        path = PATH.format(kind)
+        for key in ((REQUESTS, path, "200"), (f"{LATENCY}_count", path, "")):
+            assert after[key] - before[key] == number, key
+        assert after[REQUESTS, path, "500"] == 0
+        assert after["controller_runtime_webhook_requests_in_flight", path, ""] == 0
+    assert after["controller_runtime_webhook_panics_total", "", ""] == 0
+
+
+async def test_a_policy_whose_plugin_is_switched_off(person: Applicant, namespace: str) -> None:
+    node = job_with(pod={"schedulerName": "volcano"})
+    for name, policy in (("with", {"podGroupPolicy": {"volcano": {}}}), ("without", {})):
+        manifest = runtime_of(jobs=[node], **policy)
+        place = placed(manifest, "TrainingRuntime", name, namespace)
+        assert (await person.create(place)).accepted
+    answers = {}
+    for name in ("with", "without"):
+        job = train_job("train", runtimeRef=reference("TrainingRuntime", name))
+        job["metadata"]["namespace"] = namespace
+        answers[name] = await person.create(job, dry_run=True)
+    said = expected(SWITCHED_OFF.format(namespace), "TrainingRuntime", "with")
+    assert answers["with"].denial == said
+    assert answers["without"].accepted

@@ -1,0 +1,122 @@
+"""Every rule about TrainJobs: what a person hears who breaks it, and that others hear nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.integration.webhooks.cases import (
+    KINDS,
+    JobCase,
+    expected,
+    job_of,
+    merge_patch,
+    placed,
+)
+from tests.integration.webhooks.trainjob_cases import JOB_CASES
+from tests.support.objects import Object
+from tests.support.webhooks import Applicant, Heard
+
+pytestmark = pytest.mark.integration
+
+VALUE = "hunter2"  # the value of variables, which no answer may repeat
+# Nobody makes a JobSet of such a TrainJob: an update meets only the rules of creation.
+AT_REST = {"suspend": True, "managedBy": "kueue.x-k8s.io/multikueue"}
+CHANGING = [case for case in JOB_CASES if case.changes]
+
+
+class Scene:
+    """The runtimes of a case, of one kind, and the TrainJobs on them."""
+
+    def __init__(self, case: JobCase, kind: str, namespace: str) -> None:
+        self.case = case
+        self.kind = kind
+        self.namespace = namespace
+
+    def runtime_name(self, manifest: Object | None) -> str:
+        """Unique in the cluster: the webhook reads from a cache, which may remember another."""
+        if manifest is None or self.case.is_named:
+            return str(manifest and manifest["metadata"]["name"])
+        return f"{self.namespace}.{'wrong' if manifest is self.case.runtime else 'right'}"
+
+    async def prepare(self, person: Applicant) -> None:
+        """Create the runtimes."""
+        for manifest in (self.case.runtime, self.case.other):
+            if manifest is not None:
+                name = self.runtime_name(manifest)
+                heard = await person.create(placed(manifest, self.kind, name, self.namespace))
+                assert heard.accepted, heard.body
+
+    def job(self, spec: Object, **more: Any) -> Object:
+        """The TrainJob of this spec."""
+        case = self.case
+        runtime = case.runtime if spec is case.wrong else case.other or case.runtime
+        job = job_of(case, spec, self.kind, self.runtime_name(runtime), self.namespace)
+        job["spec"] |= more
+        return job
+
+    def check_wrong(self, heard: Heard) -> None:
+        """Whether it is told, in these words and no others."""
+        name = self.runtime_name(self.case.runtime)
+        says = expected(self.case.says, self.kind, name).replace("<kind>", self.kind)
+        assert not any(VALUE in each for each in (heard.message, *heard.warnings))
+        if self.case.is_warning:
+            assert (heard.message, heard.warnings) == ("", [says])
+        else:
+            assert heard.denial == says
+            check_shape(heard)
+
+    def check_right(self, heard: Heard) -> None:
+        """Whether nothing is told."""
+        assert (heard.message, heard.warnings) == ("", [])
+
+
+def check_shape(heard: Heard) -> None:
+    """A denial is for people and for programs: each cause has its reason, field and message."""
+    details = heard.body["details"]
+    assert (heard.status, heard.body["reason"]) == (403, "Forbidden")
+    assert (details["group"], details["kind"]) == ("trainer.kubeflow.org", "TrainJob")
+    joined = ", ".join(cause["message"] for cause in details["causes"])
+    assert heard.denial in (joined, f"[{joined}]")
+    assert all(cause["message"].startswith(f"{cause['field']}: ") for cause in details["causes"])
+
+
+@pytest.mark.parametrize("case", JOB_CASES, ids=str)
+async def test_a_train_job_is_created(case: JobCase, person: Applicant, namespace: str) -> None:
+    for kind in KINDS:
+        scene = Scene(case, kind, namespace)
+        await scene.prepare(person)
+        scene.check_wrong(await person.create(scene.job(case.wrong), dry_run=True))
+        scene.check_right(await person.create(scene.job(case.right), dry_run=True))
+    heard = await person.create(scene.job(case.wrong))
+    scene.check_wrong(heard)
+    assert (await person.get(scene.job(case.wrong)) is None) is not heard.accepted
+    if heard.accepted:
+        await person.delete(scene.job(case.wrong))
+    scene.check_right(await person.create(scene.job(case.right)))
+
+
+@pytest.mark.parametrize("case", CHANGING, ids=str)
+async def test_a_train_job_is_changed(case: JobCase, person: Applicant, namespace: str) -> None:
+    scene = Scene(case, KINDS[0], namespace)
+    await scene.prepare(person)
+    right, wrong = (scene.job(spec, **AT_REST) for spec in (case.right, case.wrong))
+    created = await person.apply(right)
+    scene.check_right(created)
+    for dry_run in (True, False):
+        for heard in await in_three_ways(person, created.body, right, wrong, dry_run=dry_run):
+            scene.check_wrong(heard)
+        if case.is_warning:
+            break  # it would be accepted
+    assert await person.get(right) == created.body
+
+
+async def in_three_ways(
+    person: Applicant, stored: Mapping[str, Any], old: Object, new: Object, *, dry_run: bool
+) -> list[Heard]:
+    """What is heard when the object is changed by apply, by PUT, and by a merge patch."""
+    return [
+        await person.apply(new, dry_run=dry_run),
+        await person.replace({**stored, "spec": new["spec"]}, dry_run=dry_run),
+        await person.patch(new, {"spec": merge_patch(old["spec"], new["spec"])}, dry_run=dry_run),
+    ]

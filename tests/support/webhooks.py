@@ -1,0 +1,220 @@
+"""The webhook as the API server sees it: registered, called for every object, heard by people."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from kftrainer.api.configuration import DEFAULT
+from kftrainer.cli.assembly import DEFAULT_NAMESPACE
+from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.waiting import until
+from kftrainer.webhooks import registration
+from tests.support.managers import ManagerProcess, manager_process
+
+SERVICE = DEFAULT.cert_management.webhook_service_name
+SECRET = DEFAULT.cert_management.webhook_secret_name
+SECRET_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/secrets/{SECRET}"
+CONFIGURATION_PATH = (
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/"
+    f"{registration.CONFIGURATION}"
+)
+CALLED_WITHIN = 30.0
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+OK = 400  # every status below it
+CONFLICT = 409
+REPLACED_WITHIN = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the API server answered: to a write that went well, or to one that was refused."""
+
+    status: int
+    body: Mapping[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it went well."""
+        return self.status < OK
+
+    @property
+    def message(self) -> str:
+        """Why it was refused."""
+        return "" if self.accepted else str(self.body.get("message", ""))
+
+    @property
+    def denial(self) -> str:
+        """The same, as our webhook said it; empty if it was not our webhook that refused."""
+        _, colon, said = self.message.partition(" denied the request: ")
+        return said if colon else ""
+
+
+class Applicant:
+    """Somebody who writes objects and listens to warnings; `applicant` makes them."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, api: ApiClient) -> None:
+        self._session = session
+        self._url = url
+        self._api = api
+
+    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
+        """Create the object."""
+        path = (await self._api.path_of(manifest)).rpartition("/")[0]
+        return await self._send("POST", path, manifest, dry_run=dry_run)
+
+    async def create_nameless(self, manifest: Mapping[str, Any]) -> Heard:
+        """Create an object whose name the API server makes up."""
+        metadata = {**manifest["metadata"], "name": "any"}
+        path = await self._api.path_of({**manifest, "metadata": metadata})
+        return await self._send("POST", path.rpartition("/")[0], manifest)
+
+    async def apply(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
+        """Apply the object as `kubectl apply --server-side` does."""
+        return await self._send(
+            "PATCH",
+            await self._api.path_of(manifest),
+            manifest,
+            content_type=APPLY,
+            dry_run=dry_run,
+        )
+
+    async def replace(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
+        """Replace the whole object, as Kueue does."""
+        path = await self._api.path_of(manifest)
+        return await self._send("PUT", path, manifest, dry_run=dry_run)
+
+    async def replace_now(
+        self, manifest: Mapping[str, Any], change: Callable[[Object], Object], **options: bool
+    ) -> Heard:
+        """Read the object, and replace it by what the change makes of it.
+
+        As clients do, again if somebody else, such as the manager, was faster.
+        """
+
+        async def replaced() -> Heard | None:
+            heard = await self.replace(change(await self.read(manifest)), **options)
+            return None if heard.status == CONFLICT else heard
+
+        return await until(replaced, within=REPLACED_WITHIN, what="nobody else being faster")
+
+    async def patch(
+        self, manifest: Mapping[str, Any], change: Mapping[str, Any], *, dry_run: bool = False
+    ) -> Heard:
+        """Change some fields of the object, as `kubectl patch --type=merge` does."""
+        path = await self._api.path_of(manifest)
+        return await self._send("PATCH", path, change, content_type=MERGE, dry_run=dry_run)
+
+    async def read(self, manifest: Mapping[str, Any]) -> Object:
+        """The object as it is stored."""
+        return await self._api.get(await self._api.path_of(manifest))
+
+    async def get(self, manifest: Mapping[str, Any]) -> Object | None:
+        """The object as it is stored; None if it is not."""
+        return await self._api.get_or_none(await self._api.path_of(manifest))
+
+    async def delete(self, manifest: Mapping[str, Any]) -> None:
+        """Delete the object."""
+        await self._api.delete(await self._api.path_of(manifest))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        content_type: str = "application/json",
+        dry_run: bool = False,
+    ) -> Heard:
+        query = {"dryRun": "All"} if dry_run else {}
+        if content_type == APPLY:
+            query |= {"fieldManager": "applicant", "force": "true"}
+        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        async with self._session.request(
+            method, self._url + path, params=query, data=orjson.dumps(body), headers=headers
+        ) as response:
+            answer = orjson.loads(await response.read())
+            warnings = [_text_of(each) for each in response.headers.getall("Warning", [])]
+        return Heard(response.status, answer, warnings)
+
+
+def _text_of(warning: str) -> str:
+    """The text in `299 - "…"`."""
+    quoted = warning.partition('"')[2].rpartition('"')[0]
+    return quoted.replace('\\"', '"').replace("\\\\", "\\")
+
+
+def applicant_with(api: ApiClient) -> Applicant:
+    """The client's user, as one who listens to warnings; as long as the client lives."""
+    assert api._session is not None
+    return Applicant(api._session, api.url, api)
+
+
+@asynccontextmanager
+async def applicant(plane: ControlPlane) -> AsyncIterator[Applicant]:
+    """The administrator, as one who listens to warnings."""
+    async with plane.client() as api:
+        yield applicant_with(api)
+
+
+async def register(api: ApiClient, port: int) -> None:
+    """Tell the API server of a manager at this port of this machine."""
+    for manifest in registration.beside(SERVICE, DEFAULT_NAMESPACE, host=LOOPBACK, port=port):
+        await api.apply(manifest)
+
+
+async def unregister(api: ApiClient) -> None:
+    """Leave nothing behind for the next tests."""
+    for path in (CONFIGURATION_PATH, SECRET_PATH):
+        if await api.get_or_none(path) is not None:
+            await api.delete(path)
+
+
+def webhook_flags(port: int) -> tuple[str, ...]:
+    """The flags of a manager with a webhook server at this port."""
+    return ("--webhook-host", LOOPBACK, "--webhook-port", str(port))
+
+
+async def wait_called(plane: ControlPlane) -> None:
+    """Return when the API server calls the webhook, and believes it.
+
+    It learns of the registration and of the certificate a moment after they are written: until
+    then it calls nobody, or cannot.
+    """
+    probe: Object = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": "is-the-webhook-called", "namespace": "default"},
+        "spec": {"runtimeRef": {"name": "there-is-none"}},
+    }
+    async with applicant(plane) as person:
+
+        async def denied() -> bool:
+            return bool((await person.create(probe, dry_run=True)).denial)
+
+        await until(denied, within=CALLED_WITHIN, what="the API server calling the webhook")
+
+
+@asynccontextmanager
+async def admitting_manager(plane: ControlPlane, *flags: str) -> AsyncIterator[ManagerProcess]:
+    """A manager whose webhook the API server calls for every TrainJob and runtime."""
+    ports = PortReservations(places.ports(places.cache_home()))
+    async with plane.client() as api:
+        try:
+            port = ports.reserve()
+            await register(api, port)
+            async with manager_process(plane.kubeconfig, *webhook_flags(port), *flags) as manager:
+                await manager.wait_ready()
+                await wait_called(plane)
+                yield manager
+        finally:
+            await unregister(api)
+            ports.release_all()

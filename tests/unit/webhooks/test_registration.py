@@ -1,0 +1,61 @@
+"""Names and paths that charts, dashboards and people know from Kubeflow Trainer."""
+
+from kftrainer.api.resources import TRAIN_JOBS
+from kftrainer.webhooks import registration
+
+RULES = {
+    "validator.clustertrainingruntime.trainer.kubeflow.org": (
+        "/validate-trainer-kubeflow-org-v1alpha1-clustertrainingruntime",
+        "clustertrainingruntimes",
+    ),
+    "validator.trainingruntime.trainer.kubeflow.org": (
+        "/validate-trainer-kubeflow-org-v1alpha1-trainingruntime",
+        "trainingruntimes",
+    ),
+    "validator.trainjob.trainer.kubeflow.org": (
+        "/validate-trainer-kubeflow-org-v1alpha1-trainjob",
+        "trainjobs",
+    ),
+}
+
+
+def test_the_configuration_has_the_names_of_the_original() -> None:
+    configuration = registration.configuration("service", "system")
+    assert configuration["metadata"] == {"name": "validator.trainer.kubeflow.org"}
+    webhooks = configuration["webhooks"]
+    assert [each["name"] for each in webhooks] == list(RULES)
+    for webhook, (path, plural) in zip(webhooks, RULES.values(), strict=True):
+        service = {"name": "service", "namespace": "system", "path": path, "port": 443}
+        assert webhook["clientConfig"] == {"service": service}
+        assert webhook["rules"] == [
+            {
+                "apiGroups": ["trainer.kubeflow.org"],
+                "apiVersions": ["v1alpha1"],
+                "resources": [plural],
+                "operations": ["CREATE", "UPDATE"],
+            }
+        ]
+        said = (webhook["failurePolicy"], webhook["sideEffects"])
+        assert said == ("Fail", "None")
+        assert webhook["admissionReviewVersions"] == ["v1"]
+
+
+def test_what_is_not_required_does_not_block_anybody() -> None:
+    configuration = registration.configuration("service", "system", required=False)
+    assert {each["failurePolicy"] for each in configuration["webhooks"]} == {"Ignore"}
+
+
+def test_the_api_server_asks_by_the_first_host_name() -> None:
+    assert registration.host_names("service", "system")[0] == "service.system.svc"
+
+
+def test_beside_a_cluster_the_service_is_another_name_of_the_host() -> None:
+    namespace, service, configuration = registration.beside(
+        "service", "system", host="127.0.0.1", port=1234
+    )
+    assert namespace["metadata"]["name"] == service["metadata"]["namespace"] == "system"
+    assert service["spec"]["externalName"] == "127.0.0.1"
+    ports = {each["clientConfig"]["service"]["port"] for each in configuration["webhooks"]}
+    assert ports == {1234} == {service["spec"]["ports"][0]["port"]}
+    name = registration.webhook_name(TRAIN_JOBS)
+    assert name in [each["name"] for each in configuration["webhooks"]]

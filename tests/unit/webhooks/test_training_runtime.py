@@ -1,0 +1,188 @@
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, AnyResource
+from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict
+from kftrainer.webhooks.training_runtime import RuntimeAdmission
+from tests.support.objects import Object, replicated_job, runtime
+from tests.support.runtimes import SHIPPED
+
+RESOURCES = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+SUPPORT = "trainer.kubeflow.org/support"
+JOBS = "spec.template.spec.replicatedJobs"
+GOOD = runtime()
+BAD = runtime(jobs=[{**replicated_job(), "replicas": 2}])
+REPLICAS = f"{JOBS}[0].replicas: Invalid value: 2: always must be 1"
+
+pytestmark = pytest.mark.parametrize("resource", RESOURCES, ids=lambda each: each.kind)
+
+
+async def asked(
+    resource: AnyResource, new: Object | None, old: Object | None = None, operation: str = ""
+) -> Verdict:
+    """The verdict on creating `new` or, if there is an `old`, on changing it into `new`."""
+    request = AdmissionRequest(
+        uid="1",
+        operation=operation or ("CREATE" if old is None else "UPDATE"),
+        group=resource.group,
+        version=resource.version,
+        kind=resource.kind,
+        namespace="team" if resource.namespaced else "",
+        name="runtime",
+        object=new,
+        old_object=old,
+        dry_run=False,
+    )
+    verdict = await RuntimeAdmission(resource)(request)
+    return replace(verdict, warnings=tuple(verdict.warnings))
+
+
+def with_metadata(document: Object, **metadata: Any) -> Object:
+    return {**document, "metadata": {**document["metadata"], **metadata}}
+
+
+def deprecated(document: Object) -> Object:
+    return with_metadata(document, labels={SUPPORT: "deprecated"})
+
+
+async def test_a_good_runtime_may_be_created(resource: AnyResource) -> None:
+    assert await asked(resource, GOOD) == ALLOWED
+
+
+@pytest.mark.parametrize("document", SHIPPED, ids=lambda each: each["metadata"]["name"])
+async def test_the_shipped_runtimes_pass_without_a_word(
+    resource: AnyResource, document: Object
+) -> None:
+    assert await asked(resource, document) == ALLOWED
+
+
+async def test_a_bad_one_may_not(resource: AnyResource) -> None:
+    verdict = await asked(resource, BAD)
+    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "Forbidden")
+    assert verdict.message == REPLICAS
+    assert verdict.details is not None
+    assert verdict.details["causes"] == [
+        {"reason": "FieldValueInvalid", "message": REPLICAS, "field": f"{JOBS}[0].replicas"}
+    ]
+
+
+async def test_all_that_is_wrong_is_told(resource: AnyResource) -> None:
+    job = {**replicated_job(), "replicas": 2}
+    job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "main"
+    verdict = await asked(resource, runtime(jobs=[job]))
+    assert verdict.message == (
+        f"[{REPLICAS}, {JOBS}[0].template.spec.template.spec.containers: Invalid value: "
+        '[{"name":"main"}]: must contain the required container for the ancestor: trainer]'
+    )
+
+
+async def test_g6_a_good_runtime_may_not_become_a_bad_one(resource: AnyResource) -> None:
+    assert (await asked(resource, BAD, GOOD)).message == REPLICAS
+    assert await asked(resource, GOOD, BAD) == ALLOWED
+
+
+async def test_a_bad_one_may_not_become_another_bad_one(resource: AnyResource) -> None:
+    other = deepcopy(BAD)
+    other["spec"]["mlPolicy"]["numNodes"] = 4
+    assert (await asked(resource, other, BAD)).message == REPLICAS
+
+
+async def test_a_finalizer_may_come_to_a_bad_runtime(resource: AnyResource) -> None:
+    in_use = with_metadata(BAD, finalizers=["trainer.kubeflow.org/resource-in-use"])
+    assert await asked(resource, in_use, BAD) == ALLOWED
+    assert await asked(resource, BAD, in_use) == ALLOWED
+
+
+async def test_a_finalizer_may_come_to_what_is_no_runtime_at_all(resource: AnyResource) -> None:
+    odd = {**GOOD, "spec": {"mlPolicy": {"numNodes": "many"}}}
+    assert await asked(resource, with_metadata(odd, finalizers=["a"]), odd) == ALLOWED
+    assert await asked(resource, deprecated(odd), odd) == ALLOWED
+
+
+async def test_a_runtime_that_is_being_deleted_may_become_anything(resource: AnyResource) -> None:
+    leaving = with_metadata(BAD, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert await asked(resource, leaving, GOOD) == ALLOWED
+
+
+async def test_nobody_creates_a_bad_one_by_saying_that_it_is_being_deleted(
+    resource: AnyResource,
+) -> None:
+    leaving = with_metadata(BAD, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert not (await asked(resource, leaving)).allowed
+
+
+@pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
+async def test_what_writes_nothing_is_allowed(resource: AnyResource, operation: str) -> None:
+    assert await asked(resource, None, BAD, operation) == ALLOWED
+
+
+async def test_w1_a_deprecated_runtime_is_warned_of_when_it_is_created(
+    resource: AnyResource,
+) -> None:
+    verdict = await asked(resource, deprecated(GOOD))
+    assert verdict.allowed
+    [warning] = verdict.warnings
+    assert warning.startswith(f'{resource.kind} "runtime" is deprecated and will be removed in a ')
+
+
+async def test_w1_it_is_warned_of_when_the_label_or_the_spec_changes_and_not_else(
+    resource: AnyResource,
+) -> None:
+    old = deprecated(GOOD)
+    changed = deepcopy(old)
+    changed["spec"]["mlPolicy"]["numNodes"] = 2
+    assert len((await asked(resource, old, GOOD)).warnings) == 1
+    assert len((await asked(resource, changed, old)).warnings) == 1
+    assert await asked(resource, with_metadata(old, annotations={"a": "b"}), old) == ALLOWED
+    assert await asked(resource, GOOD, old) == ALLOWED
+
+
+async def test_a_label_on_a_bad_runtime_brings_no_other_warnings(resource: AnyResource) -> None:
+    odd = runtime(jobs=[replicated_job("a", "b"), replicated_job()])
+    assert len((await asked(resource, deprecated(odd), odd)).warnings) == 1
+    assert len((await asked(resource, deprecated(odd))).warnings) == 2
+
+
+async def test_a_refusal_comes_with_warnings(resource: AnyResource) -> None:
+    verdict = await asked(resource, deprecated(BAD))
+    assert not verdict.allowed
+    assert len(verdict.warnings) == 1
+
+
+ODD_DOCUMENTS: dict[str, Object] = {
+    "a number in words": {**GOOD, "spec": {"mlPolicy": {"numNodes": "hunter2"}}},
+    "a spec that is none": {**GOOD, "spec": "hunter2"},
+    "a template that is none": {**GOOD, "spec": {"template": {"spec": "hunter2"}}},
+    "metadata that are none": {**GOOD, "metadata": "hunter2"},
+    "an environment that is none": runtime(jobs=[replicated_job(env="hunter2")]),
+    "limits that are none": runtime(jobs=[replicated_job(resources={"limits": "hunter2"})]),
+}
+
+
+@pytest.mark.parametrize("what", ODD_DOCUMENTS)
+async def test_what_is_no_runtime_is_a_bad_request_whose_values_are_not_repeated(
+    resource: AnyResource, what: str
+) -> None:
+    verdict = await asked(resource, ODD_DOCUMENTS[what])
+    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
+    assert verdict.message.startswith(f"this is no {resource.kind}: ")
+    assert "hunter2" not in verdict.message
+
+
+async def test_a_document_need_not_say_what_the_request_says(resource: AnyResource) -> None:
+    bare = {field: GOOD[field] for field in ("metadata", "spec")}
+    assert await asked(resource, bare) == ALLOWED
+
+
+async def test_a_bug_of_ours_is_not_told_as_a_mistake_of_others(
+    resource: AnyResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr("kftrainer.webhooks.training_runtime.runtime_findings", fails)
+    with pytest.raises(LookupError):
+        await asked(resource, GOOD)

@@ -1,0 +1,338 @@
+"""What the API server is told about TrainJobs, and the second look before a refusal."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+import structlog
+
+from kftrainer.api.resources import JOB_SETS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.errors import ForbiddenError, KubeError, NotFoundError, TransportError
+from kftrainer.kube.field import Findings, forbidden
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict
+from kftrainer.runtime.existing import Existing, Given
+from kftrainer.runtime.framework import Framework
+from kftrainer.runtime.info import Info
+from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.phases import CustomValidation
+from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.webhooks import second_look
+from kftrainer.webhooks.trainjob import TrainJobAdmission
+from tests.support.objects import Object, runtime
+from tests.support.plans import NAMESPACE, RUNTIMES, UID, in_namespace, job_on
+
+PLAIN = in_namespace(runtime(mlPolicy={}))
+BROKEN = in_namespace(runtime(mlPolicy={}, template={"spec": {}}))
+JOB = job_on(PLAIN)
+CLASSES = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "a"}}
+
+
+class Server:
+    """An API server with some objects; remembers what it was asked for."""
+
+    def __init__(
+        self, *objects: Object, failing: Callable[[Resource[Any]], KubeError | None] | None = None
+    ) -> None:
+        self._objects = {(each["kind"], key_of(each)): each for each in objects}
+        self._failing = failing or (lambda _: None)
+        self.asked: list[str] = []
+
+    async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
+        self.asked.append(f"{resource.kind} {key}")
+        await asyncio.sleep(0)
+        if error := self._failing(resource):
+            raise error
+        try:
+            return self._objects[resource.kind, key]
+        except KeyError:
+            raise NotFoundError(404, "NotFound", "not found") from None
+
+
+def request(new: Object | None, old: Object | None = None, **more: Any) -> AdmissionRequest:
+    said: dict[str, Any] = {
+        "uid": "1",
+        "operation": "CREATE" if old is None else "UPDATE",
+        "group": "trainer.kubeflow.org",
+        "version": "v1alpha1",
+        "kind": "TrainJob",
+        "namespace": NAMESPACE,
+        "name": "demo",
+        "object": new,
+        "old_object": old,
+        "dry_run": False,
+    }
+    return AdmissionRequest(**{**said, **more})
+
+
+def answer(
+    asked: AdmissionRequest,
+    *cached: Object,
+    server: Server | None = None,
+    runtimes: Runtimes = RUNTIMES,
+    namespaces: tuple[str, ...] = (),
+    existing: Existing | None = None,
+) -> Verdict:
+    admission = TrainJobAdmission(
+        runtimes,
+        existing or Given(cached),
+        server,  # type: ignore[arg-type]
+        namespaces=namespaces,
+    )
+    verdict = asyncio.run(admission(asked))
+    return replace(verdict, warnings=tuple(verdict.warnings))
+
+
+def changed(job: Object, **spec: Any) -> Object:
+    return {**job, "spec": {**job["spec"], **spec}}
+
+
+def with_metadata(job: Object, **metadata: Any) -> Object:
+    return {**job, "metadata": {**job["metadata"], **metadata}}
+
+
+def test_a_train_job_that_is_well_is_let_in() -> None:
+    assert answer(request(JOB), PLAIN) == ALLOWED
+
+
+def test_a_train_job_without_its_runtime_is_refused() -> None:
+    verdict = answer(request(JOB))
+    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "Forbidden")
+    assert verdict.message.startswith("spec.runtimeRef: Invalid value: ")
+    assert verdict.message.endswith(
+        'TrainingRuntime.trainer.kubeflow.org "runtime" not found: '
+        "specified trainingRuntime must be created before the TrainJob is created"
+    )
+    assert verdict.details is not None
+    assert verdict.details["causes"][0]["field"] == "spec.runtimeRef"
+
+
+def test_warnings_are_told_with_and_without_a_refusal() -> None:
+    labels = {"trainer.kubeflow.org/support": "deprecated"}
+    old = with_metadata(PLAIN, labels=labels)
+    bad = changed(JOB, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
+    for job, allowed in ((JOB, True), (bad, False)):
+        verdict = answer(request(job), old)
+        assert verdict.allowed == allowed
+        assert ["is deprecated" in each for each in verdict.warnings] == [True]
+
+
+def test_other_namespaces_are_not_ours_to_judge() -> None:
+    assert answer(request(JOB), namespaces=("other",)) == ALLOWED
+    assert not answer(request(JOB), namespaces=("other", NAMESPACE)).allowed
+
+
+def test_what_the_object_leaves_out_is_in_the_request() -> None:
+    bare = {"metadata": {}, "spec": JOB["spec"]}
+    assert answer(request(bare), PLAIN) == ALLOWED
+    nameless = {"metadata": {"generateName": "demo-", "name": "", "namespace": ""}}
+    assert answer(request({**bare, **nameless}, name=""), PLAIN) == ALLOWED
+
+
+def test_without_an_object_there_is_nothing_to_judge() -> None:
+    assert answer(request(None)) == ALLOWED
+
+
+# Updates that nobody should stand in the way of.
+
+
+def test_g7_a_train_job_that_goes_may_be_anything() -> None:
+    gone = with_metadata(changed(JOB, podTemplateOverrides=3), deletionTimestamp="2026-01-01")
+    assert answer(request(gone, JOB)) == ALLOWED
+    assert not answer(request(gone)).allowed
+
+
+def test_g7_bookkeeping_is_not_looked_at() -> None:
+    odd = changed(JOB, trainer={"numNodes": "three"})
+    kept = with_metadata(odd, finalizers=["a"], managedFields=[{}], resourceVersion="7")
+    assert answer(request(kept, odd)) == ALLOWED
+
+
+def test_g7_labels_may_change_whatever_has_become_of_the_runtime() -> None:
+    assert answer(request(with_metadata(JOB, labels={"a": "b"}), JOB)) == ALLOWED
+    assert answer(request(with_metadata(JOB, annotations={"a": "b"}), JOB), BROKEN) == ALLOWED
+
+
+def test_suspending_works_whatever_has_become_of_the_runtime() -> None:
+    for existing in ((), (BROKEN,)):
+        verdict = answer(request(changed(JOB, suspend=True), JOB), *existing)
+        assert verdict.allowed
+        assert verdict.warnings[0].startswith("not refused, because it was so before: ")
+
+
+class Rooted(CustomValidation):
+    name: ClassVar[str] = "rooted"
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        moved = old is not None and old.metadata.labels != new.metadata.labels
+        return Findings([forbidden("metadata.labels", "stay")] if moved else [])
+
+
+def test_a_plugin_can_have_a_rule_about_labels() -> None:
+    runtimes = Runtimes(Framework([*load_framework().plugins, Rooted()]))
+    moved = with_metadata(JOB, labels={"a": "b"})
+    assert answer(request(moved, JOB), PLAIN, runtimes=runtimes).message == (
+        "metadata.labels: Forbidden: stay"
+    )
+
+
+def test_an_old_object_that_nobody_understands_can_be_mended() -> None:
+    odd = changed(JOB, trainer={"numNodes": "three"})
+    assert answer(request(JOB, odd), PLAIN).allowed
+    assert not answer(request(changed(JOB, suspend=True), odd)).allowed
+
+
+def test_g20_a_change_that_no_jobset_follows_is_refused() -> None:
+    owner = {"kind": "TrainJob", "name": "demo", "uid": UID, "controller": True}
+    job_set = {
+        "apiVersion": JOB_SETS.api_version,
+        "kind": "JobSet",
+        "metadata": {"name": "demo", "namespace": NAMESPACE, "ownerReferences": [owner]},
+        "spec": {},
+    }
+    verdict = answer(request(changed(JOB, trainer={"image": "new"}), JOB), PLAIN, job_set)
+    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed once")
+
+
+# Objects that are none.
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"spec": {}}, "spec.runtimeRef: is required"),
+        ({"spec": "hunter2"}, "spec: must be an object"),
+        ({**JOB, "metadata": ["hunter2"]}, "metadata: must be an object"),
+        (changed(JOB, trainer={"numNodes": "hunter2"}), "spec.trainer.numNodes: must be an integ"),
+        (
+            changed(JOB, trainer={"env": [7, "hunter2"]}),
+            "spec.trainer.env[0]: must be an object; spec.trainer.env[1]: must be an object",
+        ),
+        (
+            changed(
+                JOB,
+                podTemplateOverrides=[{"targetJobs": [{"name": "node"}], "spec": {"volumes": 3}}],
+            ),
+            "spec.podTemplateOverrides[0].spec.volumes: must be a list",
+        ),
+    ],
+)
+def test_what_is_no_train_job_is_a_bad_request(odd: Object, said: str) -> None:
+    verdict = answer(request(odd), PLAIN)
+    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
+    assert said in verdict.message
+    assert "hunter2" not in verdict.message
+
+
+def test_of_very_many_problems_some_are_told() -> None:
+    verdict = answer(request(changed(JOB, podTemplateOverrides=[{}] * 500)), PLAIN)
+    assert verdict.message.endswith("; and 490 more")
+    assert len(verdict.message) < 1000
+
+
+class Crashing(CustomValidation):
+    name: ClassVar[str] = "crashing"
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        raise KeyError("oops")
+
+
+def test_a_plugin_with_a_bug_is_named() -> None:
+    runtimes = Runtimes(Framework([*load_framework().plugins, Crashing()]))
+    with structlog.testing.capture_logs() as logs:
+        verdict = answer(request(JOB), PLAIN, runtimes=runtimes)
+    assert (verdict.allowed, verdict.code, verdict.reason) == (False, 500, "InternalError")
+    assert verdict.message == "plugin crashing failed: KeyError: 'oops'"
+    assert [each["event"] for each in logs] == ["admission.plugin_failed"]
+
+
+class Odd(Given):
+    def get(self, resource: Resource[Any], key: ObjectKey) -> Any:
+        raise RuntimeError("a bug of ours")
+
+
+def test_a_bug_of_ours_is_not_hidden() -> None:
+    with pytest.raises(RuntimeError, match="a bug of ours"):
+        answer(request(JOB), existing=Odd())
+
+
+# The second look.
+
+
+def test_a_runtime_that_the_cache_has_not_heard_of_is_looked_for() -> None:
+    server = Server(PLAIN)
+    assert answer(request(JOB), server=server) == ALLOWED
+    assert server.asked == [f"TrainingRuntime {NAMESPACE}/runtime"]
+
+
+def test_a_runtime_that_has_changed_since_is_read_again() -> None:
+    assert answer(request(JOB), BROKEN, server=Server(PLAIN)) == ALLOWED
+    assert not answer(request(JOB), BROKEN, server=Server(BROKEN)).allowed
+
+
+def test_priority_classes_are_looked_for_too() -> None:
+    gang = in_namespace(runtime(mlPolicy={}, podGroupPolicy={"volcano": {}}))
+    (job,) = gang["spec"]["template"]["spec"]["replicatedJobs"]
+    job["template"]["spec"]["template"]["spec"]["priorityClassName"] = "new"
+    made = {**CLASSES, "metadata": {"name": "new"}}
+    assert not answer(request(JOB), gang, CLASSES).allowed
+    assert not answer(request(JOB), gang, CLASSES, server=Server(gang)).allowed
+    assert answer(request(JOB), gang, CLASSES, server=Server(gang, made)).allowed
+
+
+def test_who_is_let_in_is_not_looked_at_twice() -> None:
+    server = Server(PLAIN)
+    assert answer(request(JOB), PLAIN, server=server).allowed
+    assert server.asked == []
+
+
+def test_a_runtime_that_is_not_there_is_not_there() -> None:
+    verdict = answer(request(JOB), server=Server())
+    assert "must be created before the TrainJob is created" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "error", [ForbiddenError(403, "Forbidden", "no"), TransportError("gone"), None]
+)
+def test_a_look_that_fails_leaves_the_first_answer(
+    error: KubeError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_look, "WITHIN", 0.01)
+
+    class Deaf(Server):
+        async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
+            if error is None:
+                await asyncio.Event().wait()  # for ever
+            raise error or AssertionError
+
+    with structlog.testing.capture_logs() as logs:
+        verdict = answer(request(JOB), server=Deaf())
+    assert "must be created before the TrainJob is created" in verdict.message
+    assert [(each["log_level"], each["event"][:18]) for each in logs] == [
+        ("warning", "admission.not_read")
+    ]
+
+
+def test_one_look_that_fails_does_not_spoil_the_others() -> None:
+    gang = in_namespace(runtime(mlPolicy={}, podGroupPolicy={"volcano": {}}))
+    (job,) = gang["spec"]["template"]["spec"]["replicatedJobs"]
+    job["template"]["spec"]["template"]["spec"]["priorityClassName"] = "new"
+
+    def failing(resource: Resource[Any]) -> KubeError | None:
+        return ForbiddenError(403, "", "no") if resource.kind == "PriorityClass" else None
+
+    server = Server(PLAIN, failing=failing)
+    assert answer(request(JOB), gang, CLASSES, server=server).allowed
+    assert sorted(each.split()[0] for each in server.asked) == ["PriorityClass", "TrainingRuntime"]
+
+
+def test_secrets_are_never_read() -> None:
+    mpi = in_namespace(runtime(mlPolicy={"mpi": {"runLauncherAsNode": True}}))
+    env = [{"name": "OMPI_MCA_plm_rsh_args"}]
+    server = Server(mpi)
+    old = changed(JOB, trainer={"numNodes": 1})
+    assert not answer(request(changed(JOB, trainer={"env": env}), old), mpi, server=server).allowed
+    assert {each.split()[0] for each in server.asked} == {"TrainingRuntime", "JobSet"}
