@@ -12,6 +12,17 @@ CLUSTER_TRAINING_RUNTIME: Final = "ClusterTrainingRuntime"
 CONFIG_API_VERSION: Final = "config.trainer.kubeflow.org/v1alpha1"
 CONFIGURATION: Final = "Configuration"
 
+# The ClusterTrainingRuntimes that come with the operator.
+SHIPPED_RUNTIMES: Final = (
+    "torch-distributed",
+    "torch-distributed-with-cache",
+    "deepspeed-distributed",
+    "mlx-distributed",
+    "torchtune-llama3.2-1b",
+    "torchtune-llama3.2-3b",
+    "torchtune-qwen2.5-1.5b",
+)
+
 # Who may be in charge of a TrainJob.
 MANAGED_BY_US: Final = "trainer.kubeflow.org/trainjob-controller"
 MANAGED_BY_MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"

@@ -11,6 +11,7 @@ from kftrainer.kube.model import KubeModel, Opaque, OpaqueList
 
 POD = "replicatedJobs[].template.spec.template.spec"
 CONTAINER = f"{POD}.containers[]"
+MOST = 100  # overrides, and jobs of each: each is merged into each, while others wait
 
 
 class TargetJob(KubeModel):
@@ -92,7 +93,11 @@ class PodTemplateOverride(KubeModel):
     target_jobs: Annotated[
         list[TargetJob],
         Atomic(),
-        Field(min_length=1, description="The jobs of the runtime's template that this is for."),
+        Field(
+            min_length=1,
+            max_length=MOST,
+            description="The jobs of the runtime's template that this is for.",
+        ),
     ]
     metadata: Annotated[
         TemplateMetadata | None, Field(description="Labels and annotations for the pods.")
@@ -110,7 +115,11 @@ class LegacyPodSpecOverride(PodSpecOverride):
     target_jobs: Annotated[
         list[TargetJob],
         Atomic(),
-        Field(min_length=1, description="The jobs of the runtime's template that this is for."),
+        Field(
+            min_length=1,
+            max_length=MOST,
+            description="The jobs of the runtime's template that this is for.",
+        ),
     ]
 
     def modern(self) -> PodTemplateOverride:

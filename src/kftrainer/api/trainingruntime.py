@@ -62,7 +62,7 @@ class CoschedulingPolicy(KubeModel):
     """Gang scheduling by the coscheduling plugin of kubernetes-sigs/scheduler-plugins."""
 
     schedule_timeout_seconds: Annotated[
-        Int32, Field(description="How long the pods wait for each other, in seconds.")
+        Int32, Field(ge=0, description="How long the pods wait for each other, in seconds.")
     ] = 60
 
 

@@ -7,7 +7,13 @@ from pydantic import Field
 
 from kftrainer.api import names
 from kftrainer.api.markers import Atomic, Cel, Embedded, Int32, ProcessesPerNode, list_map
-from kftrainer.api.overrides import CONTAINER, POD, LegacyPodSpecOverride, PodTemplateOverride
+from kftrainer.api.overrides import (
+    CONTAINER,
+    MOST,
+    POD,
+    LegacyPodSpecOverride,
+    PodTemplateOverride,
+)
 from kftrainer.kube.meta import Condition, ObjectMeta
 from kftrainer.kube.model import KubeModel, Opaque, OpaqueList
 
@@ -131,14 +137,18 @@ class TrainJobSpec(KubeModel):
         list[PodTemplateOverride] | None,
         Atomic(),
         Field(
+            max_length=MOST,
             description="Changes to the pods of the runtime's template, applied in this order. "
-            "They can be changed only while the TrainJob is suspended."
+            "They can be changed only while the TrainJob is suspended.",
         ),
     ] = None
     pod_spec_overrides: Annotated[
         list[LegacyPodSpecOverride] | None,
         Atomic(),
-        Field(description="Deprecated: podTemplateOverrides in the form of Kubeflow Trainer 2.0."),
+        Field(
+            max_length=MOST,
+            description="Deprecated: podTemplateOverrides in the form of Kubeflow Trainer 2.0.",
+        ),
     ] = None
     suspend: Annotated[bool, Field(description="Whether the job is to wait, with no pods.")] = False
     managed_by: Annotated[

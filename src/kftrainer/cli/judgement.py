@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kftrainer.api import names
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
     TRAIN_JOBS,
@@ -96,7 +97,8 @@ class _Court:
         runtime = self._runtimes_by_key.get((kind, key))
         if runtime is not None:
             return not runtime.is_refused  # which has been said there
-        if self._is_complete and kind in self._kinds_here:
+        is_shipped = kind is CLUSTER_TRAINING_RUNTIMES and name in names.SHIPPED_RUNTIMES
+        if self._is_complete and kind in self._kinds_here and not is_shipped:
             return True  # and wrong: there are others, but not this one
         case.warn(
             f"spec.runtimeRef.name: {kind.kind} {key} is in none of the files, so whether the "

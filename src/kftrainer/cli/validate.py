@@ -22,7 +22,8 @@ PriorityClasses, are taken for what there is in the cluster, and are not judged.
 
 A TrainJob is judged together with its runtime. If that is in none of the files, but another runtime
 of the same kind is, the TrainJob is refused, as it would be in a cluster where only these are. If
-the files hold no runtime of that kind at all, there is a warning that this part was not checked.
+the files hold no runtime of that kind at all, or it is one that comes with the operator, there is
+a warning that this part was not checked.
 
 Fields that nobody knows are errors, because kubectl refuses them (--validate=strict, its default);
 who writes them by other means finds them dropped.

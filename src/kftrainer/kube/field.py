@@ -46,6 +46,7 @@ _WORDS = {
 WITHOUT_VALUE = (
     Fault.REQUIRED,
     Fault.FORBIDDEN,
+    Fault.TYPE_INVALID,  # a password of digits only, without quotes, would be told
     Fault.TOO_LONG,
     Fault.INTERNAL,
     Fault.UNKNOWN,
@@ -103,11 +104,13 @@ class Findings:
 
     def refuse(self, *errors: FieldError) -> None:
         """Add errors, each once: two plugins may look at the same field."""
-        self.errors += without(self.errors, errors)
+        if errors:  # mostly there are none
+            self.errors += without(self.errors, errors)
 
     def warn(self, *warnings: str) -> None:
         """Add warnings, each once."""
-        self.warnings = list(dict.fromkeys((*self.warnings, *warnings)))
+        if warnings:
+            self.warnings = list(dict.fromkeys((*self.warnings, *warnings)))
 
     def add(self, other: "Findings") -> None:
         """Add all that another validation found."""

@@ -26,6 +26,10 @@ FOLLOWED = "but for labels, annotations, nodeSelector, tolerations and schedulin
 CHANGEABLE = ("nodeSelector", "tolerations", "schedulingGates")
 # In these an empty text is a value; elsewhere Go leaves it out.
 TEXTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
+# An empty one of these says a lot: everything, or a volume of this type.
+TELLING = frozenset({"labelSelector", "namespaceSelector", "emptyDir"})
+# Numbers that Go leaves out if they are 0; others are pointers there, for which 0 is a value.
+NUMBERS = frozenset({"partition"})
 NOT_NEW = "not refused, because it was so before: {}"
 
 
@@ -145,9 +149,20 @@ def _canonical_fields(
     value: Mapping[str, Any], *, keep_empty_texts: bool = False
 ) -> dict[str, Any]:
     said = {key: _canonical(each, key) for key, each in value.items()}
-    nothing: tuple[object, ...] = (None, [], {}) if keep_empty_texts else (None, "", [], {})
     return {
         key: each
         for key, each in said.items()
-        if each not in nothing and not (key == "divisor" and each == "0")
+        if not _says_nothing(key, each) and (each != "" or keep_empty_texts)
     }
+
+
+def _says_nothing(field: str, value: object) -> bool:
+    """Whether a client in Go leaves the field out, or means the same without it.
+
+    All booleans in what a TrainJob can say are false if they are not there.
+    """
+    if value is None or value is False or value == []:
+        return True
+    if value == {}:
+        return field not in TELLING
+    return (field, value) == ("divisor", "0") or (field in NUMBERS and value == 0)

@@ -25,7 +25,7 @@ Asked = tuple[Resource[Any], ObjectKey]
 # A verdict may hang on one of these; what else planning reads cannot make it worse.
 DECISIVE = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES, JOB_SETS, PRIORITY_CLASSES)
 WITHIN = 2.0  # seconds for all reads together: somebody waits for the answer
-MOST = 8  # objects; there are hardly ever more than three
+MOST_READ = 8  # objects; there are hardly ever more than three
 
 
 class Remembering:
@@ -75,7 +75,7 @@ class Refreshed:
 
 async def read_now(client: Client, asked: Iterable[Asked]) -> dict[Asked, Manifest | None]:
     """The objects as they are now; those that cannot be read in time are left out."""
-    wanted = list(asked)[:MOST]
+    wanted = list(asked)[:MOST_READ]
     read: dict[Asked, Manifest | None] = {}
 
     async def read_one(resource: Resource[Any], key: ObjectKey) -> None:

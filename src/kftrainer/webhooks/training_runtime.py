@@ -1,7 +1,6 @@
 """Runtimes at admission: both kinds, when they are created and when their specs change."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kftrainer.api import names
 from kftrainer.api.defaults import stored
@@ -9,12 +8,12 @@ from kftrainer.api.resources import AnyResource
 from kftrainer.kube.field import Findings
 from kftrainer.kube.model import InvalidDocumentError, Problem
 from kftrainer.kube.resource import Manifest
-from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict, refused, verdict_of
+from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict, verdict_of
+from kftrainer.runtime.changes import news
 from kftrainer.runtime.deprecation import deprecation
 from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.runtime_rules import runtime_findings
-
-MOST_PROBLEMS = 10  # that an answer tells about an object that is none of ours
+from kftrainer.webhooks.misshapen import metadata_of, misshapen
 
 
 class RuntimeAdmission:
@@ -30,21 +29,27 @@ class RuntimeAdmission:
         own finalizer must come and go, and others must be able to label it.
         """
         new, old = request.object, request.old_object
-        if new is None or (old is not None and _metadata(new).get("deletionTimestamp")):
+        if new is None or (old is not None and metadata_of(new).get("deletionTimestamp")):
             return ALLOWED
-        is_changed = old is None or old.get("spec") != new.get("spec")
-        if not is_changed and _support(new) == _support(old or {}):
-            return ALLOWED
+        if old is None or old.get("spec") != new.get("spec"):
+            return self._verdict(request, new, old)
+        if _support(new) != _support(old):
+            return verdict_of(self._remarks(new), request)
+        return ALLOWED
+
+    def _verdict(self, request: AdmissionRequest, new: Manifest, old: Manifest | None) -> Verdict:
         try:
-            runtime = self._decoded(new)
-            findings = runtime_findings(runtime) if is_changed else _remarks(runtime)
+            findings = runtime_findings(self._decoded(new))
+            if findings.errors and old is not None:
+                findings = news(findings, self._findings_before(old))
         except InvalidDocumentError as error:
-            return self._undecodable(error.problems) if is_changed else ALLOWED
+            return misshapen(self._resource.kind, error.problems, self._problems_before(old))
         except Exception:
-            problems = stored({**new, "kind": self._resource.kind}).problems
+            problems = self._schema_problems(new)
             if not problems:
                 raise
-            return self._undecodable(problems)  # the API server would not have let it come so far
+            # The API server would not have let it come so far, unless it was so before.
+            return misshapen(self._resource.kind, problems, self._schema_problems(old))
         return verdict_of(findings, request)
 
     def _decoded(self, manifest: Manifest) -> AnyRuntime:
@@ -53,23 +58,36 @@ class RuntimeAdmission:
         runtime: AnyRuntime = self._resource.decode({**manifest, **head})
         return runtime
 
-    def _undecodable(self, problems: Sequence[Problem]) -> Verdict:
-        """Say which fields are wrong, and not what they hold."""
-        told = "; ".join(map(str, problems[:MOST_PROBLEMS]))
-        return refused(400, "BadRequest", f"this is no {self._resource.kind}: {told}")
+    def _findings_before(self, old: Manifest) -> Findings:
+        """What was wrong with it already: it may have been stored before anybody looked."""
+        try:
+            return runtime_findings(self._decoded(old))
+        except InvalidDocumentError:
+            return Findings()
 
+    def _problems_before(self, old: Manifest | None) -> Sequence[Problem]:
+        if old is None:
+            return ()
+        try:
+            self._decoded(old)
+        except InvalidDocumentError as error:
+            return error.problems
+        return ()
 
-def _remarks(runtime: AnyRuntime) -> Findings:
-    """What there is to say when only the labels have changed."""
-    deprecated = deprecation(runtime)
-    return Findings(warnings=[] if deprecated is None else [deprecated])
+    def _schema_problems(self, manifest: Manifest | None) -> Sequence[Problem]:
+        if manifest is None:
+            return ()
+        return stored({**manifest, "kind": self._resource.kind}).problems
 
-
-def _metadata(manifest: Manifest) -> Mapping[str, Any]:
-    metadata = manifest.get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
+    def _remarks(self, manifest: Manifest) -> Findings:
+        """What there is to say when only the labels have changed."""
+        try:
+            deprecated = deprecation(self._decoded(manifest))
+        except InvalidDocumentError:
+            return Findings()
+        return Findings(warnings=[] if deprecated is None else [deprecated])
 
 
 def _support(manifest: Manifest) -> object:
-    labels = _metadata(manifest).get("labels")
+    labels = metadata_of(manifest).get("labels")
     return labels.get(names.LABEL_SUPPORT) if isinstance(labels, Mapping) else None

@@ -1,6 +1,7 @@
 """TrainJobs at admission: may this one be created, or changed in this way?"""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -22,12 +23,18 @@ from kftrainer.machinery.admission import (
 from kftrainer.runtime.errors import PluginFailedError
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.runtimes import Runtimes
-from kftrainer.webhooks.second_look import Refreshed, Remembering, read_now
+from kftrainer.webhooks.misshapen import metadata_of, misshapen
+from kftrainer.webhooks.second_look import (
+    MOST_READ,
+    Asked,
+    Refreshed,
+    Remembering,
+    read_now,
+)
 
 log = structlog.get_logger(__name__)
 
-MOST_PROBLEMS = 10  # that an answer tells of an object which is not what it says
-BAD_REQUEST, INTERNAL_ERROR = 400, 500
+INTERNAL_ERROR = 500
 
 
 class TrainJobAdmission:
@@ -57,14 +64,21 @@ class TrainJobAdmission:
             return ALLOWED
         if is_beyond_review(request.old_object, manifest):
             return ALLOWED
+        return await self._judged(request, manifest)
+
+    async def _judged(self, request: AdmissionRequest, manifest: Manifest) -> Verdict:
         try:
             return await self._verdict(request, decoded(manifest, request))
         except InvalidDocumentError as error:
-            return _not_a_train_job(error.problems)
+            return misshapen(TRAIN_JOBS.kind, error.problems, _problems_before(request))
         except Exception as error:
-            if problems := stored({**manifest, "kind": TRAIN_JOBS.kind}).problems:
-                # The API server would not have let it come so far.
-                return _not_a_train_job(problems)
+            before = _schema_problems(request.old_object)
+            if problems := _schema_problems(manifest):
+                # The API server would not have let it come so far, unless it was so before.
+                return misshapen(TRAIN_JOBS.kind, problems, before)
+            if before:
+                # It has become so before we were asked; what replaces it is looked at as if new.
+                return await self(replace(request, old_object=None))
             if not isinstance(error, PluginFailedError):
                 raise
             log.exception("admission.plugin_failed", namespace=request.namespace, job=request.name)
@@ -81,14 +95,21 @@ class TrainJobAdmission:
         return not self._namespaces or request.namespace in self._namespaces
 
     async def _findings(self, old: TrainJob | None, new: TrainJob) -> Findings:
-        seen = Remembering(self._existing)
-        findings = self._runtimes.validate(old, new, seen)
-        if not findings.errors or self._client is None:
-            return findings
-        read = await read_now(self._client, seen.asked)
-        if not read:
-            return findings
-        return self._runtimes.validate(old, new, Refreshed(self._existing, read))
+        """What there is to say; before anything is refused, what it hangs on is read at the server.
+
+        What is read may hang on something else: a runtime names PriorityClasses.
+        """
+        read: dict[Asked, Manifest | None] = {}
+        while True:
+            seen = Remembering(Refreshed(self._existing, read) if read else self._existing)
+            findings = self._runtimes.validate(old, new, seen)
+            unread = [each for each in seen.asked if each not in read]
+            if not findings.errors or not unread or self._client is None or len(read) >= MOST_READ:
+                return findings
+            found = await read_now(self._client, unread)
+            if not found:
+                return findings
+            read |= found
 
 
 def is_beyond_review(old: Manifest | None, new: Manifest) -> bool:
@@ -98,7 +119,7 @@ def is_beyond_review(old: Manifest | None, new: Manifest) -> bool:
     """
     if old is None:
         return False
-    return bool(_metadata(new).get("deletionTimestamp")) or _content(old) == _content(new)
+    return bool(metadata_of(new).get("deletionTimestamp")) or _content(old) == _content(new)
 
 
 def decoded(manifest: Manifest, request: AdmissionRequest) -> TrainJob:
@@ -122,21 +143,25 @@ def _old(request: AdmissionRequest) -> TrainJob | None:
         return None
 
 
-def _metadata(manifest: Manifest) -> Manifest:
-    metadata = manifest.get("metadata")
-    return metadata if isinstance(metadata, dict) else {}
-
-
 def _content(manifest: Manifest) -> tuple[Any, ...]:
     """What rules can be about."""
-    metadata = _metadata(manifest)
+    metadata = metadata_of(manifest)
     kept = (metadata.get(field) or {} for field in ("labels", "annotations"))
     return (manifest.get("spec"), *kept)
 
 
-def _not_a_train_job(problems: Sequence[Problem]) -> Verdict:
-    """What is wrong with the document, without any value of it."""
-    told = "; ".join(map(str, problems[:MOST_PROBLEMS]))
-    if len(problems) > MOST_PROBLEMS:
-        told = f"{told}; and {len(problems) - MOST_PROBLEMS} more"
-    return refused(BAD_REQUEST, "BadRequest", f"not a TrainJob: {told}")
+def _problems_before(request: AdmissionRequest) -> Sequence[Problem]:
+    """Why the object that was there could not be read, if it could not."""
+    if request.old_object is None:
+        return ()
+    try:
+        decoded(request.old_object, request)
+    except InvalidDocumentError as error:
+        return error.problems
+    return ()
+
+
+def _schema_problems(manifest: Manifest | None) -> Sequence[Problem]:
+    if manifest is None:
+        return ()
+    return stored({**manifest, "kind": TRAIN_JOBS.kind}).problems

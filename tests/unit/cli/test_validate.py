@@ -110,7 +110,7 @@ def test_each_problem_is_a_line_with_the_place_of_the_field(validate: Command) -
         1,
         [
             "a:9: spec.trainer.numNodes: Invalid value: 0: must be at least 1",
-            "a:10: spec.trainer.image: Invalid value: 3: must be a string: put it in quotes",
+            "a:10: spec.trainer.image: Invalid value: must be a string: put it in quotes",
             "a:13: spec.trainer.env[0].value: Invalid value: must be a string: put it in quotes",
             'a:14: spec.trainer.env[1]: Duplicate value: "A": is the name of another item already',
             "a:24: spec.podTemplateOverrides[0].targetJobs: "
@@ -132,7 +132,7 @@ def test_a_list_has_the_lines_of_its_items(validate: Command) -> None:
     text = (
         "apiVersion: v1\nkind: List\nitems:\n- " + GOOD.replace("\n", "\n  ") + "  suspend: maybe"
     )
-    told = 'spec.suspend: Invalid value: "maybe": must be true or false'
+    told = 'spec.suspend: Invalid value: must be true or false'
     assert validate(a=text) == (1, [f"a:11: {told}"])
     broken = {**job(), "spec": {**job()["spec"], "suspend": "maybe"}}
     listed = {"apiVersion": "v1", "kind": "List", "items": [RUNTIME, broken]}
@@ -194,6 +194,12 @@ def test_a_runtime_that_is_missing_among_others_is_refused(validate: Command) ->
     assert validate(a=GOOD, b=[of_another_kind])[0] == 0
 
 
+def test_a_runtime_that_comes_with_the_operator_need_not_be_there(validate: Command) -> None:
+    on_shipped = train_job(runtimeRef={"name": "torch-distributed"})
+    code, [line] = validate(a=[on_shipped], b=[RUNTIME])
+    assert (code, "warning: ClusterTrainingRuntime torch-distributed" in line) == (0, True)
+
+
 def test_a_runtime_may_be_in_what_could_not_be_read(validate: Command) -> None:
     other = {**RUNTIME, "metadata": {"name": "other"}}
     code, lines = validate(a=GOOD, b=[other], c="a: [")
@@ -236,7 +242,7 @@ def test_json_has_all_that_the_lines_have(validate: Command) -> None:
             "line": 8,
             "path": "spec.suspend",
             "type": "FieldValueTypeInvalid",
-            "message": "Invalid value: 1: must be true or false",
+            "message": "Invalid value: must be true or false",
             "severity": "error",
         }
     ]

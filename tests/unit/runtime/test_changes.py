@@ -226,3 +226,43 @@ def test_jobs_can_be_named_in_any_order() -> None:
 def test_a_jobset_of_another_trainjob_does_not_count() -> None:
     change = ({"trainer": {"image": "a"}}, {"trainer": {"image": "b"}})
     assert said(*change, job_set(uid="other")) == []
+
+
+MOUNT = {"name": "data", "mountPath": "/data"}
+DISK = {"volumeID": "a"}
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        (
+            {"containers": [{"name": "node", "volumeMounts": [{**MOUNT, "readOnly": False}]}]},
+            {"containers": [{"name": "node", "volumeMounts": [MOUNT]}]},
+        ),
+        (
+            {"volumes": [{"name": "data", "awsElasticBlockStore": {**DISK, "partition": 0}}]},
+            {"volumes": [{"name": "data", "awsElasticBlockStore": DISK}]},
+        ),
+    ],
+    ids=["false", "0"],
+)
+def test_what_go_leaves_out_is_no_change(written: Object, sent: Object) -> None:
+    assert said(overriding(**written), overriding(**sent), job_set("node")) == []
+    running = overriding(**sent, suspend=False)
+    assert said(overriding(**written, suspend=False), running, job_set("node")) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"namespaceSelector": {}}, {}),
+        ({"labelSelector": {}}, {}),
+    ],
+)
+def test_a_selector_of_everything_is_not_none(before: Object, after: Object) -> None:
+    def affine(term: Object) -> Object:
+        terms = [{"topologyKey": "zone", **term}]
+        field = "requiredDuringSchedulingIgnoredDuringExecution"
+        return overriding(affinity={"podAntiAffinity": {field: terms}})
+
+    assert said(affine(before), affine(after), job_set()) == [LASTING]

@@ -84,10 +84,35 @@ async def test_g6_a_good_runtime_may_not_become_a_bad_one(resource: AnyResource)
     assert await asked(resource, GOOD, BAD) == ALLOWED
 
 
-async def test_a_bad_one_may_not_become_another_bad_one(resource: AnyResource) -> None:
+async def test_what_was_wrong_before_only_warns(resource: AnyResource) -> None:
     other = deepcopy(BAD)
     other["spec"]["mlPolicy"]["numNodes"] = 4
-    assert (await asked(resource, other, BAD)).message == REPLICAS
+    verdict = await asked(resource, other, BAD)
+    assert verdict.allowed
+    assert list(verdict.warnings) == [f"not refused, because it was so before: {REPLICAS}"]
+
+
+async def test_a_bad_one_may_not_become_worse(resource: AnyResource) -> None:
+    other = deepcopy(BAD)
+    other["spec"]["podGroupPolicy"] = {"coscheduling": {}, "volcano": {}}
+    verdict = await asked(resource, other, BAD)
+    assert not verdict.allowed
+    assert verdict.message.startswith("spec.podGroupPolicy: ")
+    assert REPLICAS not in verdict.message
+
+
+async def test_one_of_an_older_schema_can_be_edited(resource: AnyResource) -> None:
+    """As with `numProcPerNode: 0`, which Kubeflow Trainer stored."""
+    old = deepcopy(GOOD)
+    old["spec"]["mlPolicy"] = {"numNodes": 1, "mpi": {"numProcPerNode": 0}}
+    new = deepcopy(old)
+    new["spec"]["mlPolicy"]["numNodes"] = 2
+    verdict = await asked(resource, new, old)
+    assert verdict.allowed
+    assert "spec.mlPolicy.mpi.numProcPerNode" in verdict.warnings[0]
+    worse = deepcopy(new)
+    worse["spec"]["mlPolicy"]["numNodes"] = 0
+    assert (await asked(resource, worse, old)).code == 400
 
 
 async def test_a_finalizer_may_come_to_a_bad_runtime(resource: AnyResource) -> None:
@@ -168,7 +193,7 @@ async def test_what_is_no_runtime_is_a_bad_request_whose_values_are_not_repeated
 ) -> None:
     verdict = await asked(resource, ODD_DOCUMENTS[what])
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
-    assert verdict.message.startswith(f"this is no {resource.kind}: ")
+    assert verdict.message.startswith(f"not a {resource.kind}: ")
     assert "hunter2" not in verdict.message
 
 

@@ -228,8 +228,8 @@ def test_what_is_no_train_job_is_a_bad_request(odd: Object, said: str) -> None:
 
 
 def test_of_very_many_problems_some_are_told() -> None:
-    verdict = answer(request(changed(JOB, podTemplateOverrides=[{}] * 500)), PLAIN)
-    assert verdict.message.endswith("; and 490 more")
+    verdict = answer(request(changed(JOB, podTemplateOverrides=[{}] * 100)), PLAIN)
+    assert verdict.message.endswith("; and 90 more")
     assert len(verdict.message) < 1000
 
 
@@ -336,3 +336,13 @@ def test_secrets_are_never_read() -> None:
     old = changed(JOB, trainer={"numNodes": 1})
     assert not answer(request(changed(JOB, trainer={"env": env}), old), mpi, server=server).allowed
     assert {each.split()[0] for each in server.asked} == {"TrainingRuntime", "JobSet"}
+
+
+def test_one_of_an_older_schema_can_be_suspended() -> None:
+    """As with `numNodes: 0`, which Kubeflow Trainer stored."""
+    old = changed(JOB, trainer={"numNodes": 0})
+    verdict = answer(request(changed(old, suspend=True), old), PLAIN)
+    assert verdict.allowed
+    assert "spec.trainer.numNodes" in verdict.warnings[0]
+    worse = changed(JOB, trainer={"numNodes": 0, "numProcPerNode": 0})
+    assert answer(request(worse, old), PLAIN).code == 400

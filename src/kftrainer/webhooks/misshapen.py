@@ -1,0 +1,33 @@
+"""What to answer about an object that is not what it says it is."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kftrainer.kube.model import Problem
+from kftrainer.kube.resource import Manifest
+from kftrainer.machinery.admission import Verdict, refused
+from kftrainer.runtime.changes import NOT_NEW
+
+MOST_PROBLEMS = 10  # that an answer tells
+BAD_REQUEST = 400
+
+
+def misshapen(kind: str, problems: Sequence[Problem], before: Sequence[Problem]) -> Verdict:
+    """Refuse it, without any value of it; unless all of that was so before the update.
+
+    It may have been stored when the schema was another: whoever suspends or labels it then is not
+    to blame, and the API server does not blame him either.
+    """
+    if set(problems) <= set(before):
+        told = [NOT_NEW.format(each) for each in problems[:MOST_PROBLEMS]]
+        return Verdict(allowed=True, warnings=told)
+    told = [*map(str, problems[:MOST_PROBLEMS])]
+    if (more := len(problems) - len(told)) > 0:
+        told.append(f"and {more} more")
+    return refused(BAD_REQUEST, "BadRequest", f"not a {kind}: {'; '.join(told)}")
+
+
+def metadata_of(manifest: Manifest) -> Mapping[str, Any]:
+    """The metadata, if it is what it should be."""
+    metadata = manifest.get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}
