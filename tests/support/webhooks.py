@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -204,14 +205,20 @@ async def wait_called(plane: ControlPlane) -> None:
 
 
 @asynccontextmanager
-async def admitting_manager(plane: ControlPlane, *flags: str) -> AsyncIterator[ManagerProcess]:
-    """A manager whose webhook the API server calls for every TrainJob and runtime."""
+async def admitting_manager(
+    plane: ControlPlane, *flags: str, kubeconfig: Path | None = None
+) -> AsyncIterator[ManagerProcess]:
+    """A manager whose webhook the API server calls for every TrainJob and runtime.
+
+    With a kubeconfig of its own it may see the API server in another way, as through a proxy.
+    """
     ports = PortReservations(places.ports(places.cache_home()))
     async with plane.client() as api:
         try:
             port = ports.reserve()
             await register(api, port)
-            async with manager_process(plane.kubeconfig, *webhook_flags(port), *flags) as manager:
+            seen = kubeconfig or plane.kubeconfig
+            async with manager_process(seen, *webhook_flags(port), *flags) as manager:
                 await manager.wait_ready()
                 await wait_called(plane)
                 yield manager

@@ -133,7 +133,10 @@ async def test_a_mistake_is_told_once(person: Applicant, here: str) -> None:
 
 
 async def test_of_very_many_mistakes_most_are_told(person: Applicant, here: str) -> None:
-    overrides = [{"targetJobs": [{"name": f"job-{number}"}]} for number in range(150)]
+    overrides = [
+        {"targetJobs": [{"name": f"job-{number}"}, {"name": f"other-{number}"}]}
+        for number in range(75)
+    ]
     heard = await person.create(job_in(here, podTemplateOverrides=overrides))
     assert len(heard.body["details"]["causes"]) == 100
     assert heard.denial.endswith(", and 50 more]")
