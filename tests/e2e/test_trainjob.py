@@ -5,7 +5,6 @@ import copy
 import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,13 +25,12 @@ from tests.support.trainjobs import (
     FOR_A_MOMENT,
     FOR_LONG,
     Ground,
-    Kubectl,
     install_pod_groups,
     made_job_sets,
     pods_with,
-    ready_manager,
     summary,
 )
+from tests.support.webhooks import admitting_manager
 
 COUNTS = ("ready", "succeeded", "failed", "active", "suspended")
 WRITES = re.compile(r'^rest_client_requests_total\{.*method="(?:POST|PUT|PATCH|DELETE)".*\} (\S+)$')
@@ -140,7 +138,7 @@ async def manager(
     async with full_control_plane.client() as api:
         await install_pod_groups(api)
     flags = ("--metrics-bind-address", metrics_url, "--no-metrics-secure")
-    async with ready_manager(full_control_plane, *flags) as manager:
+    async with admitting_manager(full_control_plane, "--log-level", "debug", *flags) as manager:
         yield manager
 
 
@@ -167,14 +165,6 @@ def ground(api: ApiClient, namespace: str, lives_namespace: str) -> Ground:
     return Ground(api, namespace)
 
 
-@pytest.fixture
-def kubectl(
-    kubectl_program: Path, control_plane: ControlPlane, namespace: str, tmp_path: Path
-) -> Kubectl:
-    """kubectl in the test's namespace."""
-    return Kubectl(kubectl_program, control_plane.kubeconfig, namespace, tmp_path)
-
-
 async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
     ground: Ground,
 ) -> None:
@@ -184,9 +174,8 @@ async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
 
     await ground.suspend(suspend=True)
     await ground.until_left("train", ["Pod"])
-    job = await ground.until_rows(
-        {"name": "node", "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
-    )
+    resting = {"ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
+    job = await ground.until_rows({"name": "node", **resting})
     assert summary(job) == {"Suspended": "True/Suspended"}
 
     toleration = {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}
@@ -206,6 +195,7 @@ async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
     await ground.suspend(suspend=True)
     await ground.until_left("train", ["Pod"])
     await ground.until_says("Suspended", "Suspended")
+    await ground.until_rows({"name": "node", **resting})  # before that, admission refuses
 
     changed = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT), "suspend": False}
     await ground.patch("TrainJob", "train", {"spec": changed})
@@ -215,39 +205,6 @@ async def test_a_suspended_job_has_no_pods_and_takes_changed_overrides_with_it(
     pod = pod_of(await ground.get("JobSet"))
     assert "nodeSelector" not in pod
     assert "tolerations" not in pod
-
-
-async def test_kubectl_tells_the_story_of_a_job_that_waits_for_its_runtime(
-    ground: Ground, kubectl: Kubectl
-) -> None:
-    await ground.create_job(**on_nodes(2))
-    await kubectl("wait", "--for=condition=Blocked", "trainjob/train", "--timeout=60s")
-    header, row = (await kubectl("get", "trainjob", "train", "-o", "wide")).splitlines()
-    assert header.split() == ["NAME", "STATE", "NODES", "RUNTIME", "AGE", "REASON"]
-    name, state, nodes, of, _, reason = row.split()
-    assert (name, state, nodes, of) == ("train", "Blocked", "2", "torch")
-    assert reason == "RuntimeNotFound"
-
-    why = f"TrainingRuntime torch is not found in namespace {ground.namespace}"
-
-    async def told() -> str | None:  # events come when they come
-        text = await kubectl("describe", "trainjob", "train")
-        return text if "TrainJobResourcesCreationFailed" in text else None
-
-    described = await until(told, within=BY_THE_END, what="the event in kubectl describe")
-    status, events = re.sub(" +", " ", described).split("\nEvents:")
-    assert f"Message: {why}\n Reason: RuntimeNotFound\n Status: True\n Type: Blocked" in status
-    assert re.search(
-        r"Warning TrainJobResourcesCreationFailed \S+ trainer-trainjob-controller "
-        rf"TrainJob resources reconciliation failed: {why}\n",
-        events,
-    )
-
-    await ground.create(runtime("torch"))
-    await kubectl("wait", "--for=condition=Complete", "trainjob/train", "--timeout=120s")
-    [row] = (await kubectl("get", "tj", "train", "--no-headers")).splitlines()
-    assert row.split()[:4] == ["train", "Complete", "2", "torch"]
-    assert summary(await ground.get("TrainJob")) == {"Complete": "True/AllJobsCompleted"}
 
 
 @pytest.mark.parametrize("name", LIVES)

@@ -1,6 +1,8 @@
-"""What becomes of TrainJobs whose runtime, or who themselves, are edited after they began."""
+"""What becomes of TrainJobs that admission would not let in, or whose runtime is edited later."""
 
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tests.support.trainjobs import (
     BY_THE_END,
     FOR_LONG,
     Ground,
+    Kubectl,
     pods_with,
     ready_manager,
     summary,
@@ -35,6 +38,14 @@ async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProc
 def ground(api: ApiClient, namespace: str, manager: ManagerProcess) -> Ground:
     """A namespace of the test's own."""
     return Ground(api, namespace)
+
+
+@pytest.fixture
+def kubectl(
+    kubectl_program: Path, control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> Kubectl:
+    """kubectl in the test's namespace."""
+    return Kubectl(kubectl_program, control_plane.kubeconfig, namespace, tmp_path)
 
 
 def with_image(manifest: Object, image: str) -> Object:
@@ -137,3 +148,36 @@ async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
     await ground.suspend(suspend=False)
     await ground.until_running("train", 1)
     assert container_of(await ground.get("JobSet"))["image"] == "trainer:1"
+
+
+async def test_kubectl_tells_the_story_of_a_job_that_waits_for_its_runtime(
+    ground: Ground, kubectl: Kubectl
+) -> None:
+    await ground.create_job(trainer={"numNodes": 2})
+    await kubectl("wait", "--for=condition=Blocked", "trainjob/train", "--timeout=60s")
+    header, row = (await kubectl("get", "trainjob", "train", "-o", "wide")).splitlines()
+    assert header.split() == ["NAME", "STATE", "NODES", "RUNTIME", "AGE", "REASON"]
+    name, state, nodes, of, _, reason = row.split()
+    assert (name, state, nodes, of) == ("train", "Blocked", "2", "torch")
+    assert reason == "RuntimeNotFound"
+
+    why = f"TrainingRuntime torch is not found in namespace {ground.namespace}"
+
+    async def told() -> str | None:  # events come when they come
+        text = await kubectl("describe", "trainjob", "train")
+        return text if "TrainJobResourcesCreationFailed" in text else None
+
+    described = await until(told, within=BY_THE_END, what="the event in kubectl describe")
+    status, events = re.sub(" +", " ", described).split("\nEvents:")
+    assert f"Message: {why}\n Reason: RuntimeNotFound\n Status: True\n Type: Blocked" in status
+    assert re.search(
+        r"Warning TrainJobResourcesCreationFailed \S+ trainer-trainjob-controller "
+        rf"TrainJob resources reconciliation failed: {why}\n",
+        events,
+    )
+
+    await ground.create(a_runtime("torch"))
+    await kubectl("wait", "--for=condition=Complete", "trainjob/train", "--timeout=120s")
+    [row] = (await kubectl("get", "tj", "train", "--no-headers")).splitlines()
+    assert row.split()[:4] == ["train", "Complete", "2", "torch"]
+    assert summary(await ground.get("TrainJob")) == {"Complete": "True/AllJobsCompleted"}

@@ -21,9 +21,9 @@ from tests.support.trainjobs import (
     made_job_sets,
     one_try_runtime,
     pods_with,
-    ready_manager,
     summary,
 )
+from tests.support.webhooks import admitting_manager
 
 IN_USE = "trainer.kubeflow.org/resource-in-use"
 FAILING: dict[str, Any] = {"podTemplateOverrides": pods_with(labels=FAILS)}
@@ -33,7 +33,7 @@ LASTING: dict[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LON
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def manager(full_control_plane: ControlPlane) -> AsyncIterator[ManagerProcess]:
     """The manager of the module."""
-    async with ready_manager(full_control_plane) as manager:
+    async with admitting_manager(full_control_plane, "--log-level", "debug") as manager:
         yield manager
 
 

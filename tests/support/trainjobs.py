@@ -137,7 +137,10 @@ async def install_pod_groups(api: ApiClient) -> None:
 
 @asynccontextmanager
 async def ready_manager(plane: ControlPlane, *flags: str) -> AsyncIterator[ManagerProcess]:
-    """A manager that says each reconcile, and none of whose reconciles may raise."""
+    """A manager that says each reconcile, and none of whose reconciles may raise.
+
+    Nobody asks it at admission, so that TrainJobs and runtimes can be wrong.
+    """
     async with manager_process(plane.kubeconfig, "--log-level", "debug", *flags) as manager:
         await manager.wait_ready()
         yield manager
