@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kftrainer.api.configuration import DEFAULT
+from kftrainer.cli.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.client import ApiClient, UnreachableError, condition_is_true
 from kftrainer.devcluster.controlplane import ControlPlane, running
@@ -29,8 +31,7 @@ MANAGER = (sys.executable, "-m", "kftrainer.cli.main", "manager")
 JOB = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs/demo"
 JOB_SET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/demo"
 PODS = "/api/v1/namespaces/default/pods"
-# As in a cluster, where the chart says so.
-SERVICE, NAMESPACE = "kubeflow-trainer-controller-manager", "kubeflow-system"
+SERVICE, NAMESPACE = DEFAULT.cert_management.webhook_service_name, DEFAULT_NAMESPACE
 NODES = 2
 POD_SECONDS = 4
 EACH_WITHIN = 60.0

@@ -10,7 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli import main as kftrainer
+from kftrainer.cli.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.named import NamedPlane
@@ -23,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 CRDS = ROOT / "src" / "kftrainer" / "api" / "crds"
 RUNTIME = ROOT / "hack" / "demo" / "runtime.yaml"
 SERVERS_OFF = ("--metrics-bind-address", "0", "--health-probe-bind-address", "0")
-SERVICE, NAMESPACE = "kubeflow-trainer-controller-manager", "kubeflow-system"
+SERVICE, NAMESPACE = DEFAULT.cert_management.webhook_service_name, DEFAULT_NAMESPACE
 
 
 def install(kubectl: Path, kubeconfig: str, port: int) -> None:
@@ -57,6 +59,7 @@ def brought_up(port: int) -> str:
 
 def main(flags: list[str]) -> None:
     """Bring all of it up; the manager takes the place of this process."""
+    # Reserved only until the manager takes the place of this process; it listens a moment later.
     port = PortReservations(places.ports(places.cache_home())).reserve()
     kubeconfig = brought_up(port)
     print(

@@ -25,6 +25,7 @@ TRAINING_RUNTIMES: Final = Resource(
     "trainingruntimes",
     namespaced=True,
     decode=TrainingRuntime.parse,
+    is_rare=True,
 )
 CLUSTER_TRAINING_RUNTIMES: Final = Resource(
     names.GROUP,
@@ -33,6 +34,7 @@ CLUSTER_TRAINING_RUNTIMES: Final = Resource(
     "clustertrainingruntimes",
     namespaced=False,
     decode=ClusterTrainingRuntime.parse,
+    is_rare=True,
 )
 
 JOB_SETS: Final = _foreign("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")

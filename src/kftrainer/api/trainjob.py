@@ -166,8 +166,9 @@ class TrainJobSpec(KubeModel):
 
     def overrides(self) -> Sequence[PodTemplateOverride]:
         """The overrides of pod templates, in whichever dialect they were written."""
-        legacy = [override.modern() for override in self.pod_spec_overrides or ()]
-        return self.pod_template_overrides or legacy
+        if self.pod_template_overrides:
+            return self.pod_template_overrides
+        return [override.modern() for override in self.pod_spec_overrides or ()]
 
 
 class JobStatus(KubeModel):

@@ -69,6 +69,7 @@ T = TypeVar("T")
 
 OUR_KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 RECONCILE_WITHIN = 120.0
+SECOND_LOOKS = 50.0, 100  # objects a second, and at once, that are read before refusing something
 # Names of controllers and of the component in Events, as dashboards and people know them.
 TRAIN_JOB_CONTROLLER = "trainjob_controller"
 COMPONENT = "trainer-trainjob-controller"
@@ -248,10 +249,11 @@ class Assembly:
             yield controller
 
     def _webhooks(self) -> Webhooks:
-        client = Client(self._transport)  # every replica answers, leader or not
+        # Every replica answers, leader or not. Whoever can reach the port can make us read.
+        reading = Client(self._transport, limiter=RateLimiter(*SECOND_LOOKS, self._clock))
         serving = ServingCertificate(clock=self._clock, metrics=self._metrics)
         validators = validators_by_path(
-            Runtimes(self._framework), self._view, client, namespaces=self._surroundings.namespaces
+            Runtimes(self._framework), self._view, reading, namespaces=self._surroundings.namespaces
         )
         server = WebServer(
             "webhooks",
@@ -259,9 +261,9 @@ class Assembly:
             admission(validators, clock=self._clock, metrics=self._metrics),
             tls=serving.context,
         )
-        return Webhooks(server, serving, self._webhook_certificates(serving, client))
+        return Webhooks(server, serving, self._webhook_certificates(serving))
 
-    def _webhook_certificates(self, serving: ServingCertificate, client: Client) -> Service:
+    def _webhook_certificates(self, serving: ServingCertificate) -> Service:
         settings = self._configuration.cert_management
         folder, clock, metrics = (
             self._surroundings.webhook_certificates,
@@ -271,7 +273,12 @@ class Assembly:
         if folder is not None or not settings.enable:
             return certificates_in_files(folder, serving, clock=clock, metrics=metrics)
         return certificates_of_our_own(
-            settings, own_namespace(), serving, client, clock=clock, metrics=metrics
+            settings,
+            own_namespace(),
+            serving,
+            Client(self._transport),
+            clock=clock,
+            metrics=metrics,
         )
 
     def _late_kinds(self, jobs: Controller) -> LateKinds:

@@ -43,6 +43,7 @@ class Resource(Generic[T]):
     namespaced: bool
     decode: Callable[[Manifest], T]
     partial: bool = False  # read as metadata only
+    is_rare: bool = False  # so few, and so often read, that caches keep them decoded
 
     def only_metadata(self) -> "Resource[Manifest]":
         """The same kind, of which the server sends the metadata only; it cannot be written to.

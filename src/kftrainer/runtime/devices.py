@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from kftrainer.kube.quantity import Quantity
@@ -48,6 +49,7 @@ _PATTERNS = re.compile(
 )
 
 
+@lru_cache(maxsize=256)  # clusters have few kinds of resources, and each TrainJob asks for some
 def is_accelerator(resource: str) -> bool:
     """Whether this is the name of a device that processes compute on, or of a part of one."""
     return resource.lower() in _DEVICES or _PATTERNS.fullmatch(resource) is not None

@@ -1,7 +1,7 @@
 """The framework: sorts plugins into phases once, and runs the phases in their order."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from kftrainer.api.trainingruntime import MPIPolicy, TorchPolicy
 from kftrainer.api.trainjob import TrainJob
@@ -27,9 +27,11 @@ from kftrainer.runtime.phases import (
     WatchExtension,
 )
 from kftrainer.runtime.planned import Planned, apply_order
+from kftrainer.runtime.tape import SILENCE, Tape
 from kftrainer.runtime.template import subject_of
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Plugin)
 LONGEST_REASON = 500  # characters of an exception's text that a message repeats
 
 
@@ -77,22 +79,20 @@ class Framework:
 
     def enforce(self, info: Info, job: TrainJob) -> None:
         """Run the phases that change the info."""
-        for ml_policy in self._ml_policies:
-            with _AnsweringFor(ml_policy), info.tape.turn(ml_policy.name):
+        with _AnsweringFor() as answering:
+            for ml_policy in answering.turns(self._ml_policies, info.tape):
                 ml_policy.enforce_ml_policy(info, job)
-        for group_policy in self._group_policies:
-            with _AnsweringFor(group_policy), info.tape.turn(group_policy.name):
+            for group_policy in answering.turns(self._group_policies, info.tape):
                 group_policy.enforce_pod_group_policy(info, job)
-        for network in self._networks:
-            with _AnsweringFor(network), info.tape.turn(network.name):
+            for network in answering.turns(self._networks, info.tape):
                 network.identify_pod_network(info, job)
 
     def build(self, info: Info, job: TrainJob) -> list[Planned]:
         """The objects to apply, in the order of applying."""
         planned: list[Planned] = []
-        for builder in self._builders:
-            with _AnsweringFor(builder), info.tape.turn(builder.name):
-                made = list(_all(Planned, builder.build_components(info, job)))
+        with _AnsweringFor() as answering:
+            for builder in answering.turns(self._builders, info.tape):
+                made = _all(Planned, builder.build_components(info, job))
                 info.tape.made(made)
                 planned += made
         return sorted(planned, key=apply_order)
@@ -100,8 +100,8 @@ class Framework:
     def validate(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
         """All that the plugins find wrong."""
         findings = Findings()
-        for validation in self._validations:
-            with _AnsweringFor(validation):
+        with _AnsweringFor() as answering:
+            for validation in answering.turns(self._validations):
                 findings.add(_found(validation, info, old, new))
         return findings
 
@@ -113,8 +113,8 @@ class Framework:
     def watches(self) -> list[Watch]:
         """All kinds that concern TrainJobs."""
         watches: list[Watch] = []
-        for each in self._watching:
-            with _AnsweringFor(each):
+        with _AnsweringFor() as answering:
+            for each in answering.turns(self._watching):
                 watches += _all(Watch, each.declare_watches())
         return watches
 
@@ -151,38 +151,55 @@ def _found(
     """What the plugin finds wrong; a mistake that it raises is a finding, too."""
     try:
         found = validation.validate_train_job(info, old, new)
-        return Findings([*_all(FieldError, found.errors)], [*_all(str, found.warnings)])
+        if not found.errors and not found.warnings:
+            return found  # as most do
+        return Findings(_all(FieldError, found.errors), _all(str, found.warnings))
     except InvalidTrainJobError as error:
         return Findings([*error.errors])
     except InvalidRuntimeError as error:
         return Findings([invalid("spec.runtimeRef", new.spec.runtime_ref.dump(), str(error))])
 
 
-def _all(kind: type[T], given: Iterable[object]) -> Iterator[T]:
+def _all(kind: type[T], given: Iterable[object]) -> list[T]:
     """What a plugin gave: nobody has checked the types of somebody else's code."""
+    checked = []
     for each in given:
         if not isinstance(each, kind):
             raise TypeError(f"it gave a {type(each).__name__} instead of a {kind.__name__}")
-        yield each
+        checked.append(each)
+    return checked
 
 
 class _AnsweringFor:
     """Tell who it was when a plugin fails: it may be somebody else's code.
 
-    A class, because one that is made by `contextmanager` takes longer than most plugins.
+    A class, because one that is made by `contextmanager` takes longer than most plugins; and one
+    for all of them in turn, because one for each does, too.
     """
 
     __slots__ = ("_plugin",)
 
-    def __init__(self, plugin: Plugin) -> None:
+    def __init__(self, plugin: Plugin | None = None) -> None:
         self._plugin = plugin
 
-    def __enter__(self) -> None:
-        pass
+    def turns(self, plugins: Iterable[P], tape: Tape = SILENCE) -> Iterator[P]:
+        """The plugins one by one: it is each one's turn until the next is asked for."""
+        for plugin in plugins:
+            self._plugin = plugin
+            if tape is SILENCE:
+                yield plugin
+            else:
+                with tape.turn(plugin.name):
+                    yield plugin
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _where: object
     ) -> None:
+        if error is None or self._plugin is None:
+            return
         # A plugin does not get to end the process.
         if isinstance(error, Exception | SystemExit) and not isinstance(error, PlanningError):
             who = self._plugin.name

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import orjson
+
 from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.info import AnyRuntime
@@ -14,6 +16,7 @@ CHANGES_NOTHING = "{} changes nothing: the pods of its jobs are like that alread
 UNDONE = "{} has no effect: a later override says otherwise about all of it"
 # There are hardly ever so many, unless somebody wants to see how long it takes.
 MOST_MERGED, MOST_COMPARED = 64, 8
+MOST_WORK = 512 * 1024  # bytes of pods and overrides to go through: this is but a hint
 
 Placed = tuple[str, PodTemplateOverride]
 
@@ -24,6 +27,9 @@ def idle_overrides(runtime: AnyRuntime, job: TrainJob) -> Iterator[str]:
     if not 0 < len(said) <= MOST_MERGED:
         return
     template = _template(runtime)
+    work = _work(template, said)
+    if work > MOST_WORK:
+        return
     before, changing = _pods(template), []
     for path, override in said:
         _apply(template, [(path, override)])
@@ -33,7 +39,7 @@ def idle_overrides(runtime: AnyRuntime, job: TrainJob) -> Iterator[str]:
         else:
             changing.append((path, override))
         before = after
-    if 1 < len(changing) <= MOST_COMPARED:
+    if 1 < len(changing) <= MOST_COMPARED and work * len(changing) <= MOST_WORK:
         yield from _undone(runtime, changing, before)
 
 
@@ -44,6 +50,13 @@ def _undone(runtime: AnyRuntime, said: Sequence[Placed], result: list[Any]) -> I
         _apply(template, [*said[:index], *said[index + 1 :]])
         if _pods(template) == result:
             yield UNDONE.format(path)
+
+
+def _work(template: dict[str, Any], said: Sequence[Placed]) -> int:
+    """How many bytes are gone through, at most, to merge all of them once."""
+    merges = sum(len({target.name for target in each.target_jobs}) for _, each in said)
+    largest = max(len(orjson.dumps(pod)) for pod in _pods(template))
+    return merges * (largest + sum(len(orjson.dumps(each.dump())) for _, each in said))
 
 
 def _template(runtime: AnyRuntime) -> dict[str, Any]:

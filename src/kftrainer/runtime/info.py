@@ -46,6 +46,16 @@ class Info:
     command: list[str] | None = None  # of the trainer, where it is not the template's
     command_source: str = "spec.trainer.command"
     reserved_env: set[str] = field(default_factory=set)  # names that the TrainJob cannot set
+    # These are asked for dozens of times, so they are found once.
+    policy: TorchPolicy | MPIPolicy | None = field(init=False)  # what trains; None if plain
+    trainer: PodSet = field(init=False)  # the pods that train, or that start the training
+    _trainer_container: Container | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        ml_policy = self.ml_policy
+        self.policy = (ml_policy.torch or ml_policy.mpi) if ml_policy else None
+        self.trainer = next(each for each in self.pod_sets if each.ancestor == names.STEP_TRAINER)
+        self._trainer_container = trainer_container(self.trainer, self.policy)
 
     @property
     def runtime_metadata(self) -> ObjectMeta:
@@ -63,28 +73,16 @@ class Info:
         return self.runtime_spec.ml_policy
 
     @property
-    def policy(self) -> TorchPolicy | MPIPolicy | None:
-        """The framework that trains; None for plain training."""
-        ml_policy = self.ml_policy
-        return (ml_policy.torch or ml_policy.mpi) if ml_policy else None
-
-    @property
     def pod_group_policy(self) -> PodGroupPolicy | None:
         """Whether pods are scheduled together, and by whom."""
         return self.runtime_spec.pod_group_policy
 
     @property
-    def trainer(self) -> PodSet:
-        """The pods that train, or that start the training; there is always such a set."""
-        return next(each for each in self.pod_sets if each.ancestor == names.STEP_TRAINER)
-
-    @property
     def trainer_container(self) -> Container:
         """The container that trains; there is always one."""
-        container = trainer_container(self.trainer, self.policy)
-        if container is None:
+        if self._trainer_container is None:
             raise LookupError("new_info has let a runtime without a trainer's container pass")
-        return container
+        return self._trainer_container
 
     def pod_set(self, name: str) -> PodSet | None:
         """The pods of the replicated job of this name."""

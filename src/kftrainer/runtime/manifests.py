@@ -38,6 +38,14 @@ def upsert(pieces: MutableSequence[Any], piece: Piece, key: Callable[[Piece], Ha
     pieces.append(piece)
 
 
+def places_by_name(pieces: Sequence[Any]) -> dict[Hashable, int]:
+    """The index of the first piece of each name: for lists that may be long."""
+    places = {piece.get("name"): index for index, piece in enumerate(pieces)}
+    if len(places) < len(pieces):  # then some of them are those of the last
+        places = {pieces[index].get("name"): index for index in reversed(range(len(pieces)))}
+    return places
+
+
 def by_name(piece: Piece) -> Hashable:
     """What tells variables and volumes apart."""
     return piece.get("name")

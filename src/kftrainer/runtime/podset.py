@@ -1,11 +1,18 @@
 """The jobs of a runtime's template as plugins see them: pods and containers to change in place."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kftrainer.kube.quantity import Quantity
-from kftrainer.runtime.manifests import Piece, by_mount_path, by_name, by_port, upsert
+from kftrainer.runtime.manifests import (
+    Piece,
+    by_mount_path,
+    by_name,
+    by_port,
+    places_by_name,
+    upsert,
+)
 from kftrainer.runtime.requests import pod_requests
 from kftrainer.runtime.tape import Tape
 
@@ -53,8 +60,16 @@ class Container:
 
     def set_env(self, variable: Piece, source: str) -> None:
         """Add a variable, or replace the one of the same name."""
-        upsert(self._list("env"), variable, by_name)
-        self.tape.note(f"{self.path}.env[{variable['name']}]", source)
+        self.set_envs([(variable, source)])
+
+    def set_envs(self, env: Sequence[tuple[Piece, str]]) -> None:
+        """The same for some variables, each with its source: others are looked through once."""
+        there = self._list("env")
+        places = places_by_name(there)
+        for variable, source in env:
+            place = places.setdefault(variable["name"], len(there))
+            there[place : place + 1] = [variable]
+            self.tape.note(f"{self.path}.env[{variable['name']}]", source)
 
     def add_env_from(self, origin: Piece, source: str) -> None:
         """Take all keys of a Secret or ConfigMap as variables."""

@@ -57,13 +57,13 @@ def _label_hints(jobs: list[RuntimeJob]) -> Iterator[str]:
 def _count_hints(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> Iterator[str]:
     """Numbers of pods that are replaced when a TrainJob is planned."""
     said = job.job_spec.get("parallelism")
-    nodes = _nodes(runtime, job, jobs)
+    nodes = nodes_of(runtime, job, jobs)
     if nodes is not None and said is not None and said != nodes:
         yield (
             f"{job.path}.template.spec.parallelism: {said} has no effect, there are {nodes} pods: "
             "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does"
         )
-    pods = nodes if nodes is not None else said or 1
+    pods = next(count for count in (nodes, said, 1) if count is not None)
     completions = job.job_spec.get("completions")
     if completions is not None and completions != pods:
         yield (
@@ -72,7 +72,7 @@ def _count_hints(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -
         )
 
 
-def _nodes(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> int | None:
+def nodes_of(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> int | None:
     """How many pods the policy says that the job has; None if it leaves it to the template."""
     ml_policy = runtime.spec.ml_policy if runtime.spec else None
     policy = policy_of(runtime)

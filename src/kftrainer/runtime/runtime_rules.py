@@ -4,15 +4,17 @@ from collections.abc import Iterable, Iterator
 
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import MPIPolicy
-from kftrainer.kube.field import FieldError, Findings, invalid
+from kftrainer.kube.field import Fault, FieldError, Findings, invalid
 from kftrainer.runtime.deprecation import deprecation
 from kftrainer.runtime.info import AnyRuntime, container_names
 from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.mpi_jobs import mpi_errors
+from kftrainer.runtime.names import least_room
 from kftrainer.runtime.quantities import rewrite_quantities
-from kftrainer.runtime.runtime_hints import jobset_hints, runtime_hints
+from kftrainer.runtime.runtime_hints import jobset_hints, nodes_of, runtime_hints
 from kftrainer.runtime.runtime_jobs import RuntimeJob, whole_jobs
 from kftrainer.runtime.template import JOBS_PATH, STEPS, policy_of, runtime_errors
+from kftrainer.runtime.volcano_queue import queue_errors
 
 
 def runtime_findings(runtime: AnyRuntime) -> Findings:
@@ -36,6 +38,7 @@ def _errors(runtime: AnyRuntime) -> Iterator[FieldError]:
         yield from fresh
     if not told:  # what is to be walked through is whole
         yield from _quantity_errors(runtime)
+        yield from _room_errors(runtime)
 
 
 def _not_told(errors: Iterable[FieldError], told: set[str]) -> Iterator[FieldError]:
@@ -71,6 +74,24 @@ def _policy_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
     policy = policy_of(runtime)
     if isinstance(policy, MPIPolicy):
         yield from mpi_errors(runtime, policy)
+    yield from queue_errors(runtime)
+
+
+def _room_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    """Names so long that there is not a character left for the TrainJob's."""
+    jobs = whole_jobs(runtime)
+    template = runtime.spec.template if runtime.spec else None
+    spec = (template and template.spec) or {}
+    room = least_room(spec, [_size(runtime, job, jobs) for job in jobs])
+    if room.characters < 1:
+        yield FieldError(room.path, Fault.TOO_LONG, room.too_little)
+
+
+def _size(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> tuple[int, int]:
+    """How many replicas the job has, and pods in each, as the runtime says."""
+    counts = (nodes_of(runtime, job, jobs), job.job_spec.get("parallelism"), 1)
+    replicas = job.body.get("replicas")
+    return 1 if replicas is None else replicas, next(each for each in counts if each is not None)
 
 
 def _quantity_errors(runtime: AnyRuntime) -> Iterator[FieldError]:

@@ -1,9 +1,13 @@
 """From a runtime and a TrainJob to Info: the one copy of the template, made ready for plugins."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from kftrainer.api import names
+from kftrainer.api.template import TemplateMetadata
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, invalid, required
@@ -12,8 +16,9 @@ from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.existing import NOTHING, Existing
 from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, container_names
 from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.memo import Memo
 from kftrainer.runtime.names import template_name_errors
-from kftrainer.runtime.overrides import apply_overrides, two_dialects, unknown_targets
+from kftrainer.runtime.overrides import merge_overrides
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.quantities import canonical_resources, rewrite_quantities
 from kftrainer.runtime.requests import merge_resources
@@ -30,21 +35,18 @@ def new_info(
     job: TrainJob, runtime: AnyRuntime, existing: Existing = NOTHING, tape: Tape = SILENCE
 ) -> Info:
     """What plugins start from; raises InvalidRuntimeError or InvalidTrainJobError."""
-    errors = list(runtime_errors(runtime))
-    if errors:
-        raise InvalidRuntimeError(subject_of(runtime), *errors)
-    spec = runtime.spec
-    assert spec is not None and spec.template is not None  # noqa: S101, PT018  seen above
-    template = thaw(spec.template.spec)
-    _write_quantities(template, runtime)
-    metadata = spec.template.metadata
+    blueprint = _blueprints.of(runtime)
+    if blueprint.errors:
+        raise InvalidRuntimeError(subject_of(runtime), *blueprint.errors)
+    template: dict[str, Any] = orjson.loads(blueprint.template)
+    metadata = blueprint.metadata
     labels = dict((metadata and metadata.labels) or {})
     annotations = dict((metadata and metadata.annotations) or {})
     tape.attend({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
     with tape.turn(BY_TRAIN_JOB):
         _take_metadata(job, labels, annotations, tape)
-        _refuse(job, (*two_dialects(job), *unknown_targets(job, template)))
-        _refuse(job, apply_overrides(job, template, tape))
+        if job.spec.overrides():
+            _refuse(job, merge_overrides(job, template, tape))
     with tape.turn(BY_RUNTIME):
         pod_sets = [_pod_set(each, runtime, tape) for each in template["replicatedJobs"]]
     info = Info(runtime, existing, template, pod_sets, labels, annotations, tape)
@@ -112,9 +114,10 @@ def _container_errors(containers: object, path: str) -> Iterator[FieldError]:
 
 def _count_errors(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     parallelism = job["template"]["spec"].get("parallelism")
-    if parallelism is not None and not _is_count(parallelism, least=1):
+    least = 1 if ancestor(job) in STEPS else 0  # a step that has no pods is never done
+    if parallelism is not None and not _is_count(parallelism, least=least):
         where = f"{path}.template.spec.parallelism"
-        yield invalid(where, parallelism, "must be a number of pods, at least 1")
+        yield invalid(where, parallelism, f"must be a number of pods, at least {least}")
     replicas = job.get("replicas")
     if replicas is not None and not _is_count(replicas, least=0):
         yield invalid(f"{path}.replicas", replicas, "must be a number of Jobs, at least 0")
@@ -191,7 +194,7 @@ def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Tape) -> PodSet:
         pod_set.set_count(ml_policy.num_nodes or 1, source)
     else:
         source = DEFAULT if parallelism is None else "runtime spec.template.spec"
-        pod_set.set_count(parallelism or 1, source)
+        pod_set.set_count(1 if parallelism is None else parallelism, source)
     return pod_set
 
 
@@ -247,16 +250,30 @@ def _resources_by_container(
     yield info.trainer_container, asked
 
 
-def _write_quantities(template: Mapping[str, Any], runtime: AnyRuntime) -> None:
-    errors = [
-        error
-        for index, job in enumerate(template["replicatedJobs"])
-        for error in rewrite_quantities(
-            job["template"]["spec"]["template"]["spec"], f"{JOBS_PATH}[{index}].{_POD}"
-        )
-    ]
+@dataclass(frozen=True, slots=True)
+class _Blueprint:
+    """What a runtime is for all TrainJobs alike."""
+
+    errors: Sequence[FieldError]  # why nothing can be made from it
+    template: bytes = b""  # in JSON, with canonical quantities: to read it is to copy it
+    metadata: TemplateMetadata | None = None  # of JobSets
+
+
+def _blueprint(runtime: AnyRuntime) -> _Blueprint:
+    errors = list(runtime_errors(runtime))
     if errors:
-        raise InvalidRuntimeError(subject_of(runtime), *errors)
+        return _Blueprint(errors)
+    spec = runtime.spec
+    assert spec is not None and spec.template is not None  # noqa: S101, PT018  seen above
+    template = thaw(spec.template.spec)
+    for index, job in enumerate(template["replicatedJobs"]):
+        pod = job["template"]["spec"]["template"]["spec"]
+        errors += rewrite_quantities(pod, f"{JOBS_PATH}[{index}].{_POD}")
+    return _Blueprint(errors, orjson.dumps(template), spec.template.metadata)
+
+
+# Caches give out the same runtime until it changes, to each of thousands of TrainJobs.
+_blueprints = Memo(_blueprint, most=100)
 
 
 def _take_command(info: Info, job: TrainJob) -> None:

@@ -24,7 +24,9 @@ QLORA_ON_ONE_DEVICE = frozenset({LLAMA_3_2_1B, LLAMA_3_2_3B})
 PARTS_OF_A_NAME = 3  # torchtune-llama3.2-1b
 
 _CONFIG = re.compile(r"([^/]+/[^/]+?)(?:_(?:q?[ld]ora|full|qat)(?:_\w+)?)?")
-_RUNTIME_NAME, _NUM_NODES = "spec.runtimeRef.name", "spec.trainer.numNodes"
+_RUNTIME_NAME = "spec.runtimeRef.name"
+NUM_NODES, PROCESSES = "spec.trainer.numNodes", "spec.trainer.numProcPerNode"
+RESOURCES = "spec.trainer.resourcesPerNode"
 _NO_MODEL = (
     "must have a supported pretrained model, but the runtime names none: neither in the "
     f"annotation {ANNOTATION_MODEL}, nor in its name, nor with --config in its command"
@@ -105,7 +107,7 @@ def planning_errors(
         yield invalid(_RUNTIME_NAME, runtime_name, _NO_MODEL)
     if tuning.nodes > 1 and tuning.method is not Method.FULL:
         detail = "LoRA fine-tuning is not supported for multi-node training in TorchTune"
-        yield invalid(_NUM_NODES, tuning.nodes, detail)
+        yield invalid(NUM_NODES, tuning.nodes, detail)
     for index, arg in enumerate(asked):
         if _key(arg) in IMMUTABLE:
             detail = (
@@ -127,7 +129,7 @@ def support_errors(
         yield invalid(_RUNTIME_NAME, runtime_name, detail)
     if tuning.nodes > 1:
         if model not in MULTI_NODE_MODELS:
-            yield invalid(_NUM_NODES, tuning.nodes, f"must be 1 for {model} model")
+            yield invalid(NUM_NODES, tuning.nodes, f"must be 1 for {model} model")
     elif tuning.method is Method.QLORA:
         yield from _qlora_errors(tuning, runtime_name, processes, resources)
 
@@ -141,9 +143,9 @@ def _qlora_errors(
     if model in QLORA_ON_ONE_DEVICE and not tuning.on_one_device:
         if processes not in ("auto", 1):
             detail = f"must be auto or 1 for {model} model when using QLoRA"
-            yield invalid("spec.trainer.numProcPerNode", processes, detail)
+            yield invalid(PROCESSES, processes, detail)
         detail = f"must have gpu resource with value 1 for {model} model when using QLoRA"
-        yield invalid("spec.trainer.resourcesPerNode", resources, detail)
+        yield invalid(RESOURCES, resources, detail)
 
 
 def _key(arg: str) -> str:

@@ -5,9 +5,10 @@ from collections.abc import Collection, Iterator, Sequence
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, invalid
 from kftrainer.runtime.info import NO_TRAINER, Info
-from kftrainer.runtime.manifests import Piece, by_name, thaw
+from kftrainer.runtime.manifests import Piece, by_name, places_by_name, thaw
 from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, place
 from kftrainer.runtime.podset import Container
+from kftrainer.runtime.tape import SILENCE
 
 
 def set_user_env(container: Container, job: TrainJob, reserved: Collection[str]) -> None:
@@ -24,18 +25,28 @@ def set_all(
     One by one they would be looked for among all others: a TrainJob has room for 40,000 of them.
     """
     there = container.env
-    places = {by_name(each): place for place, each in reversed([*enumerate(there)])}
-    for index, variable in enumerate(env):
-        name = by_name(variable)
+    places = places_by_name(there)
+    for variable in env:
+        name = variable.get("name")
         if name in leave:
             continue
-        if name in places:
-            there[places[name]] = said(variable)
-        else:
+        if (place := places.get(name)) is None:
             places[name] = len(there)
             there.append(said(variable))
+        elif there[place] != variable:  # as a rule one plugin sets what another has set before
+            there[place] = said(variable)
+    if there:
         container.body["env"] = there  # which was not there, or null
-        container.tape.note(f"{container.path}.env[{name}]", f"{path}[{index}]")
+    if container.tape is not SILENCE:  # to put so many paths into words takes longer than all else
+        _note_all(container, env, path, leave)
+
+
+def _note_all(
+    container: Container, env: Sequence[Piece], path: str, leave: Collection[str]
+) -> None:
+    for index, name in enumerate(map(by_name, env)):
+        if name not in leave:
+            container.tape.note(f"{container.path}.env[{name}]", f"{path}[{index}]")
 
 
 def reserved_env_errors(
@@ -53,7 +64,7 @@ def reserved_env_errors(
 
 
 def _taken(path: str, env: Sequence[Piece], reserved: Collection[str]) -> Iterator[FieldError]:
-    taken = sorted({each.get("name", "") for each in env}.intersection(reserved))
+    taken = sorted(frozenset(reserved).intersection([each.get("name") for each in env]))
     if taken:
         detail = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
         yield invalid(path, taken, detail)  # but no values: they may be secret
@@ -61,5 +72,8 @@ def _taken(path: str, env: Sequence[Piece], reserved: Collection[str]) -> Iterat
 
 def said(variable: Piece) -> Piece:
     """A copy of the variable as it is applied: one that says nothing is empty."""
-    copy: Piece = thaw(variable)
-    return copy if "valueFrom" in copy or "value" in copy else {**copy, "value": ""}
+    if "valueFrom" in variable:
+        copy: Piece = thaw(variable)
+        return copy
+    # Most are but a name and a value: texts, so that nothing in them is left to copy.
+    return {**variable} if "value" in variable else {**variable, "value": ""}

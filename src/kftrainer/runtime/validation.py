@@ -15,12 +15,14 @@ from kftrainer.runtime.errors import (
     PluginFailedError,
 )
 from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.faults import without_faults
 from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.idle_overrides import idle_overrides
 from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
-from kftrainer.runtime.jobset_rules import refusals
+from kftrainer.runtime.jobset_rules import Refusal, refusals
 from kftrainer.runtime.planned import Planned
 from kftrainer.runtime.template import new_info
+from kftrainer.runtime.template_metadata import template_metadata_errors
 from kftrainer.runtime.user_env import reserved_env_errors
 
 T = TypeVar("T")
@@ -39,8 +41,9 @@ def validate(
     findings = Findings()
     if said := deprecation(runtime):
         findings.warn(f"Referenced {said}")
+    findings.refuse(*template_metadata_errors(new))
     try:
-        info = new_info(new, runtime, existing)
+        info = _info(new, runtime, existing, findings)
         findings.add(framework.validate(info, old, new))
         if not findings.errors:
             findings.add(_plan_findings(framework, info, new))
@@ -53,6 +56,18 @@ def validate(
     except PlanningError as error:  # of something else in the cluster, which may change
         findings.warn(f"there is no plan for this TrainJob yet: {error}")
     return findings
+
+
+def _info(job: TrainJob, runtime: AnyRuntime, existing: Existing, findings: Findings) -> Info:
+    """What plugins look at: without what is wrong by itself, so that they tell the rest."""
+    try:
+        return new_info(job, runtime, existing)
+    except InvalidTrainJobError as error:
+        sound = without_faults(job, error.errors)
+        if sound is None:
+            raise
+        findings.refuse(*error.errors)
+    return _info(sound, runtime, existing, findings)
 
 
 def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
@@ -70,15 +85,28 @@ def _plan_findings(framework: Framework, info: Info, job: TrainJob) -> Findings:
     planned = framework.plan(info, job)
     findings = Findings()
     findings.refuse(*reserved_env_errors(info, job, info.reserved_env))
-    findings.warn(*idle_overrides(info.runtime, job), *_refused_by_job_set(planned, job))
+    findings.warn(*idle_overrides(info.runtime, job))
+    findings.warn(*_refused_by_job_set(planned, info.runtime, job))
     return findings
 
 
-def _refused_by_job_set(planned: Sequence[Planned], job: TrainJob) -> Iterator[str]:
-    for each in planned:
-        if each.resource is JOB_SETS:
-            for refusal in refusals(each.manifest["spec"], name=job.metadata.name):
-                yield f"JobSet will refuse this: {refusal.path}: {refusal.text}"
+def _refused_by_job_set(
+    planned: Sequence[Planned], runtime: AnyRuntime, job: TrainJob
+) -> Iterator[str]:
+    """What JobSet will say about an object that nobody wrote, and whose it is to mend."""
+    made = [each.manifest["spec"] for each in planned if each.resource is JOB_SETS]
+    refused = [each for spec in made for each in refusals(spec, name=job.metadata.name)]
+    always = _always_refused(runtime) if refused else frozenset()
+    for refusal in refused:
+        source = f"spec.template.{refusal.path} of {runtime.kind} {runtime.metadata.name}"
+        mixed = "" if refusal in always else ", with what this TrainJob says"
+        yield f"JobSet will refuse what comes of this: {refusal}; it comes from {source}{mixed}"
+
+
+def _always_refused(runtime: AnyRuntime) -> frozenset[Refusal]:
+    """What JobSet refuses in every JobSet of the runtime."""
+    template = runtime.spec.template if runtime.spec else None
+    return frozenset(refusals((template and template.spec) or {}, name=None))
 
 
 class Unmade:

@@ -73,8 +73,13 @@ class Refreshed:
         return self._existing.list(resource, namespace)
 
 
-async def read_now(client: Client, asked: Iterable[Asked]) -> dict[Asked, Manifest | None]:
-    """The objects as they are now; those that cannot be read in time are left out."""
+async def read_now(
+    client: Client, asked: Iterable[Asked], until: float
+) -> dict[Asked, Manifest | None]:
+    """The objects as they are now; those that cannot be read by then are left out.
+
+    `until` is a time of the event loop's clock.
+    """
     wanted = list(asked)[:MOST_READ]
     read: dict[Asked, Manifest | None] = {}
 
@@ -87,7 +92,7 @@ async def read_now(client: Client, asked: Iterable[Asked]) -> dict[Asked, Manife
             log.warning("admission.not_read", kind=resource.kind, object=str(key), error=str(error))
 
     try:
-        async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as reads:
+        async with asyncio.timeout_at(until), asyncio.TaskGroup() as reads:
             for resource, key in wanted:
                 reads.create_task(read_one(resource, key), name=f"read {resource.kind} {key}")
     except TimeoutError:

@@ -1,5 +1,6 @@
 """TrainJobs at admission: may this one be created, or changed in this way?"""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,7 @@ from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks.misshapen import metadata_of, misshapen
 from kftrainer.webhooks.second_look import (
     MOST_READ,
+    WITHIN,
     Asked,
     Refreshed,
     Remembering,
@@ -99,6 +101,7 @@ class TrainJobAdmission:
 
         What is read may hang on something else: a runtime names PriorityClasses.
         """
+        until = asyncio.get_running_loop().time() + WITHIN
         read: dict[Asked, Manifest | None] = {}
         while True:
             seen = Remembering(Refreshed(self._existing, read) if read else self._existing)
@@ -106,7 +109,7 @@ class TrainJobAdmission:
             unread = [each for each in seen.asked if each not in read]
             if not findings.errors or not unread or self._client is None or len(read) >= MOST_READ:
                 return findings
-            found = await read_now(self._client, unread)
+            found = await read_now(self._client, unread, until)
             if not found:
                 return findings
             read |= found

@@ -36,6 +36,15 @@ SUBDOMAIN_WORDS = (
 STEPS = ("dataset-initializer", "model-initializer")
 
 
+def queued(queue: str) -> Object:
+    """A runtime whose gangs wait in this queue of Volcano's."""
+    node = job_with(pod={"schedulerName": "volcano"})
+    manifest = runtime_of(jobs=[node], podGroupPolicy={"volcano": {}})
+    metadata = {"annotations": {"scheduling.volcano.sh/queue-name": queue}}
+    manifest["spec"]["template"]["metadata"] = metadata
+    return manifest
+
+
 def template(manifest: Object | None = None, **fields: Any) -> Object:
     """A runtime with this in its JobSet's spec."""
     return with_template(manifest or torch(), **fields)
@@ -153,10 +162,18 @@ ERRORS = (
     ),
     RuntimeCase(
         "runtime-parallelism",
-        torch(job_with(), job_with("other", None, spec={"parallelism": 0})),
-        torch(job_with(), job_with("other", None, spec={"parallelism": 1})),
-        f"{JOBS}[1].template.spec.parallelism: Invalid value: 0: must be a number of pods, at "
+        torch(job_with(spec={"parallelism": 0})),
+        torch(job_with(spec={"parallelism": 1})),
+        f"{JOBS}[0].template.spec.parallelism: Invalid value: 0: must be a number of pods, at "
         "least 1",
+    ),
+    RuntimeCase(
+        "runtime-parallelism",
+        torch(job_with(), job_with("other", None, spec={"parallelism": -1})),
+        torch(job_with(), job_with("other", None, spec={"parallelism": 0})),
+        f"{JOBS}[1].template.spec.parallelism: Invalid value: -1: must be a number of pods, at "
+        "least 0",
+        variant="of a job that does no step",
     ),
     RuntimeCase(
         "runtime-count",
@@ -177,6 +194,20 @@ ERRORS = (
         template(network={"subdomain": "a-b"}),
         f'spec.template.spec.network.subdomain: Invalid value: "a.b": {LABEL_WORDS}',
         variant="subdomain",
+    ),
+    RuntimeCase(
+        "runtime-names-too-long",
+        torch(job_with(), job_with("x" * 52, None)),
+        torch(job_with(), job_with("x" * 51, None)),
+        f"{JOBS}[1].name: Too long: leaves no room for the name of a TrainJob: each pod of the job "
+        f"{'x' * 52} is named after both, and such names must be no more than 63 characters",
+    ),
+    RuntimeCase(
+        "runtime-volcano-queue",
+        queued(""),
+        queued("research"),
+        'spec.template.metadata.annotations[scheduling.volcano.sh/queue-name]: Invalid value: "": '
+        "Volcano queue name must not be empty",
     ),
     RuntimeCase(
         "runtime-quantity",

@@ -109,7 +109,7 @@ async def test_all_mistakes_of_a_runtime_are_told_at_once(
         job_with("dataset-initializer", "dataset-initializer", replicas=2),
         job_with("model-initializer", "model-initializer", container={"name": "other"}),
         job_with(replicas=3),
-        job_with("Other", None, spec={"parallelism": 0}),
+        job_with("other", None, spec={"parallelism": -1}),
     )
     heard = await person.create(placed(manifest, "TrainingRuntime", "torch", namespace))
     jobs = "spec.template.spec.replicatedJobs"
@@ -132,14 +132,14 @@ async def test_a_mistake_is_told_once(person: Applicant, here: str) -> None:
     )
 
 
-async def test_of_very_many_mistakes_most_are_told(person: Applicant, here: str) -> None:
+async def test_of_very_many_mistakes_a_hundred_are_told(person: Applicant, here: str) -> None:
     overrides = [
         {"targetJobs": [{"name": f"job-{number}"}, {"name": f"other-{number}"}]}
         for number in range(75)
     ]
     heard = await person.create(job_in(here, podTemplateOverrides=overrides))
     assert len(heard.body["details"]["causes"]) == 100
-    assert heard.denial.endswith(", and 50 more]")
+    assert heard.denial.count("must not have targetJob") == 100
 
 
 async def test_a_denial_comes_with_its_warnings(person: Applicant, here: str) -> None:

@@ -311,8 +311,13 @@ async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
     check_accepted(await person.patch(broken, {"metadata": {"labels": {"team": team.namespace}}}))
     check_accepted(await person.patch(broken, {"metadata": {"finalizers": ["acme.io/hold"]}}))
     check_accepted(await person.patch(broken, {"metadata": {"finalizers": None}}))
-    heard = await person.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}})
-    assert heard.denial.startswith("spec.template.spec.replicatedJobs: Required value: ")
+    heard = await person.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}}, dry_run=True)
+    assert heard.accepted
+    assert heard.warnings[0].startswith(
+        "not refused, because it was so before: spec.template.spec.replicatedJobs: Required value"
+    )
+    worse = {"spec": {"template": {"spec": {"replicatedJobs": None}}}}
+    assert (await person.patch(broken, worse)).denial.startswith("spec.template.spec: Required")
 
 
 async def test_many_at_once(person: Applicant, team: Team) -> None:

@@ -31,6 +31,10 @@ LORA = "model.lora_attn_modules=[q_proj]"
 QLORA = "model.quantize_base=True"
 GPU = "nvidia.com/gpu"
 QUEUE = "scheduling.volcano.sh/queue-name"
+WORD_WORDS = (
+    "must be letters, digits, -, _ and ., and start and end with a letter or digit, with at most "
+    "63 characters"
+)
 MOUNTING = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
 VOLUMES = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
 # Stored before the webhook was asked: nobody could create them now.
@@ -242,7 +246,8 @@ INITIALIZERS = (
         {"initializer": {"dataset": {"storageUri": "hf://a/b"}}},
         {"initializer": {"dataset": {"storageUri": "hf://a/b"}}},
         f"spec.runtimeRef: Invalid value: {REFERENCE}: must have dataset-initializer job when "
-        "trainJob is configured with input datasetConfig",
+        "trainJob is configured with input datasetConfig: the job dataset-initializer is there, "
+        f"but lacks the label {STEP}: dataset-initializer",
         torch(job_with("dataset-initializer", None), job_with()),
         torch(
             job_with("fetch", "dataset-initializer", container={"name": "dataset-initializer"}),
@@ -376,6 +381,43 @@ TRAINERS = (
         torch(),
         variant="of the trainer",
     ),
+    JobCase(
+        "request-above-limit",
+        {"trainer": {"resourcesPerNode": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}},
+        {"trainer": {"resourcesPerNode": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}}},
+        "spec.trainer.resourcesPerNode: the container node requests 2 of cpu, above its limit of "
+        "1: such pods will be refused",
+        torch(),
+        is_warning=True,
+    ),
+)
+
+METADATA = (
+    JobCase(
+        "metadata-for-objects",
+        {"labels": {"team": "vision & speech"}},
+        {"labels": {"team": "vision"}},
+        f'spec.labels.team: Invalid value: "vision & speech": {WORD_WORDS}, or be empty',
+        torch(),
+        variant="value",
+    ),
+    JobCase(
+        "metadata-for-objects",
+        {"annotations": {"our team": "hunter2"}},
+        {"annotations": {"our-team": "hunter2"}},
+        f'spec.annotations[our team]: Invalid value: "our team": {WORD_WORDS}',
+        torch(),
+        variant="key",
+    ),
+    JobCase(
+        "metadata-for-objects",
+        {"podTemplateOverrides": override(metadata={"labels": {"our team": "a"}})},
+        {"podTemplateOverrides": override(metadata={"labels": {"our-team": "a"}})},
+        "spec.podTemplateOverrides[0].metadata.labels[our team]: Invalid value: "
+        f'"our team": {WORD_WORDS}',
+        torch(),
+        variant="pods",
+    ),
 )
 
 TORCHTUNE = (
@@ -420,7 +462,8 @@ TORCHTUNE = (
         "torchtune-one-node",
         tuned(),
         tuned(),
-        "spec.trainer.numNodes: Invalid value: 2: must be 1 for qwen2_5/1.5B model",
+        "spec.trainer.numNodes: Invalid value: 2: must be 1 for qwen2_5/1.5B model: the runtime "
+        "says so in spec.mlPolicy.numNodes, unless the TrainJob sets spec.trainer.numNodes",
         with_metadata(
             torch(numNodes=2), annotations={"trainer.kubeflow.org/torchtune-model": "qwen2_5/1.5B"}
         ),
@@ -758,13 +801,32 @@ OVERRIDING = (
     ),
 )
 
+LARGE = (
+    JobCase(
+        "override-too-much",
+        {
+            "podTemplateOverrides": [
+                each
+                for index in range(20)
+                for each in override(spec={"nodeSelector": {f"a{index}": "x" * 30_000}})
+            ]
+        },
+        {"podTemplateOverrides": override(spec={"nodeSelector": {"a": "x" * 30_000}})},
+        "spec.podTemplateOverrides: Forbidden: must be fewer or smaller: to merge them one after "
+        "the other would be to go through more than 4194304 bytes",
+        torch(),
+    ),
+)
+
 JOB_SETS = (
     JobCase(
         "jobset-refuses",
         {"trainer": {"numNodes": 2}},
         {"trainer": {"numNodes": 3}},
-        "JobSet will refuse this: spec.coordinator.podIndex: coordinator pod index 2 is invalid "
-        "for replicatedJob node job index 0",
+        "JobSet will refuse what comes of this: spec.coordinator.podIndex: coordinator pod index "
+        "2 is invalid for replicatedJob node job index 0; it comes from "
+        f"spec.template.spec.coordinator.podIndex of <kind> {RUNTIME}, with what this TrainJob "
+        "says",
         with_template(torch(), coordinator={"replicatedJob": "node", "podIndex": 2}),
         variant="coordinator",
         is_warning=True,
@@ -773,8 +835,9 @@ JOB_SETS = (
         "jobset-refuses",
         {},
         {},
-        "JobSet will refuse this: spec.replicatedJobs[1]: the product of replicas and parallelism "
-        "must not exceed 2147483647 for replicatedJob 'many'",
+        "JobSet will refuse what comes of this: spec.replicatedJobs[1]: the product of replicas "
+        "and parallelism must not exceed 2147483647 for replicatedJob 'many'; it comes from "
+        f"spec.template.spec.replicatedJobs[1] of <kind> {RUNTIME}, with what this TrainJob says",
         torch(job_with(), job_with("many", None, replicas=2, spec={"parallelism": 2**30})),
         torch(job_with(), job_with("many", None, replicas=1, spec={"parallelism": 2**30})),
         variant="pods",
@@ -784,8 +847,9 @@ JOB_SETS = (
         "jobset-refuses",
         {},
         {},
-        "JobSet will refuse this: spec.replicatedJobs[0].dependsOn: DependsOn can't be set for "
-        "the first ReplicatedJob",
+        "JobSet will refuse what comes of this: spec.replicatedJobs[0].dependsOn: DependsOn can't "
+        "be set for the first ReplicatedJob; it comes from "
+        f"spec.template.spec.replicatedJobs[0].dependsOn of <kind> {RUNTIME}",
         torch(job_with(dependsOn=[{"name": "node", "status": "Ready"}])),
         torch(),
         variant="dependsOn",
@@ -798,9 +862,11 @@ JOB_CASES: tuple[JobCase, ...] = (
     *NAMES,
     *INITIALIZERS,
     *TRAINERS,
+    *METADATA,
     *TORCHTUNE,
     *MPI,
     *GANGS,
     *OVERRIDING,
+    *LARGE,
     *JOB_SETS,
 )

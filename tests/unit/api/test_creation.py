@@ -31,7 +31,7 @@ def test_everything_is_told_at_once() -> None:
 
 def test_rules_are_not_looked_at_where_the_structure_is_broken() -> None:
     job = train_job(trainer={"numNodes": "2", "numProcPerNode": "many"})
-    assert told(job) == ['spec.trainer.numNodes: Invalid value: "2": must be an integer']
+    assert told(job) == ["spec.trainer.numNodes: Invalid value: must be an integer"]
 
 
 def test_a_status_is_not_looked_at_but_for_its_fields() -> None:
@@ -40,16 +40,14 @@ def test_a_status_is_not_looked_at_but_for_its_fields() -> None:
 
 
 def test_metadata_that_cannot_be_read() -> None:
-    assert told({**train_job(), "metadata": []}) == [
-        "metadata: Invalid value: []: must be an object"
-    ]
+    assert told({**train_job(), "metadata": []}) == ["metadata: Invalid value: must be an object"]
     assert told({**train_job(), "metadata": None})[0].startswith("metadata.name: Required value")
     odd = runtime()
     odd["metadata"] = {"name": 3, "labels": {"a": True}, "lables": {}}
     assert told(odd) == [
         "metadata.lables: Unknown field: is labels meant?",
-        "metadata.name: Invalid value: 3: must be a string: put it in quotes",
-        "metadata.labels.a: Invalid value: true: must be a string: put it in quotes",
+        "metadata.name: Invalid value: must be a string: put it in quotes",
+        "metadata.labels.a: Invalid value: must be a string: put it in quotes",
     ]
 
 

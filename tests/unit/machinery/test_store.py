@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,26 @@ def test_an_object_that_was_read_can_be_spoiled_without_spoiling_the_next() -> N
     spoiled: Any = entry.object
     spoiled["metadata"]["name"] = "b"
     assert entry.object["metadata"]["name"] == "a"
+
+
+def test_an_object_of_a_rare_kind_is_decoded_once_until_it_changes() -> None:
+    maker = EntryMaker(replace(THINGS, is_rare=True), None, {})
+    manifest = {"metadata": {"name": "a", "resourceVersion": "1"}}
+    entry = maker.make(manifest)
+    assert entry.object == manifest
+    assert entry.object is entry.object
+    assert maker.make(manifest).object is not entry.object
+
+
+def test_an_object_of_a_rare_kind_that_cannot_be_decoded_says_so_each_time() -> None:
+    def refuse(_: Manifest) -> Manifest:
+        raise ValueError("no thing")
+
+    rare = replace(THINGS, decode=refuse, is_rare=True)
+    entry = EntryMaker(rare, None, {}).make({"metadata": {"name": "a"}})
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no thing"):
+            entry.object  # noqa: B018
 
 
 def test_a_transform_decides_what_is_kept_but_not_what_it_is_called() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.runtime.idle_overrides import MOST_COMPARED, MOST_MERGED
+from kftrainer.runtime.idle_overrides import MOST_COMPARED, MOST_MERGED, MOST_WORK
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import findings, job_on
 
@@ -107,3 +107,16 @@ def test_very_many_overrides_are_not_compared_with_each_other() -> None:
     twins = many(MOST_MERGED - 1)
     assert warned(*twins, twins[-1]) == [idle(MOST_MERGED - 1)]
     assert warned(*twins, twins[-1], twins[-1]) == []
+
+
+def test_very_large_overrides_are_not_compared() -> None:
+    def told(size: int) -> list[str]:
+        first, last = (
+            override(metadata={"annotations": {"note": note}}) for note in ("x" * size, "y")
+        )
+        return warned(first, last, override())
+
+    # All three are merged into the job once, and once more for each of the two that change it.
+    assert told(MOST_WORK // 12) == [idle(2), undone(0)]
+    assert told(MOST_WORK // 5) == [idle(2)]
+    assert told(MOST_WORK // 3) == []

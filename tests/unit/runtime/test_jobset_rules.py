@@ -1,6 +1,7 @@
 """What JobSet would refuse; `tests/e2e/test_jobset_rules.py` asks JobSet itself about the table."""
 
 import string
+from time import process_time
 from typing import Any
 
 import pytest
@@ -90,3 +91,25 @@ ANYTHING = st.recursive(
 @example({"coordinator": {"jobIndex": float("nan"), "podIndex": "1"}, "managedBy": "\ud800"}, None)
 def test_whatever_it_is_given_it_does_not_raise(spec: dict[str, Any], name: str | None) -> None:
     assert all(path.startswith("spec") and text for path, text in said(spec, name))
+
+
+def seconds(volumes: int) -> float:
+    """CPU that a spec with so many claims and volumes takes; the best of three."""
+    pod = {"volumes": [{"name": f"v{number}"} for number in range(volumes)]}
+    spec = {
+        "replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": pod}}}}],
+        "volumeClaimPolicies": [
+            {"templates": [{"metadata": {"name": f"c{number}"}} for number in range(volumes)]}
+        ],
+    }
+
+    def look() -> float:
+        start = process_time()
+        assert len(said(spec, None)) == volumes
+        return process_time() - start
+
+    return min(look() for _ in range(3))
+
+
+def test_many_claims_take_no_more_than_their_share_of_time() -> None:
+    assert seconds(3200) < 3 * 8 * seconds(400)  # 8 x 8 if it were quadratic

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from kftrainer.runtime.errors import InvalidTrainJobError
+from kftrainer.runtime.overrides import MOST_UNKNOWN, MOST_WORK
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import findings, info_of, job_on
 
@@ -80,6 +81,51 @@ def test_d20_an_override_of_an_unknown_container_is_refused() -> None:
     assert refused(override("node", initContainers=[{"name": "node"}])) == [
         'spec.podTemplateOverrides[0].spec.initContainers[0].name: Invalid value: "node": '
         "must not have initContainer that doesn't exist in the runtime job node"
+    ]
+
+
+def test_what_is_unknown_is_told_once_for_each_job() -> None:
+    twice = override("gone", "node", "gone", "node", containers=[{"name": "a"}, {"name": "a"}])
+    assert [each.split(": ")[0] for each in refused(twice)] == [
+        "spec.podTemplateOverrides[0].targetJobs[0].name",
+        "spec.podTemplateOverrides[0].spec.containers[0].name",
+    ]
+    both = override("node", INITIALIZER, containers=[{"name": "a"}])
+    assert [each.split("job ")[1] for each in refused(both)] == ["node", INITIALIZER]
+
+
+def test_very_much_that_is_unknown_is_not_all_told() -> None:
+    containers = [{"name": f"c{index}"} for index in range(2000)]
+    assert len(refused(override(*["node"] * 100, containers=containers))) == MOST_UNKNOWN
+
+
+def test_overrides_that_would_take_long_to_merge_are_refused() -> None:
+    def large(count: int, size: int) -> list[Object]:
+        text = "x" * (size // 2)
+        return [
+            override("node", metadata={"annotations": {f"a{index}": text}}, affinity={"a": text})
+            for index in range(count)
+        ]
+
+    few = large(2, MOST_WORK // 10)
+    assert "affinity" in overridden(*few)["node"]["spec"]
+    # What is added is gone through again by those that come after.
+    (error,) = refused(*large(12, MOST_WORK // 20))
+    assert error.startswith("spec.podTemplateOverrides: Forbidden: must be fewer or smaller")
+    (error,) = refused(*large(100, MOST_WORK // 100))
+    assert error.startswith("spec.podTemplateOverrides: Forbidden: must be fewer or smaller")
+    (error,) = refused(
+        {"targetJobs": [{"name": "node"}], "nodeSelector": {"a": "x" * MOST_WORK}},
+        dialect="podSpecOverrides",
+    )
+    assert error.startswith("spec.podSpecOverrides: Forbidden: must be fewer or smaller")
+
+
+def test_a_job_that_is_unknown_does_not_hide_what_cannot_be_merged() -> None:
+    found = refused(override("gone"), override("node", volumes=[{"emptyDir": {}}]))
+    assert [each.split(": ")[0] for each in found] == [
+        "spec.podTemplateOverrides[0].targetJobs[0].name",
+        "spec.podTemplateOverrides[1].spec.volumes[0]",
     ]
 
 

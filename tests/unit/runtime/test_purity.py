@@ -1,5 +1,6 @@
 """Planning reads from a cache that others read from, too: it changes nothing that it is given."""
 
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -130,3 +131,17 @@ def test_planning_again_changes_nothing_of_what_was_applied(case: Case) -> None:
 def test_the_same_comes_out_each_time(case: Case) -> None:
     first = deepcopy(case.plan())
     assert case.plan() == first
+
+
+def parts(value: Any) -> Iterator[int]:
+    """Which objects and lists there are in it."""
+    if isinstance(value, dict | list):
+        yield id(value)
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from parts(inner)
+
+
+def test_who_changes_the_plan_changes_nothing_of_what_it_was_made_from(case: Case) -> None:
+    objects, *_ = case.plan()
+    given = {*parts([case.document, case.job.dump()]), *parts(case.existing.runtime.dump())}
+    assert given.isdisjoint(parts(objects))

@@ -382,6 +382,68 @@ def test_mpi_workers_are_counted_by_the_policy(
     assert found == ([] if told is None else hints)
 
 
+def test_a_job_can_have_no_pods_and_as_many_completions() -> None:
+    idle = counted(replicated_job("cache", None), parallelism=0, completions=0)
+    assert warnings(with_steps(idle)) == []
+
+
+def test_an_empty_queue_of_volcano_is_refused() -> None:
+    queue = "scheduling.volcano.sh/queue-name"
+    document = with_steps(scheduled(replicated_job(), "volcano"), podGroupPolicy=VOLCANO)
+    document["spec"]["template"]["metadata"] = {"annotations": {queue: ""}}
+    assert errors(document) == [
+        f'spec.template.metadata.annotations[{queue}]: Invalid value: "": '
+        "Volcano queue name must not be empty"
+    ]
+    document["spec"]["template"]["metadata"] = {"annotations": {queue: "research"}}
+    assert found(document) == Findings()
+    del document["spec"]["podGroupPolicy"]
+    document["spec"]["template"]["metadata"] = {"annotations": {queue: ""}}
+    assert errors(document) == []
+
+
+@pytest.mark.parametrize(
+    ("template", "path"),
+    [
+        ({"replicatedJobs": [replicated_job(), replicated_job("x" * 52, None)]}, "1].name"),
+        (
+            {
+                "replicatedJobs": [
+                    replicated_job(),
+                    {**replicated_job("x" * 51, None), "replicas": 11},
+                ]
+            },
+            "1].name",
+        ),
+        (
+            {"coordinator": {"replicatedJob": "node"}, "network": {"subdomain": "s" * 53}},
+            "network.subdomain",
+        ),
+        (
+            {"volumeClaimPolicies": [{"templates": [{"metadata": {"name": "c" * 62}}]}]},
+            "templates[0].metadata.name",
+        ),
+    ],
+)
+def test_names_that_leave_no_room_for_a_trainjobs_are_refused(template: Object, path: str) -> None:
+    document = with_steps()
+    document["spec"]["template"]["spec"] |= template
+    (error,) = found(document).errors
+    assert error.path.startswith("spec.template.spec.")
+    assert error.path.endswith(path)
+    assert "leaves no room for the name of a TrainJob" in error.detail
+
+
+def test_names_that_leave_room_for_a_character_are_not() -> None:
+    document = with_steps(
+        replicated_job(), {**replicated_job("x" * 51, None), "replicas": 10}, mlPolicy={}
+    )
+    document["spec"]["template"]["spec"]["coordinator"] = {"replicatedJob": "node"}
+    document["spec"]["template"]["spec"]["network"] = {"subdomain": "s" * 52}
+    assert errors(document) == []
+    assert plan(job_on(document, name="a"), document)
+
+
 def test_a_template_that_is_suspended_is_warned_of() -> None:
     document = with_steps()
     document["spec"]["template"]["spec"]["suspend"] = True

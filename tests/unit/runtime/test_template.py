@@ -96,6 +96,24 @@ def test_d23_a_count_that_is_none_is_refused(count: object) -> None:
     assert [each.split(": ")[0] for each in found] == [f"{JOBS}[0].template.spec.parallelism"]
 
 
+def test_d23_a_job_that_does_no_step_can_have_no_pods() -> None:
+    jobs = [replicated_job(), replicated_job("other", None)]
+    jobs[1]["template"]["spec"]["parallelism"] = 0
+    document = plain(*jobs)
+    assert errors(document) == []
+    pod_set = info_of(job_on(document), document).pod_set("other")
+    assert pod_set is not None
+    assert (pod_set.count, pod_set.job["template"]["spec"]["parallelism"]) == (0, 0)
+    jobs[1]["template"]["spec"]["parallelism"] = -1
+    assert errors(plain(*jobs)) == [
+        f"{JOBS}[1].template.spec.parallelism: Invalid value: -1: "
+        "must be a number of pods, at least 0"
+    ]
+    initializer = replicated_job("dataset-initializer", "dataset-initializer")
+    initializer["template"]["spec"]["parallelism"] = 0
+    assert len(errors(plain(initializer, replicated_job()))) == 1
+
+
 def test_negative_replicas_are_refused() -> None:
     found = errors(plain(replicated_job() | {"replicas": -1}))
     assert found == [f"{JOBS}[0].replicas: Invalid value: -1: must be a number of Jobs, at least 0"]

@@ -22,6 +22,7 @@ from tests.support.plans import NAMESPACE, RUNTIMES, UID, in_namespace, job_on
 from tests.support.runtimes import SHIPPED
 
 PLAIN = runtime(mlPolicy={})
+TORCH = runtime()
 CLUSTER = runtime("torch", kind="ClusterTrainingRuntime")
 POLICY = (
     "https://www.kubeflow.org/docs/components/trainer/operator-guides/runtime/"
@@ -176,8 +177,23 @@ def test_what_jobset_would_refuse_is_warned_of() -> None:
     told = found(job_on(document), document)
     assert told.errors == []
     (warning,) = told.warnings
-    assert warning.startswith("JobSet will refuse this: spec.successPolicy")
+    assert warning.startswith("JobSet will refuse what comes of this: spec.successPolicy")
     assert "nod" in warning
+    assert warning.endswith(
+        "; it comes from spec.template.spec.successPolicy.targetReplicatedJobs[0] "
+        "of TrainingRuntime runtime"
+    )
+
+
+def test_what_jobset_would_refuse_of_runtime_and_trainjob_together_is_told_as_such() -> None:
+    document = runtime(mlPolicy={})
+    document["spec"]["template"]["spec"]["coordinator"] = {"replicatedJob": "node", "podIndex": 2}
+    (warning,) = found(job_on(document), document).warnings
+    assert warning.endswith(
+        "; it comes from spec.template.spec.coordinator.podIndex of TrainingRuntime runtime, "
+        "with what this TrainJob says"
+    )
+    assert found(job_on(document, trainer={"numNodes": 3}), document) == Findings()
 
 
 def test_a_name_that_the_server_makes_up_is_taken_to_be_as_long_as_it_will_be() -> None:
@@ -189,6 +205,54 @@ def test_a_name_that_the_server_makes_up_is_taken_to_be_as_long_as_it_will_be() 
     for prefix in ("a" * 44, "a" * 200):
         (told,) = refused(generated(prefix), PLAIN)
         assert "must be no more than 48 characters" in told
+
+
+@pytest.mark.parametrize("mpi", [False, True])
+def test_names_are_measured_with_the_nodes_that_the_trainjob_asks_for(mpi: bool) -> None:
+    jobs = [replicated_job("launcher"), replicated_job("node", None)] if mpi else None
+    policy: Object = {"mpi": {"runLauncherAsNode": False}} if mpi else {"torch": {}}
+    document = runtime(jobs=jobs, mlPolicy={"numNodes": 100_000, **policy})
+    room = 63 - len("-launcher-0-0-abcde") if mpi else 63 - len("-node-0-0-abcde")
+    fits = job_on(document, name="a" * room, trainer={"numNodes": 1})
+    assert refused(fits, document) == []
+    longer = job_on(document, name="a" * room, trainer={"numNodes": 100_001}, labels={"?": ""})
+    told = [each for each in refused(longer, document) if each.startswith("metadata.name")]
+    tight = 63 - len("-node-0-100000-abcde")
+    assert len(told) == 1
+    assert f"must be no more than {tight} characters" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "path", "whose"),
+    [
+        (
+            {"coordinator": {"replicatedJob": "node"}, "network": {"subdomain": "s" * 60}},
+            "network.subdomain",
+            "the coordinator's address",
+        ),
+        (
+            {"replicatedJobs": [replicated_job(), replicated_job("x" * 60, None)]},
+            "replicatedJobs[1].name",
+            f"each pod of the job {'x' * 60}",
+        ),
+        (
+            {"volumeClaimPolicies": [{"templates": [{"metadata": {"name": "c" * 62}}]}]},
+            "volumeClaimPolicies[0].templates[0].metadata.name",
+            f"each claim {'c' * 62}",
+        ),
+    ],
+)
+def test_names_that_leave_no_room_are_the_runtimes_fault(
+    template: Object, path: str, whose: str
+) -> None:
+    document = runtime(mlPolicy={})
+    document["spec"]["template"]["spec"] |= template
+    (error,) = found(job_on(document, name="a"), document).errors
+    assert (error.path, error.detail) == (
+        "spec.runtimeRef",
+        f"spec.template.spec.{path} of TrainingRuntime runtime leaves no room for the name of a "
+        f"TrainJob: {whose} is named after both, and such names must be no more than 63 characters",
+    )
 
 
 def test_a_train_job_without_any_name_is_refused() -> None:
@@ -298,9 +362,109 @@ def test_findings_of_the_wrong_type_are_the_plugins_failure() -> None:
         found(RESUMED, PLAIN, runtimes=with_plugins(Careless()))
 
 
-# Updates.
+# Several mistakes.
 
 BAD = [{"targetJobs": [{"name": "gone"}], "spec": {"serviceAccountName": "me"}}]
+RESERVED = [{"name": "PET_NNODES", "value": "7"}]
+
+
+def paths(new: Object, *existing: Object, **more: Any) -> list[str]:
+    return [error.path for error in found(new, *existing, **more).errors]
+
+
+def test_mistakes_in_all_parts_are_told_at_once() -> None:
+    step = {"name": "node", "env": [{"name": "A", "value": "1"}]}
+    job = job_on(
+        TORCH,
+        podTemplateOverrides=[
+            *BAD,
+            {"targetJobs": [{"name": "node"}], "spec": {"volumes": [{"emptyDir": {}}]}},
+            {"targetJobs": [{"name": "node"}], "spec": {"containers": [step]}},
+        ],
+        labels={"not a key": ""},
+        initializer={"dataset": {"storageUri": "hf://a/b"}},
+        trainer={
+            "env": RESERVED,
+            "resourcesPerNode": {"limits": {"memory": "4GB", "cpu": 1}},
+        },
+    )
+    assert sorted(paths(job, TORCH)) == [
+        "spec.labels[not a key]",
+        "spec.podTemplateOverrides[0].targetJobs[0].name",
+        "spec.podTemplateOverrides[1].spec.volumes[0]",
+        "spec.podTemplateOverrides[2].spec.containers[0].env",
+        "spec.runtimeRef",
+        "spec.trainer.env",
+        "spec.trainer.resourcesPerNode.limits[memory]",
+    ]
+
+
+def test_overrides_under_both_names_do_not_hide_the_rest() -> None:
+    both = {"podSpecOverrides": [{"targetJobs": [{"name": "node"}]}], "podTemplateOverrides": BAD}
+    job = job_on(TORCH, trainer={"env": RESERVED}, **both)
+    assert {"spec.podSpecOverrides", "spec.trainer.env"} <= {*paths(job, TORCH)}
+
+
+def test_resources_that_are_right_count_beside_those_that_are_not() -> None:
+    tune = next(each for each in SHIPPED if "llama3.2-1b" in each["metadata"]["name"])
+    trainer = {
+        "command": ["tune", "run"],
+        "args": ["model.quantize_base=True"],
+        "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1, "memory": "4GB"}},
+    }
+    wrong = "spec.trainer.resourcesPerNode.limits[memory]"
+    assert paths(job_on(tune, trainer=trainer), tune) == [wrong]
+
+
+def test_a_mistake_that_was_there_before_does_not_hide_new_ones() -> None:
+    old = job_on(TORCH, suspend=True, podTemplateOverrides=BAD)
+    new = job_on(TORCH, suspend=True, podTemplateOverrides=BAD, trainer={"env": RESERVED})
+    assert paths(new, TORCH, old=old) == ["spec.trainer.env"]
+    mended = job_on(TORCH, suspend=True, trainer={"env": RESERVED})
+    assert paths(mended, TORCH, old=new) == []
+
+
+# Labels and annotations for what is made.
+
+
+@pytest.mark.parametrize(
+    ("field", "key", "value", "path"),
+    [
+        ("labels", "bad key", "", "labels[bad key]"),
+        ("labels", "Team/a", "", "labels[Team/a]"),
+        ("labels", "team", "not so", "labels.team"),
+        ("labels", "a.b/team", "x" * 64, "labels[a.b/team]"),
+        ("annotations", "bad key", "hunter2", "annotations[bad key]"),
+        ("annotations", "a", "hunter2" * 40_000, "annotations"),
+    ],
+)
+def test_metadata_that_the_server_would_refuse_is_found(
+    field: str, key: str, value: str, path: str
+) -> None:
+    (error,) = found(job_on(PLAIN, **{field: {key: value}}), PLAIN).errors
+    assert error.path == f"spec.{path}"
+    assert "hunter2" not in str(error)
+    override = {"targetJobs": [{"name": "node"}], "metadata": {field: {key: value}}}
+    (error,) = found(job_on(PLAIN, podTemplateOverrides=[override]), PLAIN).errors
+    assert error.path == f"spec.podTemplateOverrides[0].metadata.{path}"
+    assert "hunter2" not in str(error)
+
+
+def test_metadata_that_the_server_takes_is_fine() -> None:
+    metadata = {
+        "labels": {"a.b/team": "Vision-1", "empty": ""},
+        "annotations": {"A.b/note": "any text: {}", "x": ""},
+    }
+    override = {"targetJobs": [{"name": "node"}], "metadata": metadata}
+    assert paths(job_on(PLAIN, podTemplateOverrides=[override], **metadata), PLAIN) == []
+
+
+def test_very_many_bad_labels_are_not_all_told() -> None:
+    labels = {f"bad key {index}": "" for index in range(1000)}
+    assert len(paths(job_on(PLAIN, labels=labels), PLAIN)) == 100
+
+
+# Updates.
 
 
 def test_g7_what_was_so_before_is_but_told() -> None:
@@ -380,4 +544,4 @@ def test_a_running_jobset_does_not_hide_what_jobset_would_refuse() -> None:
     }
     there = job_set(suspend=False)
     told = found(job_on(document, labels={"a": "b"}), document, there, old=job_on(document))
-    assert [each[:24] for each in told.warnings] == ["JobSet will refuse this:"]
+    assert [each[:23] for each in told.warnings] == ["JobSet will refuse what"]

@@ -11,28 +11,40 @@ LONGEST_CLAIM = 63
 
 def claim_refusals(shape: Shape) -> Iterator[Refusal]:
     """The templates of claims, each beside the pods that are to mount it."""
+    use = _Use(shape)
     seen: set[str] = set()
     for claim in shape.claims:
         if claim.name in seen:
             yield Refusal(claim.path, "names must be unique for VolumeClaimPolicies template")
+            continue  # all else has been said about the first
         seen.add(claim.name)
         for fault in subdomain_faults(claim.name):
             yield Refusal(claim.path, fault)
         if shape.name is not None and size(f"{claim.name}-{shape.name}") > LONGEST_CLAIM:
             yield Refusal(claim.path, "VolumeClaimPolicies template name is too long")
-        yield from _use_refusals(shape, claim)
+        yield from use.refusals(claim)
 
 
-def _use_refusals(shape: Shape, claim: Claim) -> Iterator[Refusal]:
-    for job in shape.jobs:
-        for index, volume in enumerate(job.volumes):
-            if volume == claim.name:
+class _Use:
+    """What the pods make of claims; gathered once, as there may be very many of both."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._volumes: dict[str, list[str]] = {}  # where they are, by their names
+        self._mounted: set[str] = set()
+        for job in shape.jobs:
+            self._mounted |= job.mounts
+            for index, volume in enumerate(job.volumes):
                 path = f"{job.path}.template.spec.template.spec.volumes[{index}].name"
-                text = f"volume name conflicts with VolumeClaimPolicy template name: {volume}"
-                yield Refusal(path, text)
-    if not any(claim.name in job.mounts for job in shape.jobs):
-        text = (
-            f"replicatedJob containers don't have a matching volumeMount: {claim.name} from "
-            "VolumeClaimPolicies"
-        )
-        yield Refusal("spec.replicatedJobs", text)
+                self._volumes.setdefault(volume, []).append(path)
+
+    def refusals(self, claim: Claim) -> Iterator[Refusal]:
+        """What is wrong with how this one is used."""
+        text = f"volume name conflicts with VolumeClaimPolicy template name: {claim.name}"
+        for path in self._volumes.get(claim.name, ()):
+            yield Refusal(path, text)
+        if claim.name not in self._mounted:
+            text = (
+                f"replicatedJob containers don't have a matching volumeMount: {claim.name} from "
+                "VolumeClaimPolicies"
+            )
+            yield Refusal("spec.replicatedJobs", text)

@@ -1,7 +1,7 @@
 """Kubernetes' rules for names, in its own words: what a person reads twice should read the same."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kftrainer.runtime.names import LABEL, LONGEST_LABEL
 
@@ -35,12 +35,13 @@ def size(text: str) -> int:
     return len(text.encode(errors="surrogatepass"))
 
 
-def label_faults(text: str, *, if_long: str) -> Iterator[str]:
+def label_faults(text: str, *, if_long: str) -> Sequence[str]:
     """Why it cannot be one part of a host name (RFC 1035)."""
-    if size(text) > LONGEST_LABEL:
-        yield if_long
-    if not LABEL.fullmatch(text):
-        yield LABEL_WORDS
+    is_label = LABEL.fullmatch(text) is not None  # and then each character is a byte
+    if is_label and len(text) <= LONGEST_LABEL:
+        return ()
+    faults = [if_long] if size(text) > LONGEST_LABEL else []
+    return faults if is_label else [*faults, LABEL_WORDS]
 
 
 def subdomain_faults(text: str) -> Iterator[str]:

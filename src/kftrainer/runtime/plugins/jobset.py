@@ -14,6 +14,8 @@ from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs
 from kftrainer.runtime.manifests import env_var, owned
 from kftrainer.runtime.names import name_errors
+from kftrainer.runtime.node_counts import count_of
+from kftrainer.runtime.overdrawing import overdrawing
 from kftrainer.runtime.overrides import step_env_overrides
 from kftrainer.runtime.phases import (
     ComponentBuilder,
@@ -53,7 +55,8 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         """The JobSet, unless it runs: then it is left alone."""
         if runs(job, info.existing):
             return ()
-        errors = [*_missing_initializers(info, job), *name_errors(info, job)]
+        counts = [each.count for each in info.pod_sets]
+        errors = [*_missing_initializers(info, job), *name_errors(info, job, counts)]
         if errors:
             raise InvalidTrainJobError(subject_of(job), *errors)
         _set_initializers(info, job)
@@ -78,8 +81,12 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
     def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
         """Whether initializers and overrides fit the runtime, and names fit JobSet."""
         findings = Findings()
-        findings.refuse(*_missing_initializers(info, new), *name_errors(info, new))
+        counts = [count_of(each, info, new) for each in info.pod_sets]
+        findings.refuse(*_missing_initializers(info, new), *name_errors(info, new, counts))
         findings.refuse(*step_env_overrides(new))
+        asked = (new.spec.trainer or NO_TRAINER).resources_per_node
+        for container in _training(info):
+            findings.warn(*overdrawing(container, asked))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
@@ -89,6 +96,8 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
 
 def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
     """What the TrainJob wants to fetch without a job in the runtime that could."""
+    if job.spec.initializer is None:
+        return
     for step, field, config in STEPS:
         asset = _asset(job, field)
         if asset is None:
@@ -99,6 +108,9 @@ def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
         reference = job.spec.runtime_ref.dump()
         if not pod_sets:
             detail = f"must have {step} job when trainJob is configured with input {config}"
+            if info.pod_set(step) is not None:
+                label = f"{names.LABEL_ANCESTOR_STEP}: {step}"
+                detail += f": the job {step} is there, but lacks the label {label}"
             yield invalid("spec.runtimeRef", reference, detail)
         elif not any(pod_set.container(step) for pod_set in pod_sets):
             detail = f"must have container with name - {step} in the {step} job"
@@ -111,6 +123,8 @@ def _asset(job: TrainJob, field: str) -> Asset | None:
 
 
 def _set_initializers(info: Info, job: TrainJob) -> None:
+    if job.spec.initializer is None:
+        return
     for step, field, _ in STEPS:
         asset = _asset(job, field)
         for pod_set in info.with_ancestor(step):
@@ -137,11 +151,11 @@ def _set_trainer(info: Info, job: TrainJob) -> None:
         container.set("command", info.command, info.command_source)
     if trainer.args is not None:
         container.set("args", list(trainer.args), "spec.trainer.args")
-    for each in _with_user_env(info):
+    for each in _training(info):
         set_user_env(each, job, info.reserved_env)
 
 
-def _with_user_env(info: Info) -> Iterator[Container]:
+def _training(info: Info) -> Iterator[Container]:
     """The containers that train: with MPI those of the workers as well."""
     yield info.trainer_container
     worker = info.pod_set(names.JOB_NODE)

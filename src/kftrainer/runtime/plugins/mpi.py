@@ -26,6 +26,7 @@ from kftrainer.runtime.info import (
 )
 from kftrainer.runtime.manifests import Piece, env_var, owned
 from kftrainer.runtime.mpi_jobs import mpi_errors
+from kftrainer.runtime.node_counts import count_of
 from kftrainer.runtime.phases import (
     ComponentBuilder,
     CustomValidation,
@@ -76,7 +77,7 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
             return
         _refuse(info, job, policy)
         info.reserved_env.update(OPEN_MPI_ENV)
-        _count_workers(info, job, policy)
+        _count_workers(info, job)
         for pod_set in info.pod_sets:
             if pod_set.name in CONTAINERS:
                 _add_keys(pod_set, job, policy)
@@ -155,15 +156,10 @@ def _num_nodes(info: Info, job: TrainJob) -> int:
     return info.num_nodes(job) or 1
 
 
-def _count_workers(info: Info, job: TrainJob, policy: MPIPolicy) -> None:
-    """Leave the launcher alone: it is one node, if it is any.
-
-    Where nobody says how many nodes there are, the template does, if it has more than one.
-    """
+def _count_workers(info: Info, job: TrainJob) -> None:
     worker = info.pod_set(names.JOB_NODE)
     if worker is not None and (info.num_nodes(job) or worker.count == 1):
-        elsewhere = policy.run_launcher_as_node and info.pod_set(names.JOB_LAUNCHER) is not None
-        worker.set_count(_num_nodes(info, job) - elsewhere, info.num_nodes_source(job))
+        worker.set_count(count_of(worker, info, job), info.num_nodes_source(job))
 
 
 def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:

@@ -1,7 +1,8 @@
 """Torch: nodes that run torchrun, or torchtune, and find each other."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import TorchPolicy
@@ -9,12 +10,13 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, Findings
 from kftrainer.runtime import torchtune
 from kftrainer.runtime.crowding import crowding
-from kftrainer.runtime.devices import accelerators, cpus
+from kftrainer.runtime.devices import accelerators, cpus, is_accelerator
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
-from kftrainer.runtime.manifests import COMPLETION_INDEX, by_port, env_from_field, env_var
+from kftrainer.runtime.manifests import COMPLETION_INDEX, Piece, by_port, env_from_field, env_var
 from kftrainer.runtime.phases import CustomValidation, EnforceMLPolicy
 from kftrainer.runtime.podset import Container
+from kftrainer.runtime.quantities import HALVES
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.torchtune import Tuning
 from kftrainer.runtime.user_env import reserved_env_errors, set_user_env
@@ -37,11 +39,11 @@ class Torch(EnforceMLPolicy, CustomValidation):
         info.reserved_env.update(names.ENV_TORCH)
         container = info.trainer_container
         set_user_env(container, job, info.reserved_env)
-        _set_ranks(container, info, job)
         if _is_torchtune(job):
+            container.set_envs(_ranks(container, info, job))
             _set_tune_command(info, job)
         else:
-            _set_master(container, info, job)
+            container.set_envs([*_ranks(container, info, job), *_master(info, job)])
         _open_port(container)
 
     def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
@@ -83,16 +85,20 @@ def _nodes(info: Info, job: TrainJob) -> int:
     return info.num_nodes(job) or 1
 
 
-def _set_ranks(container: Container, info: Info, job: TrainJob) -> None:
+def _ranks(container: Container, info: Info, job: TrainJob) -> Sequence[tuple[Piece, str]]:
     asked, source = _processes_asked(info, job)
-    container.set_env(env_var(NNODES, info.trainer.count), info.num_nodes_source(job))
-    container.set_env(env_var(NPROC_PER_NODE, _processes_told(asked, container)), source)
-    container.set_env(env_from_field(NODE_RANK, COMPLETION_INDEX), POLICY)
+    return (
+        (env_var(NNODES, info.trainer.count), info.num_nodes_source(job)),
+        (env_var(NPROC_PER_NODE, _processes_told(asked, container)), source),
+        (env_from_field(NODE_RANK, COMPLETION_INDEX), POLICY),
+    )
 
 
-def _set_master(container: Container, info: Info, job: TrainJob) -> None:
-    container.set_env(env_var(MASTER_ADDR, info.first_host(job)), POLICY)
-    container.set_env(env_var(MASTER_PORT, names.TRAINER_PORT), POLICY)
+def _master(info: Info, job: TrainJob) -> Sequence[tuple[Piece, str]]:
+    return (
+        (env_var(MASTER_ADDR, info.first_host(job)), POLICY),
+        (env_var(MASTER_PORT, names.TRAINER_PORT), POLICY),
+    )
 
 
 def _open_port(container: Container) -> None:
@@ -103,7 +109,8 @@ def _open_port(container: Container) -> None:
 
 def _set_tune_command(info: Info, job: TrainJob) -> None:
     tuning, name = _tuning(info, job), info.runtime_metadata.name
-    errors = list(torchtune.planning_errors(tuning, name, _args_asked(job)))
+    found = torchtune.planning_errors(tuning, name, _args_asked(job))
+    errors = [_with_source(error, info, job) for error in found]
     if errors:
         raise InvalidTrainJobError(subject_of(job), *errors)
     endpoint = f"{info.first_host(job)}:{names.TRAINER_PORT}"
@@ -115,10 +122,34 @@ def _tune_errors(info: Info, job: TrainJob) -> Sequence[FieldError]:
     tuning, name = _tuning(info, job), info.runtime_metadata.name
     processes, _ = _processes_asked(info, job)
     resources = info.trainer_container.resources
-    return [
+    errors = (
         *torchtune.planning_errors(tuning, name, _args_asked(job)),
         *torchtune.support_errors(tuning, name, processes, resources),
-    ]
+    )
+    return [_with_source(error, info, job) for error in errors]
+
+
+def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
+    """The error about a field of the trainer; if the TrainJob does not set it, with who does."""
+    trainer, source = job.spec.trainer or NO_TRAINER, ""
+    if error.path == torchtune.NUM_NODES and trainer.num_nodes is None:
+        source = "spec.mlPolicy.numNodes"
+    elif error.path == torchtune.PROCESSES and trainer.num_proc_per_node is None:
+        source = f"spec.{POLICY}.numProcPerNode"
+    elif error.path == torchtune.RESOURCES and not _asks_for_devices(trainer.resources_per_node):
+        source = f"the resources of the container {info.trainer_container.name}"
+        if not accelerators(info.trainer_container.resources):
+            return error  # nobody asks for any
+    if not source:
+        return error
+    said = f"the runtime says so in {source}, unless the TrainJob sets {error.path}"
+    return replace(error, detail=f"{error.detail}: {said}")
+
+
+def _asks_for_devices(resources: Mapping[str, Any] | None) -> bool:
+    """Whether the TrainJob itself says how many devices a node has."""
+    halves = ((resources or {}).get(half) or {} for half in HALVES)
+    return any(is_accelerator(name) for half in halves for name in half)
 
 
 def _tuning(info: Info, job: TrainJob) -> Tuning:

@@ -20,9 +20,9 @@ from kftrainer.runtime.phases import (
     WatchExtension,
 )
 from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.volcano_queue import EMPTY_QUEUE, QUEUE
 
 SOURCE = f"{RUNTIME} spec.podGroupPolicy.volcano"
-QUEUE = names.ANNOTATION_VOLCANO_QUEUE
 # These exist in every cluster.
 SYSTEM_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 
@@ -50,7 +50,7 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
         """Whether the queue has a name, and the priorities are there."""
         findings = Findings()
         if _policy(info) is not None:
-            findings.refuse(*_queue_errors(info), *_priority_errors(info, new))
+            findings.refuse(*_queue_errors(info, new), *_priority_errors(info, new))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
@@ -103,9 +103,16 @@ def _priorities(info: Info) -> Iterator[str]:
             yield name
 
 
-def _queue_errors(info: Info) -> Iterator[FieldError]:
-    if info.annotations.get(QUEUE) == "":
-        yield invalid(f"spec.annotations[{QUEUE}]", "", "Volcano queue name must not be empty")
+def _queue_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
+    if info.annotations.get(QUEUE) != "":
+        return
+    if QUEUE in (job.spec.annotations or {}):
+        yield invalid(f"spec.annotations[{QUEUE}]", "", EMPTY_QUEUE)
+    else:
+        runtime = f"{info.runtime.kind} {info.runtime_metadata.name}"
+        where = f"spec.template.metadata.annotations[{QUEUE}] of {runtime}"
+        detail = f"{EMPTY_QUEUE}: it is in {where}, unless spec.annotations[{QUEUE}] names one"
+        yield invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail)
 
 
 def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:

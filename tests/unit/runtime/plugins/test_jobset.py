@@ -169,6 +169,17 @@ def test_an_initializer_without_its_container_is_refused() -> None:
     ]
 
 
+def test_g14_a_job_of_the_right_name_without_the_label_is_pointed_out() -> None:
+    document = runtime(jobs=[replicated_job(DATASET, None), replicated_job()])
+    with pytest.raises(InvalidTrainJobError) as raised:
+        plan(job_on(document, initializer={"dataset": {}}), document)
+    assert raised.value.errors[0].detail == (
+        f"must have {DATASET} job when trainJob is configured with input datasetConfig: the job "
+        f"{DATASET} is there, but lacks the label trainer.kubeflow.org/trainjob-ancestor-step: "
+        f"{DATASET}"
+    )
+
+
 def test_g14_initializers_are_found_by_their_label_not_by_their_name() -> None:
     document = runtime(jobs=[replicated_job("fetch", DATASET), replicated_job()], mlPolicy={})
     pod = document["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]

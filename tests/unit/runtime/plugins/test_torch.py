@@ -486,10 +486,16 @@ def test_d21_torchtune_is_checked_without_a_word_about_nodes_and_processes() -> 
 def test_d21_nodes_of_the_runtime_count_at_admission() -> None:
     document = deepcopy(LLAMA)
     document["spec"]["mlPolicy"]["numNodes"] = 2
+    whose = (
+        "the runtime says so in spec.mlPolicy.numNodes, "
+        "unless the TrainJob sets spec.trainer.numNodes"
+    )
     assert refused(document, command=["tune", "run"], args=[MODULES]) == [
-        f"spec.trainer.numNodes: Invalid value: 2: {LORA_ON_NODES}",
-        "spec.trainer.numNodes: Invalid value: 2: must be 1 for llama3_2/1B model",
+        f"spec.trainer.numNodes: Invalid value: 2: {LORA_ON_NODES}: {whose}",
+        f"spec.trainer.numNodes: Invalid value: 2: must be 1 for llama3_2/1B model: {whose}",
     ]
+    own = refused(document, command=["tune", "run"], args=[MODULES], numNodes=2)
+    assert [error for error in own if whose in error] == []
 
 
 def test_immutable_settings_are_refused_at_admission() -> None:
@@ -505,8 +511,36 @@ def test_qlora_on_several_devices_is_refused_with_what_the_node_has() -> None:
     )
     assert refused(LLAMA, command=["tune", "run"], args=QUANTIZED) == [
         'spec.trainer.resourcesPerNode: Invalid value: {"limits":{"nvidia.com/gpu":"2"}}: must '
-        "have gpu resource with value 1 for llama3_2/1B model when using QLoRA",
+        "have gpu resource with value 1 for llama3_2/1B model when using QLoRA: the runtime says "
+        "so in the resources of the container node, unless the TrainJob sets "
+        "spec.trainer.resourcesPerNode",
     ]
+
+
+@pytest.mark.parametrize(
+    ("resources", "is_of_runtime"),
+    [
+        ({"limits": {"memory": "1Gi"}}, True),
+        ({"limits": {"nvidia.com/gpu": 4}}, False),
+        ({"requests": {"nvidia.com/gpu": "four"}}, False),  # which is refused by itself
+    ],
+)
+def test_devices_are_the_runtimes_unless_the_trainjob_asks_for_some(
+    resources: Object, is_of_runtime: bool
+) -> None:
+    errors = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, resourcesPerNode=resources)
+    (error,) = (each for each in errors if "must have gpu resource" in each)
+    assert ("the runtime says so" in error) == is_of_runtime
+
+
+def test_processes_of_the_runtime_are_told_as_the_runtimes() -> None:
+    document = deepcopy(LLAMA)
+    document["spec"]["mlPolicy"]["torch"]["numProcPerNode"] = 2
+    asked = refused(document, command=["tune", "run"], args=QUANTIZED)
+    assert asked[0].endswith(
+        "model when using QLoRA: the runtime says so in spec.mlPolicy.torch.numProcPerNode, "
+        "unless the TrainJob sets spec.trainer.numProcPerNode"
+    )
 
 
 def test_rules_of_torchtune_are_for_torchtune() -> None:

@@ -165,6 +165,12 @@ def told(document: Object, *others: Object, **spec: Any) -> list[str]:
 
 
 QUEUE_ERROR = f'spec.annotations[{QUEUE}]: Invalid value: "": Volcano queue name must not be empty'
+QUEUE_ERROR_OF_RUNTIME = (
+    'spec.runtimeRef: Invalid value: {"name":"runtime","apiGroup":"trainer.kubeflow.org",'
+    '"kind":"TrainingRuntime"}: Volcano queue name must not be empty: it is in '
+    f"spec.template.metadata.annotations[{QUEUE}] of TrainingRuntime runtime, "
+    f"unless spec.annotations[{QUEUE}] names one"
+)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +178,8 @@ QUEUE_ERROR = f'spec.annotations[{QUEUE}]: Invalid value: "": Volcano queue name
     [
         (None, {QUEUE: ""}, [QUEUE_ERROR]),
         ("shared", {QUEUE: ""}, [QUEUE_ERROR]),
-        ("", None, [QUEUE_ERROR]),
+        ("", None, [QUEUE_ERROR_OF_RUNTIME]),
+        ("", {"other": ""}, [QUEUE_ERROR_OF_RUNTIME]),
         ("", {QUEUE: "research"}, []),
         (None, None, []),
     ],

@@ -1,0 +1,49 @@
+"""What is found out once about each object, and for how many of them it is kept."""
+
+import pytest
+
+from kftrainer.runtime.memo import Memo
+
+
+class Found:
+    """Counts the items of lists, and how often it has done so."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __call__(self, it: list[int]) -> int:
+        self.times += 1
+        if not it:
+            raise ValueError("nothing to count")
+        return len(it)
+
+
+def test_what_is_known_of_the_same_object_is_not_looked_for_again() -> None:
+    found, it = Found(), [1, 2]
+    memo = Memo(found, most=2)
+    assert [memo.of(it), memo.of(it), found.times] == [2, 2, 1]
+
+
+def test_an_object_that_is_merely_equal_is_another() -> None:
+    found = Found()
+    memo = Memo(found, most=2)
+    assert [memo.of([1]), memo.of([1]), found.times] == [1, 1, 2]
+
+
+def test_of_too_many_the_oldest_is_forgotten() -> None:
+    found = Found()
+    memo, (first, second, third) = Memo(found, most=2), ([1], [2], [3])
+    for it in (first, second, third, second, third):
+        memo.of(it)
+    assert found.times == 3
+    memo.of(first)
+    assert found.times == 4
+
+
+def test_a_failure_is_not_remembered() -> None:
+    it: list[int] = []
+    memo = Memo(Found(), most=2)
+    with pytest.raises(ValueError, match="nothing"):
+        memo.of(it)
+    it.append(1)
+    assert memo.of(it) == 1

@@ -1,0 +1,56 @@
+"""Requests above limits: told, and whose they are, but not refused."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import findings, job_on
+
+LAUNCHING = {"mpi": {"runLauncherAsNode": True}}
+
+
+def document(resources: Object, policy: Object | None = None) -> Object:
+    jobs = [replicated_job(resources=resources)]
+    if policy:
+        jobs = [replicated_job("launcher"), replicated_job("node", None, resources=resources)]
+    return runtime(jobs=jobs, mlPolicy=policy or {})
+
+
+def warned(on: Object, **resources: Any) -> list[str]:
+    found = findings(job_on(on, trainer={"resourcesPerNode": resources}), on)
+    assert found.errors == []
+    return found.warnings
+
+
+@pytest.mark.parametrize(
+    ("of_runtime", "of_job", "source"),
+    [
+        ({}, {"limits": {"memory": "4Gi"}, "requests": {"memory": "8Gi"}}, "trainer"),
+        ({}, {"limits": {"memory": "8192Mi"}, "requests": {"memory": "8Gi"}}, None),
+        ({}, {"requests": {"memory": "8Gi"}}, None),
+        ({"limits": {"memory": "4Gi"}}, {"requests": {"memory": "8Gi"}}, None),  # it takes it along
+        ({"limits": {"memory": "4Gi"}, "requests": {"memory": "8Gi"}}, {}, "runtime"),
+        (
+            {"limits": {"memory": "4Gi"}, "requests": {"memory": "8Gi"}},
+            {"limits": {"cpu": 1}},
+            "runtime",
+        ),
+    ],
+)
+def test_a_request_above_its_limit_is_told(
+    of_runtime: Object, of_job: Object, source: str | None
+) -> None:
+    paths = {"trainer": "spec.trainer.resourcesPerNode", "runtime": "spec.runtimeRef"}
+    expected = (
+        "the container node requests 8Gi of memory, above its limit of 4Gi: "
+        "such pods will be refused"
+    )
+    told = [f"{paths[source]}: {expected}"] if source else []
+    assert warned(document(of_runtime), **of_job) == told
+
+
+def test_of_mpi_the_workers_count() -> None:
+    on = document({"limits": {"cpu": "1"}, "requests": {"cpu": "1500m"}}, LAUNCHING)
+    (told,) = warned(on)
+    assert "the container node requests 1500m of cpu, above its limit of 1" in told
