@@ -46,6 +46,7 @@ bench: bench-machinery  ## Measure everything that is claimed to be fast: minute
 	@PYTHONPATH=hack $(BIN)/python -m bench.parsing
 	@PYTHONPATH=hack $(BIN)/python -m bench.planning
 	@PYTHONPATH=hack $(BIN)/python -m bench.endtoend
+	@PYTHONPATH=hack $(BIN)/python -m bench.admission
 bench-machinery: $(READY)  ## Measure queue, informer, watch and client against others
 	@PYTHONPATH=hack $(BIN)/python -m bench.machinery
 

@@ -204,7 +204,8 @@ class Bench:
         argv = (
             *(*MANAGER, "--kubeconfig", str(self.plane.kubeconfig), "--namespace", namespace),
             *("--no-metrics-secure", "--metrics-bind-address", address),
-            *("--health-probe-bind-address", "0", "--concurrency", f"TrainJob={self.concurrency}"),
+            *("--health-probe-bind-address", "0", "--webhook-port", "0"),
+            *("--concurrency", f"TrainJob={self.concurrency}"),
         )
         with log.open("w") as file:
             process = await asyncio.create_subprocess_exec(*argv, stderr=file)
