@@ -63,6 +63,23 @@ class Injected:
         return service is not None and self.service == (service["namespace"], service["name"])
 
 
+Seen = Mapping[Injected, Manifest | None]  # configurations, or that there are none
+
+
+def bundles_in(seen: Seen) -> list[bytes]:
+    """The bundles of all our webhooks."""
+    there = ((each, found) for each, found in seen.items() if found is not None)
+    return [bundle for each, found in there for bundle in each.bundles(found)]
+
+
+def first_without(authority: x509.Certificate, seen: Seen) -> Injected | None:
+    """A configuration with a webhook of ours that does not trust this authority, if any."""
+    for each, found in seen.items():
+        if not all(authority in certificates_in(bundle) for bundle in bundles_in({each: found})):
+            return each
+    return None
+
+
 def _bundle(webhook: Mapping[str, Any]) -> bytes:
     return b64decode(webhook["clientConfig"].get("caBundle") or "")
 

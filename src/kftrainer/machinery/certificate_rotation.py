@@ -11,12 +11,13 @@ from kftrainer.kube.client import Client
 from kftrainer.kube.errors import ForbiddenError, KubeError, NotFoundError
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.backoff import spread
-from kftrainer.machinery.ca_bundles import Injected
+from kftrainer.machinery.ca_bundles import Injected, Seen, bundles_in, first_without
 from kftrainer.machinery.certificates import Leaf, Stored, is_better, next_content, ours_in, read
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.informer import Informer
 from kftrainer.machinery.metrics import Metrics
 from kftrainer.machinery.pause import pause
+from kftrainer.machinery.repairs import Repairs
 from kftrainer.machinery.secrets import SECRETS, content_of, new_secret, with_content
 from kftrainer.machinery.serving_tls import CertificateError, ServingCertificate
 from kftrainer.machinery.troubles import Troubles
@@ -67,6 +68,8 @@ class CertificateRotation:
         self._shown: Leaf | None = None
         self._news = asyncio.Event()
         self._troubles = Troubles(self.name)
+        self._repairs = Repairs()
+        self._surprise: str | None = None
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Keep everything in order until `stop` is set."""
@@ -98,32 +101,49 @@ class CertificateRotation:
         failures = 0
         while True:
             self._news.clear()
-            failures = 0 if await self._look() else failures + 1
-            # Somebody may undo what we do as soon as it is done: that must not go round and round.
+            failures = 0 if await self._look_safely() else failures + 1
             await self._clock.sleep(SHORTEST_PAUSE)
             await pause(self._clock, self._until_next_look(failures), unless=self._news)
 
     def _until_next_look(self, failures: int) -> float:
         if failures:
             return self._jitter(min(SHORTEST_PAUSE * 2.0 ** min(failures, 10), LONGEST_PAUSE))
-        changes = self._trust.changes_in(self._clock.monotonic())
-        return LOOK_EVERY if changes is None else min(changes, LOOK_EVERY)
+        now = self._clock.monotonic()
+        changes = self._trust.changes_in(now), self._repairs.changes_in(now)
+        return min([LOOK_EVERY, *(each for each in changes if each is not None)])
+
+    async def _look_safely(self) -> bool:
+        """As `_look`, whatever goes wrong with it."""
+        try:
+            succeeded = await self._look()
+        except Exception as error:
+            # Anybody may have written what we read: it must not be able to end the whole manager.
+            if self._surprise != repr(error):
+                log.exception("certificate.look_failed")
+            self._surprise = repr(error)
+            self._serving.trouble = f"an unexpected error: {self._surprise}"
+            return False
+        self._surprise = None
+        return succeeded
 
     async def _look(self) -> bool:
         """See to everything once; False if that should be tried again."""
         self._troubles.begin()
         # In this order: who sees a bundle also sees the Secret that it was made from, and so
         # nobody puts an old bundle over a new one.
-        configurations = await self._read_configurations()
+        seen = await self._read_configurations()
         secret = None
         with self._troubles.noted(f"the Secret {self._secret} cannot be read"):
             secret = await self._read_secret()
         if secret is not None:
-            await self._see_to(secret, configurations)
+            seen = await self._see_to(secret, seen)
+        self._judge(seen)
+        for what, why in self._repairs.contested(self._clock.monotonic()):
+            self._troubles.remark(f"somebody else keeps changing {what}", why)
         self._serving.trouble = self._troubles.end()
         return self._troubles.are_none
 
-    async def _read_configurations(self) -> dict[Injected, Manifest | None]:
+    async def _read_configurations(self) -> Seen:
         """Those that can be read, or that we know are not there."""
         found: dict[Injected, Manifest | None] = {}
         for each in self._configurations:
@@ -142,38 +162,59 @@ class CertificateRotation:
         except NotFoundError:
             return None
 
-    async def _see_to(self, secret: Manifest, seen: Mapping[Injected, Manifest | None]) -> None:
+    async def _see_to(self, secret: Manifest, seen: Seen) -> Seen:
+        """The configurations as they are afterwards."""
         there = {each: found for each, found in seen.items() if found is not None}
         self._take_note(self._read(secret), seen)
         stored = await self._renew(secret, there)
         self._metrics.certificate_read(usable=stored.leaf is not None)
         # What was read is history if somebody was faster: nothing must be concluded from it.
         if stored.authorities and not self._troubles.raced:
-            there = await self._inject(there, stored.authorities)
-            self._take_note(stored, {**seen, **there})
+            seen = {**seen, **await self._inject(there, stored.authorities)}
+            self._take_note(stored, seen)
         if stored.leaf is not None and not self._troubles.raced:
             self._show(stored.leaf)
+        return seen
+
+    def _judge(self, seen: Seen) -> None:
+        """Whether those who call trust what is shown; it stays as it was if we cannot know."""
+        if self._troubles.raced or self._shown is None:
+            return
+        distrusting = first_without(self._shown.issuer, seen)
+        if distrusting is not None:
+            self._serving.distrust = f"{distrusting} does not trust the certificate's authority"
+        elif len(seen) == len(self._configurations):
+            self._serving.distrust = None
+
+    def _may_write(self, what: str) -> bool:
+        """Whether it is time to; somebody may undo what we do as soon as it is done."""
+        is_due = self._repairs.is_due(what, self._clock.monotonic())
+        if not is_due:
+            self._troubles.put_off()
+        return is_due
 
     def _read(self, secret: Manifest, *bundles: bytes) -> Stored:
         also_known = [each for bundle in bundles for each in ours_in(bundle, self._identity)]
         return read(content_of(secret), self._identity, self._clock.now(), also_known)
 
-    def _take_note(self, stored: Stored, seen: Mapping[Injected, Manifest | None]) -> None:
+    def _take_note(self, stored: Stored, seen: Seen) -> None:
         """What clients are told, unless we cannot know it of all of them."""
         if len(seen) == len(self._configurations):
-            self._trust.saw(_bundles(seen), stored.authorities, self._clock.monotonic())
+            self._trust.saw(bundles_in(seen), stored.authorities, self._clock.monotonic())
 
     async def _renew(self, secret: Manifest, there: Mapping[Injected, Manifest]) -> Stored:
         """What is of use in the Secret after what had to be written."""
         now, told_for = self._clock.now(), self._trust.told_for(self._clock.monotonic())
-        bundles = _bundles(there)
+        bundles = bundles_in(there)
         renewal = next_content(content_of(secret), bundles, told_for, self._identity, now)
         if renewal is None:
             return self._read(secret)
-        written = None
-        with self._troubles.noted(f"the Secret {self._secret} cannot be written"):
-            written = await self._write(with_content(secret, renewal.content))
-            log.info("certificate.renewed", secret=str(self._secret), because=renewal.because)
+        written, what = None, f"the Secret {self._secret}"
+        if self._may_write(what):
+            with self._troubles.noted(f"{what} cannot be written"):
+                written = await self._write(with_content(secret, renewal.content))
+                self._repairs.made(what, self._clock.monotonic())
+                log.info("certificate.renewed", secret=str(self._secret), because=renewal.because)
         if written is None:
             return self._read(secret, *bundles)  # whoever is trusted stays so until it is written
         return self._read(written)
@@ -196,9 +237,10 @@ class CertificateRotation:
         result = dict(there)
         for each, found in there.items():
             wanted = each.trusting(found, authorities)
-            if wanted is not None:
+            if wanted is not None and self._may_write(str(each)):
                 with self._troubles.noted(f"{each} cannot be written"):
                     result[each] = await self._client.update(each.resource, wanted)
+                    self._repairs.made(str(each), self._clock.monotonic())
                     log.info("certificate.injected", configuration=each.name)
         return result
 
@@ -212,12 +254,3 @@ class CertificateRotation:
             self._troubles.note(f"the Secret {self._secret} is of no use", error)
         else:
             self._shown = leaf
-
-
-def _bundles(configurations: Mapping[Injected, Manifest | None]) -> list[bytes]:
-    return [
-        bundle
-        for each, found in configurations.items()
-        if found is not None
-        for bundle in each.bundles(found)
-    ]

@@ -179,10 +179,8 @@ def _reason_to_issue(
     leaf = stored.leaf
     if leaf is None:
         return "there is no certificate that can be shown"
-    if not is_settled:
-        return None  # what is there is good for now
-    if leaf.issuer != issuer:
-        return "the authority is a new one"
+    if leaf.issuer != issuer:  # what is there is good until all know the new one
+        return "the authority is a new one" if is_settled else None
     if leaf.certificate.not_valid_after_utc - now < RENEW_BEFORE:
         return f"the certificate expires at {leaf.certificate.not_valid_after_utc.isoformat()}"
     return None

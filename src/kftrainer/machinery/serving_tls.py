@@ -1,30 +1,33 @@
 """Certificates that our servers show: from files, read again when they change, or made up."""
 
 import asyncio
+import os
 import ssl
-from collections.abc import Callable
-from datetime import datetime, timedelta
-from ipaddress import ip_address
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile
+from typing import IO, NoReturn
 
 import structlog
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from kftrainer.machinery import x509_making
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.metrics import Metrics
 from kftrainer.machinery.pause import pause
+from kftrainer.machinery.x509_reading import (
+    UnreadableError,
+    certificate_at_the_head_of,
+    key_pem,
+    pem_of,
+)
 
 log = structlog.get_logger(__name__)
 
 LOOK_EVERY = 10.0
 LOOK_FOR_THE_FIRST_EVERY = 1.0
-LIFETIME = timedelta(days=365)
-CLOCK_SKEW = timedelta(hours=1)
-NAME = "localhost"
+OWN_NAMES = ("localhost", "127.0.0.1")
 
 
 class CertificateError(Exception):
@@ -36,42 +39,45 @@ def server_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # OpenSSL takes them from files only; these are ours alone and gone when they are read.
-        with TemporaryDirectory() as folder:
-            files = Path(folder) / "tls.crt", Path(folder) / "tls.key"
-            for file, content in zip(files, (certificate, key), strict=True):
-                file.write_bytes(content)
-            context.load_cert_chain(*files)
+        with _as_file(certificate) as certificate_file, _as_file(key) as key_file:
+            context.load_cert_chain(certificate_file, key_file, password=_no_password)
     except OSError as error:  # which every error of the ssl module is
         raise CertificateError(f"The pair cannot be used: {error}") from error
     return context
 
 
+def _no_password() -> NoReturn:
+    """Instead of asking for one on the terminal, with everything at a standstill."""
+    raise CertificateError("The pair cannot be used: the key is encrypted")
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """The path of a file with this in it, for OpenSSL takes nothing else; gone when it is read."""
+    file, path = _new_file()
+    with file:
+        file.write(content)
+        file.flush()
+        yield path
+
+
+def _new_file() -> tuple[IO[bytes], str]:
+    """In memory where that is possible.
+
+    The disk may be read-only, and if we are killed it keeps what we were about to delete.
+    """
+    try:
+        memory = os.memfd_create("tls")
+    except (AttributeError, OSError):  # Linux alone has this, and may forbid it
+        file = NamedTemporaryFile()  # noqa: SIM115  the caller closes it; nobody else can read it
+        return file, file.name
+    return os.fdopen(memory, "wb"), f"/proc/self/fd/{memory}"
+
+
 def self_signed(now: datetime) -> ssl.SSLContext:
     """A context with a certificate that nobody knows: it encrypts, and proves nothing."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
-    names = [x509.DNSName(NAME), x509.IPAddress(ip_address("127.0.0.1"))]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + LIFETIME)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return server_context(
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
-    )
+    certificate, key = x509_making.self_signed(OWN_NAMES, now)
+    return server_context(pem_of([certificate]), key_pem(key))
 
 
 class ServingCertificate:
@@ -84,7 +90,10 @@ class ServingCertificate:
         self._server = server  # its name in logs and metrics
         self._clock = clock
         self._metrics = metrics
-        self.trouble: str | None = None  # why there is nothing newer, from who sees to that
+        # From who sees to the certificate: why there is nothing newer, and why what there is will
+        # not be trusted by those who call.
+        self.trouble: str | None = None
+        self.distrust: str | None = None
         self._current: ssl.SSLContext | None = None
         self._expires: datetime | None = None
         # Loading a bad pair into a context that serves would break it, so each pair gets a context
@@ -100,9 +109,9 @@ class ServingCertificate:
         """
         context = server_context(certificate, key)
         try:
-            leaf = x509.load_pem_x509_certificate(certificate)
-        except ValueError as error:  # OpenSSL is content with less
-            raise CertificateError(f"The certificate cannot be read: {error}") from error
+            leaf = certificate_at_the_head_of(certificate)
+        except UnreadableError as error:  # OpenSSL is content with less
+            raise CertificateError(str(error)) from error
         self._current, self._expires = context, leaf.not_valid_after_utc
         self._metrics.certificate_expires(self._server, self._expires.timestamp())
         log.info(
@@ -118,6 +127,8 @@ class ServingCertificate:
             missing = "there is no certificate yet"
         elif self._expires <= self._clock.now():
             missing = f"the certificate expired at {self._expires.isoformat()}"
+        elif self.distrust is not None:
+            missing = self.distrust
         else:
             return None
         return f"{missing}: {self.trouble}" if self.trouble else missing

@@ -19,16 +19,17 @@ class Troubles:
         self._log = log.bind(of=of)
         self._told: set[str] = set()
         self._now: dict[str, str] = {}
+        self._is_done = True
         self.raced = False  # somebody else was faster, which is no trouble
 
     @property
     def are_none(self) -> bool:
         """Whether nothing is left to be tried again."""
-        return not self._now and not self.raced
+        return self._is_done and not self.raced
 
     def begin(self) -> None:
         """It is tried again."""
-        self._now, self.raced = {}, False
+        self._now, self._is_done, self.raced = {}, True, False
 
     def noted(self, what: str) -> "_Noted":
         """Leave the block without a word if the server does not let it do what it should."""
@@ -36,7 +37,16 @@ class Troubles:
 
     def note(self, what: str, error: Exception) -> None:
         """This went wrong."""
-        self._now[what] = str(error)
+        self.remark(what, str(error))
+        self.put_off()
+
+    def remark(self, what: str, why: str) -> None:
+        """This is not as it should be, and there is nothing to be done about it."""
+        self._now[what] = why
+
+    def put_off(self) -> None:
+        """There is something left to be tried again, and nobody has to be told."""
+        self._is_done = False
 
     def end(self) -> str | None:
         """Tell what is new; all that went wrong in one line, or None."""

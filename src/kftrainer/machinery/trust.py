@@ -18,8 +18,8 @@ class Trust:
         self, bundles: Sequence[bytes], authorities: Collection[x509.Certificate], now: float
     ) -> None:
         """These are all bundles there are; without any, there is nobody who does not trust ours."""
-        known = [certificates_in(each) for each in bundles] or [list(authorities)]
-        told = [each for each in known[0] if all(each in others for others in known)]
+        known = [set(certificates_in(each)) for each in bundles] or [set(authorities)]
+        told = set.intersection(*known)
         self._since = {each: self._since.get(each, now) for each in told}
 
     def told_for(self, now: float) -> Mapping[x509.Certificate, float]:

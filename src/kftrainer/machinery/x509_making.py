@@ -1,5 +1,6 @@
 """New certificates: an authority, and what it signs for a server."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -8,7 +9,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kftrainer.machinery.x509_reading import PrivateKey, general_name
+from kftrainer.machinery.x509_reading import PrivateKey, extension, general_name
 
 CLOCK_SKEW = timedelta(hours=1)
 AUTHORITY_LIFETIME = timedelta(days=3650)
@@ -61,21 +62,39 @@ def issue(
     """A certificate for the server, which does not outlive the authority."""
     own_key = ec.generate_private_key(ec.SECP256R1())
     expires = min(now + LEAF_LIFETIME, authority.not_valid_after_utc)
-    names = x509.SubjectAlternativeName(general_name(each) for each in identity.host_names)
     builder = (
         _builder(identity.server_name, authority.subject, own_key.public_key(), now)
         .not_valid_after(expires)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(names, critical=False)
         # Two authorities of the same name may be trusted at the same time.
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),  # type: ignore[arg-type]
-            critical=False,
-        )
+        .add_extension(_identifier_of(authority), critical=False)
     )
-    return builder.sign(key, hashes.SHA256()), own_key
+    return _for_servers(builder, identity.host_names).sign(key, hashes.SHA256()), own_key
+
+
+def self_signed(host_names: Sequence[str], now: datetime) -> tuple[x509.Certificate, PrivateKey]:
+    """A certificate for a server that nobody vouches for."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host_names[0])])
+    builder = _builder(name, name, key.public_key(), now).not_valid_after(now + LEAF_LIFETIME)
+    return _for_servers(builder, host_names).sign(key, hashes.SHA256()), key
+
+
+def _for_servers(
+    builder: x509.CertificateBuilder, host_names: Iterable[str]
+) -> x509.CertificateBuilder:
+    names = x509.SubjectAlternativeName(general_name(each) for each in host_names)
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    return builder.add_extension(usage, critical=False).add_extension(names, critical=False)
+
+
+def _identifier_of(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """As the authority calls its own key, which is not always the SHA-1 of it."""
+    own = extension(authority, x509.SubjectKeyIdentifier)
+    if own is not None:
+        return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())  # type: ignore[arg-type]
 
 
 def _builder(

@@ -34,6 +34,7 @@ from tests.integration.machinery.certificate_replicas import (
 from tests.support.certificates import Pair, authority, content, leaf
 from tests.support.fast_clock import FastClock
 from tests.support.history import version_now, versions_of
+from tests.support.odd_certificates import ODD
 
 pytestmark = pytest.mark.integration
 
@@ -120,6 +121,8 @@ Damage = Callable[[Pair, Site], Content]
 DAMAGES: dict[str, Damage] = {
     "everything gone": lambda _ca, _: dict.fromkeys(EVERYTHING, b""),
     "garbage everywhere": lambda _ca, _: dict.fromkeys(EVERYTHING, GARBAGE),
+    "authority of an odd version": lambda _ca, _: {CA_CERTIFICATE: ODD["an odd version"]},
+    "certificate with an odd name": lambda _ca, _: {CERTIFICATE: ODD["an odd name"]},
     "garbage certificate": lambda _ca, _: {CERTIFICATE: b"garbage"},
     "garbage authority": lambda _ca, _: {CA_CERTIFICATE: b"garbage"},
     "wrong key": lambda ca, site: {KEY: leaf(ca, NOW, identity=site.identity).key_pem},
@@ -237,11 +240,14 @@ class Witness:
         self._promised = promised
         self.looks = 0
         self.untrusted: list[int] = []
+        self.not_ready: list[str] = []
 
     async def __call__(self) -> None:
         now = asyncio.get_running_loop().time
         while True:
             for number, each in enumerate(self._replicas):
+                missing = each.serving.missing()
+                self.not_ready += [] if missing is None else [missing]
                 began = now()
                 is_trusted = await each.is_trusted()
                 if now() - began < self._promised:
@@ -285,7 +291,7 @@ async def test_an_authority_is_replaced_and_is_trusted_all_the_time(
 
         await watched(witness, rotated)
         shown = {await each.shown() for each in replicas}
-    assert (witness.untrusted, witness.looks > 20) == ([], True)
+    assert (witness.untrusted, witness.not_ready, witness.looks > 20) == ([], [], True)
     assert set(stages) == {1, 2}
     assert len(shown) == 1
 
@@ -300,10 +306,11 @@ RULES = [
 ]
 
 
-async def permit(site: Site, user: str) -> None:
-    """The rights that a chart gives, which name the objects."""
+async def permit(site: Site, user: str, *verbs: str) -> None:
+    """The rights that a chart gives, which name the objects; or less, for configurations."""
     configurations = {
         **RULES[0],
+        "verbs": verbs or RULES[0]["verbs"],
         "apiGroups": ["admissionregistration.k8s.io"],
         "resources": ["validatingwebhookconfigurations"],
         "resourceNames": [site.configuration],
@@ -361,6 +368,28 @@ class TestWithFewRights:
                 await one.wait_well()
                 assert await one.is_trusted()
         assert [entry for entry in logs if entry["log_level"] == "warning"] == []
+
+    async def test_it_is_not_ready_as_long_as_the_api_server_does_not_trust_it(
+        self, site: Site, control_plane: ControlPlane
+    ) -> None:
+        user = f"rotator-of-{site.namespace}"
+        await permit(site, user, "get", "list", "watch")
+        await site.put_secret({})
+        async with replica(site, control_plane.kubeconfig_for(user)) as one:
+
+            async def told() -> bool:
+                return "does not trust the certificate's authority" in (one.serving.missing() or "")
+
+            await until(told, within=SOON, what="the distrust being told")
+            assert await one.shown() is not None
+            await permit(site, user)
+
+            async def ready() -> bool:
+                return one.serving.missing() is None
+
+            # Its pauses have not grown for long.
+            await until(ready, within=SOON, what="the API server trusting it")
+            assert await one.is_trusted()
 
     async def test_a_secret_that_may_not_be_created_is_told_in_words(
         self, site: Site, control_plane: ControlPlane

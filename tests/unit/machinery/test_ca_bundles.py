@@ -4,6 +4,7 @@ from base64 import b64encode
 from typing import Any
 
 from kftrainer.kube.resource import ObjectKey
+from kftrainer.machinery.ca_bundles import first_without
 from tests.support.certificates import authority
 from tests.support.fake_clock import START
 from tests.unit.machinery.certificate_server import CONFIGURATION, configuration, webhook
@@ -41,6 +42,17 @@ def test_what_was_given_is_not_changed() -> None:
     given = configuration(webhook("a"))
     assert CONFIGURATION.trusting(given, [ONE.certificate]) is not None
     assert given == configuration(webhook("a"))
+
+
+def test_who_does_not_trust_an_authority_is_found() -> None:
+    both = webhook("a", caBundle=b64encode(ONE.pem + OTHER.pem).decode())
+    one = webhook("b", caBundle=b64encode(ONE.pem).decode())
+    theirs = webhook("theirs", ObjectKey("theirs", "hooks"))
+    seen = {CONFIGURATION: configuration(both, one, theirs)}
+    assert first_without(ONE.certificate, seen) is None
+    assert first_without(OTHER.certificate, seen) == CONFIGURATION
+    assert first_without(ONE.certificate, {CONFIGURATION: configuration(webhook("a"))})
+    assert first_without(ONE.certificate, {CONFIGURATION: None}) is None
 
 
 def test_how_a_bundle_is_written_does_not_matter() -> None:

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from kftrainer.kube.errors import ForbiddenError, NotFoundError, ServerError
-from kftrainer.machinery.certificate_rotation import CertificateRotation
+from kftrainer.machinery.certificate_rotation import (
+    LONGEST_PAUSE,
+    LOOK_EVERY,
+    SHORTEST_PAUSE,
+    CertificateRotation,
+)
 from kftrainer.machinery.certificates import (
     CERTIFICATE,
     OVERLAP,
@@ -24,8 +29,9 @@ from kftrainer.machinery.certificates import (
 from kftrainer.machinery.metrics import Metrics
 from kftrainer.machinery.serving_tls import ServingCertificate
 from kftrainer.machinery.x509_reading import certificates_in
-from tests.support.certificates import IDENTITY, authority, content, leaf
+from tests.support.certificates import ELSEWHERE, IDENTITY, authority, content, leaf
 from tests.support.fake_clock import START, FakeClock
+from tests.support.odd_certificates import ODD
 from tests.unit.machinery.certificate_server import (
     CONFIGURATION,
     SECRET,
@@ -116,10 +122,14 @@ class World:
                     assert replica.shown.issuer in certificates_in(bundle), (
                         f"replica {number} is not trusted by a client that is {lag} s behind"
                     )
+            if replica.shown is not None:
+                assert replica.serving.missing() is None, f"replica {number} is not ready"
 
     def come_to_rest(self) -> None:
         """Let all replicas look until none has anything left to do."""
-        for _ in range(REST_WITHIN):
+        for number in range(REST_WITHIN):
+            # They wait between looks, and for longer if somebody has undone what they did.
+            pass_time(self.clock, min(SHORTEST_PAUSE * 2**number, LONGEST_PAUSE) if number else 0)
             before = self.server._version
             contents = [replica.look() for replica in self.replicas]
             self.check()
@@ -330,13 +340,15 @@ class TestTrouble:
         ]
         assert "our-hooks cannot be written" in told[0]["trouble"]
 
-    def test_with_the_configuration_does_not_keep_the_certificate_from_being_shown(self) -> None:
-        for method in ("get", "update"):
-            world = running_world()
-            world.server.put(configuration(webhook("a")))
-            world.server.refusals[f"{method} ValidatingWebhookConfiguration"] = FORBIDDEN
-            assert not world.replicas[0].look()
-            assert world.replicas[0].serving.missing() is None
+    @pytest.mark.parametrize("method", ["get", "update"])
+    def test_with_the_configuration_does_not_keep_the_certificate_from_being_shown(
+        self, method: str
+    ) -> None:
+        world = running_world()
+        world.server.put(configuration(webhook("a")))
+        world.server.refusals[f"{method} ValidatingWebhookConfiguration"] = FORBIDDEN
+        assert not world.replicas[0].look()
+        assert world.replicas[0].shown is not None
 
     def test_with_the_secret_is_for_readiness_to_tell(self) -> None:
         world = World(replicas=1)
@@ -392,12 +404,207 @@ class TestTrouble:
         assert [entry for entry in logs if entry["log_level"] == "warning"] == []
 
 
+class TestReadiness:
+    def test_waits_until_the_api_server_trusts_what_is_shown(self) -> None:
+        world = World(replicas=1)
+        world.server.put(configuration(webhook("a")))
+        world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
+        replica = world.replicas[0]
+        assert not replica.look()
+        assert replica.serving.missing() == (
+            "the ValidatingWebhookConfiguration our-hooks does not trust the certificate's "
+            "authority: the ValidatingWebhookConfiguration our-hooks cannot be written: you may not"
+        )
+        world.server.refusals.clear()
+        assert replica.look()
+        assert replica.serving.missing() is None
+
+    def test_is_lost_with_the_bundle_even_if_the_secret_cannot_be_read(self) -> None:
+        world = running_world()
+        world.come_to_rest()
+        world.server.put(configuration(webhook("a")))
+        world.server.refusals["get Secret"] = FORBIDDEN
+        assert not world.replicas[0].look()
+        assert "does not trust" in (world.replicas[0].serving.missing() or "")
+
+    @pytest.mark.parametrize(
+        "webhooks",
+        [None, [webhook("theirs", SECRET)]],
+        ids=["no configuration", "none of our webhooks"],
+    )
+    def test_does_not_wait_for_those_who_do_not_call(self, webhooks: list[Any] | None) -> None:
+        world = World(replicas=1)
+        if webhooks is not None:
+            world.server.put(configuration(*webhooks))
+        assert world.replicas[0].look()
+        assert world.replicas[0].serving.missing() is None
+
+    @pytest.mark.parametrize("is_trusted", [True, False])
+    def test_stays_as_it_was_while_configurations_cannot_be_read(self, is_trusted: bool) -> None:
+        world = running_world()
+        replica = world.replicas[0]
+        assert replica.look()
+        if not is_trusted:
+            world.server.put(configuration(webhook("a")))
+            world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
+            assert not replica.look()
+        world.server.refusals["get ValidatingWebhookConfiguration"] = FORBIDDEN
+        assert not replica.look()
+        assert (replica.serving.missing() is None) == is_trusted
+
+    def test_does_not_notice_a_bundle_that_comes_back_at_once(self) -> None:
+        world = running_world()
+        world.come_to_rest()
+        slow, quick = world.replicas
+        world.server.put(configuration(webhook("a")))
+        slow.step(), slow.step()  # it has seen that the bundle is gone
+        assert quick.look()
+        assert not slow.look(), "somebody else was faster"
+        assert (quick.serving.missing(), slow.serving.missing()) == (None, None)
+
+
+def test_a_certificate_is_renewed_in_time_where_configurations_cannot_be_read() -> None:
+    world = World(replicas=1)
+    world.server.refusals["get ValidatingWebhookConfiguration"] = FORBIDDEN
+    world.replicas[0].look()
+    first = world.replicas[0].shown
+    assert first is not None
+    pass_time(world.clock, timedelta(days=276).total_seconds())
+    world.replicas[0].look()
+    now = world.replicas[0].shown
+    assert now is not None
+    assert now.certificate != first.certificate
+    assert now.issuer == first.issuer
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+@pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "caBundle"])
+def test_a_certificate_of_an_unknown_kind_is_replaced(name: str, odd: bytes) -> None:
+    world = running_world()
+    if name == "caBundle":
+        world.server.put(configuration(webhook("a", caBundle=b64encode(odd).decode())))
+    else:
+        world.server.fill_secret({**world.server.content, name: odd})
+    world.come_to_rest()
+    world.grow_old(OVERLAP)
+    world.check_all_is_well()
+
+
+class TestWhoUndoesWhatWeDo:
+    LATELY = 3600
+
+    def writes_against(self, world: World, undo: Callable[[], None], every: float) -> int:
+        """How often a replica writes in an hour against somebody who undoes it at once."""
+        before = len(world.server.writes)
+        for _ in range(int(self.LATELY / every)):
+            pass_time(world.clock, every)
+            undo()
+            for replica in world.replicas:
+                replica.look()
+        return len(world.server.writes) - before
+
+    def test_is_not_fought_for_ever(self) -> None:
+        world = running_world()
+        world.replicas.pop()
+        world.come_to_rest()
+        replica = world.replicas[0]
+
+        def reset() -> None:
+            world.server.put(configuration(webhook("a")))
+
+        with capture_logs() as logs:
+            assert self.writes_against(world, reset, every=5) < 30
+            told = [entry for entry in logs if entry["event"].startswith("trouble")]
+            assert [entry["event"] for entry in told] == ["trouble.began"]
+            contest = "somebody else keeps changing the ValidatingWebhookConfiguration our-hooks"
+            assert told[0]["trouble"] == contest
+            assert contest in (replica.serving.missing() or "")
+            pass_time(world.clock, 300)
+            assert replica.look()
+            assert (replica.serving.missing(), contest in (replica.serving.trouble or "")) == (
+                None,
+                True,
+            )
+            pass_time(world.clock, SETTLED_AFTER)
+            assert replica.look()
+            wait = replica.rotation._until_next_look(0)
+            assert wait == 600 - SETTLED_AFTER, "until it is over"
+            pass_time(world.clock, wait)
+            assert replica.look()
+            assert replica.serving.trouble is None
+        reset()
+        assert replica.look()
+        assert replica.serving.missing() is None, "and then it is mended at once again"
+
+    def test_is_not_waited_for_if_that_is_seldom(self) -> None:
+        world = running_world()
+        world.replicas.pop()
+        world.come_to_rest()
+
+        def reset() -> None:
+            world.server.put(configuration(webhook("a")))
+
+        assert self.writes_against(world, reset, every=180) == self.LATELY / 180
+        world.check()
+
+    def test_may_be_a_manager_with_another_name(self) -> None:
+        world = running_world()
+        world.come_to_rest()
+        world.replicas[1].rotation._identity = ELSEWHERE
+        assert self.writes_against(world, lambda: None, every=10) < 60
+        trouble = world.replicas[0].serving.trouble or ""
+        assert "somebody else keeps changing the Secret ours/hooks-cert" in trouble
+        world.check()
+
+    def test_may_be_a_replica_whose_clock_is_wrong(self) -> None:
+        world = running_world()
+        world.come_to_rest()
+        wrong = FakeClock()
+        pass_time(wrong, timedelta(days=300).total_seconds())
+        world.replicas[1] = Replica(world.server, wrong)
+
+        def both_go_on() -> None:
+            pass_time(wrong, 10)
+
+        assert self.writes_against(world, both_go_on, every=10) < 60
+
+
 def test_pauses_grow_and_end() -> None:
     rotation = World(replicas=1).replicas[0].rotation
+    assert rotation._until_next_look(0) == LOOK_EVERY
     delays = [rotation._until_next_look(failures) for failures in range(1, 12)]
     assert delays[0] < 0.3
     assert delays[-1] < 33.1
     assert all(later > earlier for earlier, later in pairwise(delays[:8]))
+
+
+async def test_what_nobody_expects_is_told_once_and_tried_again() -> None:
+    world, stop = World(replicas=1), asyncio.Event()
+    replica, looks = world.replicas[0], 0
+    rotation, look = replica.rotation, replica.rotation._look
+
+    async def surprising() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks <= 4:
+            raise LookupError("nobody thought of this")
+        return await look()
+
+    rotation._informers = lambda: iter(())  # type: ignore[method-assign]
+    rotation._look = surprising  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+            tasks.create_task(rotation.run(lambda: None, stop))
+            await world.clock.advance(1)
+            assert 1 < looks <= 4, "the pauses grow"
+            assert "nobody thought of this" in (replica.serving.missing() or "")
+            await world.clock.advance(60)
+            assert (looks, replica.serving.missing()) == (5 + 1, None), "and when it has settled"
+            stop.set()
+    told = [entry for entry in logs if entry["log_level"] == "error"]
+    assert [(entry["event"], entry["exc_info"]) for entry in told] == [
+        ("certificate.look_failed", True)
+    ]
 
 
 async def test_it_is_ready_at_once_and_ends_when_told() -> None:

@@ -1,6 +1,7 @@
 """Certificates that change under a running server."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +10,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
 from structlog.testing import capture_logs
 
 from kftrainer.devcluster.pki import Authority
@@ -19,7 +25,9 @@ from kftrainer.machinery.serving_tls import (
     ServingCertificate,
     self_signed,
 )
+from tests.support.certificates import authority
 from tests.support.fake_clock import START, FakeClock
+from tests.support.odd_certificates import ODD, ODD_KEY
 
 
 def pair(folder: Path, name: str) -> tuple[bytes, bytes]:
@@ -145,16 +153,50 @@ class TestWhatAServerShows:
         await clock.advance(timedelta(days=2).total_seconds())
         assert serving.missing() == "the certificate expired at 2027-01-01T00:00:00+00:00"
 
-    def test_leaves_nothing_on_the_disk(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("has_memory_files", [True, False])
+    def test_leaves_nothing_behind(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_memory_files: bool
     ) -> None:
         made, place = pair(tmp_path, "shown"), tmp_path / "temporary"
         place.mkdir()
         monkeypatch.setattr("tempfile.tempdir", str(place))
+        if not has_memory_files:
+            monkeypatch.delattr("os.memfd_create", raising=False)
+        new_serving().show(*made)
+        opened = sorted(os.listdir("/proc/self/fd"))
         new_serving().show(*made)
         with pytest.raises(CertificateError):
             new_serving().show(made[0], b"garbage")
+        assert sorted(os.listdir("/proc/self/fd")) == opened
         assert list(place.iterdir()) == []
+
+    @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux has files in memory")
+    def test_never_touches_a_disk(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = pair(tmp_path, "shown")
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "read-only"))
+        serving = new_serving()
+        serving.show(*made)
+        assert serving.missing() is None
+
+    def test_is_told_if_others_do_not_trust_it(self, tmp_path: Path) -> None:
+        serving = new_serving()
+        serving.distrust = "somebody does not trust it"
+        assert serving.missing() == "there is no certificate yet"
+        serving.show(*pair(tmp_path, "shown"))
+        serving.trouble = "we may not tell them"
+        assert serving.missing() == "somebody does not trust it: we may not tell them"
+
+    @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+    def test_an_encrypted_key_is_told_and_nobody_asked(self, form: PrivateFormat) -> None:
+        ca = authority(START)
+        key = ca.key.private_bytes(Encoding.PEM, form, BestAvailableEncryption(b"secret"))
+        with pytest.raises(CertificateError, match="the key is encrypted"):
+            new_serving().show(ca.pem, key)
+
+    @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+    def test_is_never_a_certificate_that_we_cannot_read(self, odd: bytes) -> None:
+        with pytest.raises(CertificateError, match="cannot be read"):
+            new_serving().show(odd, ODD_KEY)
 
 
 class TestFiles:

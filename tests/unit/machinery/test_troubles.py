@@ -44,6 +44,25 @@ def test_a_race_is_tried_again_and_not_told(kind: type[ApiError]) -> None:
     assert logs == []
 
 
+def test_what_cannot_be_helped_is_told_and_not_tried_again() -> None:
+    troubles = Troubles("tests")
+    with capture_logs() as logs:
+        for _ in range(2):
+            troubles.begin()
+            troubles.remark("a", "so it is")
+            assert (troubles.are_none, troubles.end()) == (True, "a: so it is")
+    assert [entry["event"] for entry in logs] == ["trouble.began"]
+
+
+def test_what_is_put_off_is_tried_again_and_not_told() -> None:
+    troubles = Troubles("tests")
+    troubles.begin()
+    troubles.put_off()
+    assert (troubles.are_none, troubles.end()) == (False, None)
+    troubles.begin()
+    assert troubles.are_none
+
+
 def test_other_errors_are_not_for_it() -> None:
     with pytest.raises(KeyError), Troubles("tests").noted("a"):
         raise KeyError("a")
