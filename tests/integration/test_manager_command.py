@@ -72,7 +72,10 @@ class Command:
 @asynccontextmanager
 async def command(*flags: str | Path) -> AsyncIterator[Command]:
     """The command with its servers off, unless the flags say otherwise."""
-    off = ("--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+    off = (
+        *("--metrics-bind-address", "0", "--health-probe-bind-address", "0"),
+        *("--webhook-port", "0"),
+    )
     process = await asyncio.create_subprocess_exec(
         *(*COMMAND, *off, *map(str, flags)),
         stdout=asyncio.subprocess.PIPE,

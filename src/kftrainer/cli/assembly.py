@@ -13,7 +13,7 @@ import structlog
 from kftrainer.api.configuration import Configuration
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.cli.preflight import Preflight
-from kftrainer.cli.webhooks import Webhooks, certificates_in_files, certificates_of_our_own
+from kftrainer.cli.webhooks import WebhookMaking, Webhooks
 from kftrainer.controllers.runtime_use import (
     INDEX_RUNTIME,
     RuntimeUseReconciler,
@@ -35,7 +35,6 @@ from kftrainer.kube.discovery import RestMapper
 from kftrainer.kube.ratelimit import RateLimiter
 from kftrainer.kube.resource import Manifest, Resource
 from kftrainer.kube.transport import HttpTransport, Transport
-from kftrainer.machinery.admission_handler import admission
 from kftrainer.machinery.authorization import Authorization
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import Clock, SystemClock
@@ -54,7 +53,7 @@ from kftrainer.machinery.predicates import generation_changed
 from kftrainer.machinery.reconcile import Reconciler
 from kftrainer.machinery.recorder import EventRecorder
 from kftrainer.machinery.service import Service
-from kftrainer.machinery.serving_tls import CertificateFiles, ServingCertificate, self_signed
+from kftrainer.machinery.serving_tls import CertificateFiles, self_signed
 from kftrainer.machinery.webserver import WebServer
 from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.runtimes import Runtimes
@@ -251,35 +250,13 @@ class Assembly:
     def _webhooks(self) -> Webhooks:
         # Every replica answers, leader or not. Whoever can reach the port can make us read.
         reading = Client(self._transport, limiter=RateLimiter(*SECOND_LOOKS, self._clock))
-        serving = ServingCertificate(clock=self._clock, metrics=self._metrics)
         validators = validators_by_path(
             Runtimes(self._framework), self._view, reading, namespaces=self._surroundings.namespaces
         )
-        server = WebServer(
-            "webhooks",
-            self._configuration.webhook.address,
-            admission(validators, clock=self._clock, metrics=self._metrics),
-            tls=serving.context,
+        making = WebhookMaking(
+            self._configuration, self._transport, clock=self._clock, metrics=self._metrics
         )
-        return Webhooks(server, serving, self._webhook_certificates(serving))
-
-    def _webhook_certificates(self, serving: ServingCertificate) -> Service:
-        settings = self._configuration.cert_management
-        folder, clock, metrics = (
-            self._surroundings.webhook_certificates,
-            self._clock,
-            self._metrics,
-        )
-        if folder is not None or not settings.enable:
-            return certificates_in_files(folder, serving, clock=clock, metrics=metrics)
-        return certificates_of_our_own(
-            settings,
-            own_namespace(),
-            serving,
-            Client(self._transport),
-            clock=clock,
-            metrics=metrics,
-        )
+        return making.webhooks(validators, own_namespace(), self._surroundings.webhook_certificates)
 
     def _late_kinds(self, jobs: Controller) -> LateKinds:
         """All kinds that plugins watch: those of Kubernetes itself are there at once."""

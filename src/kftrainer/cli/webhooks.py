@@ -1,13 +1,16 @@
 """The webhook server, put together: certificates, and what readiness asks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
 
-from kftrainer.api.configuration import CertManagement
+from kftrainer.api.configuration import Configuration
 from kftrainer.kube.client import Client
 from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.transport import Transport
+from kftrainer.machinery.admission import Validator
+from kftrainer.machinery.admission_handler import admission
 from kftrainer.machinery.ca_bundles import Injected
 from kftrainer.machinery.certificate_rotation import CertificateRotation
 from kftrainer.machinery.clock import Clock
@@ -21,6 +24,8 @@ from kftrainer.webhooks import registration
 # Where others put certificates, if nobody says so: as controller-runtime has it.
 CERTIFICATES = Path(gettempdir()) / "k8s-webhook-server" / "serving-certs"
 AUTHORITY, ORGANIZATION = "kubeflow-trainer-ca", "kubeflow-trainer"
+# API servers hear a moment later than we do that a replica has been told to stop.
+LINGER = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +47,49 @@ class Webhooks:
         return self.serving.missing()
 
 
-def certificates_in_files(
-    folder: Path | None, serving: ServingCertificate, *, clock: Clock, metrics: Metrics
-) -> Service:
-    """Somebody else sees to the certificate, and puts it into a folder."""
-    return CertificateFiles(folder or CERTIFICATES, serving, clock=clock, metrics=metrics)
+class WebhookMaking:
+    """Puts the webhook server together, as the configuration says."""
 
+    def __init__(
+        self, configuration: Configuration, transport: Transport, *, clock: Clock, metrics: Metrics
+    ) -> None:
+        self._configuration = configuration
+        self._transport = transport
+        self._clock = clock
+        self._metrics = metrics
 
-def certificates_of_our_own(
-    settings: CertManagement,
-    namespace: str,
-    serving: ServingCertificate,
-    client: Client,
-    *,
-    clock: Clock,
-    metrics: Metrics,
-) -> Service:
-    """We see to it, with all other replicas in this namespace."""
-    service = ObjectKey(namespace, settings.webhook_service_name)
-    hosts = registration.host_names(service.name, namespace)
-    return CertificateRotation(
-        client,
-        serving,
-        secret=ObjectKey(namespace, settings.webhook_secret_name),
-        identity=Identity(AUTHORITY, ORGANIZATION, tuple(hosts)),
-        configurations=[Injected(registration.CONFIGURATION, service)],
-        clock=clock,
-        metrics=metrics,
-    )
+    def webhooks(
+        self, validators: Mapping[str, Validator], namespace: str, folder: Path | None
+    ) -> Webhooks:
+        """A server for these validators; its certificate is in the folder, if there is one."""
+        serving = ServingCertificate(clock=self._clock, metrics=self._metrics)
+        server = WebServer(
+            "webhooks",
+            self._configuration.webhook.address,
+            admission(validators, clock=self._clock, metrics=self._metrics),
+            tls=serving.context,
+            linger=LINGER,
+            clock=self._clock,
+        )
+        if folder is not None or not self._configuration.cert_management.enable:
+            return Webhooks(server, serving, self._in_files(folder or CERTIFICATES, serving))
+        return Webhooks(server, serving, self._of_our_own(namespace, serving))
+
+    def _in_files(self, folder: Path, serving: ServingCertificate) -> Service:
+        """Somebody else sees to the certificate."""
+        return CertificateFiles(folder, serving, clock=self._clock, metrics=self._metrics)
+
+    def _of_our_own(self, namespace: str, serving: ServingCertificate) -> Service:
+        """We see to it, with all other replicas in this namespace."""
+        settings = self._configuration.cert_management
+        service = ObjectKey(namespace, settings.webhook_service_name)
+        hosts = registration.host_names(service.name, namespace)
+        return CertificateRotation(
+            Client(self._transport),
+            serving,
+            secret=ObjectKey(namespace, settings.webhook_secret_name),
+            identity=Identity(AUTHORITY, ORGANIZATION, tuple(hosts)),
+            configurations=[Injected(registration.CONFIGURATION, service)],
+            clock=self._clock,
+            metrics=self._metrics,
+        )

@@ -1,7 +1,8 @@
 """Answers the API server: reads a review, asks the validator of its path, and says so in time."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import structlog
@@ -26,6 +27,9 @@ SLOW = 1.0
 # millisecond: the last of so many waits half a second. Who comes after them would only wait until
 # the API server gives up on them, so it is better told at once to come again.
 MOST_IN_FLIGHT = 500
+# What is sent as one byte may take twenty when it is decoded. Hardly any object is as large.
+LARGE = 256 * 1024
+MOST_LARGE = 2
 
 NOT_POST = Answer(405, "Method Not Allowed\n", headers={"Allow": "POST"})
 NOT_JSON = Answer(415, f"The body must be {JSON}, and not compressed.\n")
@@ -66,6 +70,23 @@ class _Load:
     def __init__(self, most: int) -> None:
         self.most = most
         self.now = 0
+        self._large = asyncio.Semaphore(MOST_LARGE)
+
+    @asynccontextmanager
+    async def room_for(self, size: int, within: float) -> AsyncIterator[None]:
+        """For the block, a body of this size may be decoded; raises BodyError if it never may."""
+        if size <= LARGE:
+            yield
+            return
+        try:
+            async with asyncio.timeout(within):
+                await self._large.acquire()
+        except TimeoutError:
+            raise BodyError(429, "Too many large bodies at a time: try again.") from None
+        try:
+            yield
+        finally:
+            self._large.release()
 
 
 class _Desk:
@@ -92,23 +113,26 @@ class _Desk:
             return NOT_POST
         if not _is_json(asked.headers):
             return NOT_JSON
+        until = began + answer_within(dict(asked.query).get("timeout"))
         try:
-            request = decoded(await asked.read_body())
+            body = await asked.read_body()
+            async with load.room_for(len(body), until - self._clock.monotonic()):
+                request = decoded(body)
+                del body
+                return await self._looked_at(request, load, began, until)
         except BodyError as error:
             return error.answer
         except MalformedReviewError as error:
             return Answer(400, f"{error}\n")
+
+    async def _looked_at(
+        self, request: AdmissionRequest, load: _Load, began: float, until: float
+    ) -> Answer:
         # Each request has a task, and with it a context, of its own: nothing to undo.
         bind_contextvars(
             webhook=self._path, uid=request.uid, namespace=request.namespace, name=request.name
         )
-        within = answer_within(dict(asked.query).get("timeout"))
-        return await self._looked_at(request, load, began, within)
-
-    async def _looked_at(
-        self, request: AdmissionRequest, load: _Load, began: float, within: float
-    ) -> Answer:
-        verdict = await self._verdict(request, load, began + within)
+        verdict = await self._verdict(request, load, until)
         seconds = self._clock.monotonic() - began
         if seconds > SLOW:
             log.warning("admission.slow", seconds=round(seconds, 3), code=verdict.code)
@@ -133,7 +157,10 @@ class _Desk:
             # Those who came at the same time are counted before the first of them is looked at:
             # validators that wait for nothing would otherwise never be seen to be more than one.
             await self._clock.sleep(0)
-            return await self._judged(request, until - self._clock.monotonic())
+            within = until - self._clock.monotonic()
+            # A validator that waits for nothing is not stopped by a timeout, and may have stood in
+            # line behind others of its kind.
+            return TOO_LATE if within <= 0 else await self._judged(request, within)
         finally:
             load.now -= 1
 

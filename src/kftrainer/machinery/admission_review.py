@@ -21,6 +21,15 @@ OBJECTS: Mapping[str, Sequence[str]] = {
 # No object of Kubernetes is nested even half as deep. Validators walk through objects recursively
 # and need several frames for a level, so this is what keeps them from running out of them.
 DEEPEST = 100
+# Nor does any hold so many: the largest that an API server stores would have one every few bytes.
+# In memory each takes a multiple of that.
+MOST_VALUES = 200_000
+# Before each value there is one of these. That they may stand in texts as well, and that there are
+# two objects and who wrote which field of them, is why there may be so many more.
+MARKS = (b",", b"[", b"{")
+MOST_MARKS = 1_000_000
+LONGEST_UID = 128
+LONGEST_TEXT = 253  # of a name, a namespace, and whatever else Kubernetes names
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 PART = r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(h|ms|m|s|us|µs|ns)"
@@ -37,6 +46,8 @@ class MalformedReviewError(Exception):
 
 def decoded(body: bytes) -> AdmissionRequest:
     """The request in a review; raises MalformedReviewError where there is none."""
+    if len(body) > MOST_MARKS and sum(map(body.count, MARKS)) > MOST_MARKS:
+        raise MalformedReviewError(f"The body holds more than {MOST_MARKS} values.")
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:  # bytes that are no text, and deep nesting, among them
@@ -49,7 +60,7 @@ def decoded(body: bytes) -> AdmissionRequest:
 
 
 def _request(request: Manifest) -> AdmissionRequest:
-    uid, operation = _text(request, "uid"), _text(request, "operation")
+    uid, operation = _text(request, "uid", LONGEST_UID), _text(request, "operation")
     if not uid:
         raise MalformedReviewError("request.uid is missing.")
     if operation not in OBJECTS:
@@ -74,12 +85,14 @@ def _request(request: Manifest) -> AdmissionRequest:
     )
 
 
-def _text(of: Manifest, field: str) -> str:
+def _text(of: Manifest, field: str, longest: int = LONGEST_TEXT) -> str:
     value = of.get(field)
     if value is None:
         return ""
     if not isinstance(value, str):
         raise MalformedReviewError(f"{field} is no text.")
+    if len(value) > longest:
+        raise MalformedReviewError(f"{field} is longer than {longest} characters.")
     return value
 
 
@@ -98,18 +111,22 @@ def _judged(request: Manifest, field: str) -> Manifest | None:
     metadata = found.get("metadata")
     if isinstance(metadata, dict):
         metadata.pop("managedFields", None)
-    if is_deeper(found, DEEPEST):
-        raise MalformedReviewError(f"request.{field} is nested deeper than {DEEPEST} levels.")
+    if excess := excess_of(found):
+        raise MalformedReviewError(f"request.{field} {excess}.")
     return found
 
 
-def is_deeper(value: object, levels: int) -> bool:
-    """Whether more than so many objects and lists that hold something are within each other.
+def excess_of(value: object, *, deepest: int = DEEPEST, most: int = MOST_VALUES) -> str | None:
+    """What is too much about it: objects and lists within each other, or values in all of them.
 
-    It needs no stack of its own to find out.
+    Only those that hold something count as a level. It needs no stack of its own to find out.
     """
     level: list[Any] = [value]
-    for _ in range(levels):
+    values = 0
+    for _ in range(deepest):
+        values += sum(map(len, level))
+        if values > most:
+            return f"holds more than {most} values"
         level = [
             inner
             for outer in level
@@ -117,8 +134,8 @@ def is_deeper(value: object, levels: int) -> bool:
             if inner and (type(inner) is dict or type(inner) is list)
         ]
         if not level:
-            return False
-    return True
+            return None
+    return f"is nested deeper than {deepest} levels"
 
 
 def encoded(uid: str, verdict: Verdict) -> bytes:

@@ -4,7 +4,9 @@ With `webserver`, the only server-side module that knows the HTTP library.
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,7 +15,11 @@ from aiohttp import web
 
 log = structlog.get_logger(__name__)
 
+GOOD = 200
 SERVER_ERROR = 500
+END_OF_HEADERS = b"\r\n\r\n"
+USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has one
+AT_ONCE = 0.05  # nearly: the library takes 0 for never
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +27,18 @@ class Limits:
     """What callers may ask of a server."""
 
     body: int = 7 * 1024 * 1024  # as controller-runtime; two objects of the largest size fit in
-    bodies: int = 64 * 1024 * 1024  # of all requests together that are under way
+    small_body: int = 256 * 1024  # up to which nobody is refused because of the bodies of others
+    bodies: int = 64 * 1024 * 1024  # all larger ones together that are under way
     headers_within: float = 10.0
     body_within: float = 10.0
+    # To read an answer; also how long those may be idle who have never had a good one.
+    answer_within: float = 10.0
     connections: int = 1000
     # Longer than callers keep a connection that is idle (the API server 90 s, Prometheus 300 s):
     # if we closed it first, a request that is on its way at that moment would fail.
     idle_within: float = 330.0
     drain_within: float = 2.0  # a body that nobody wants to read
+    drain_quiet: float = 0.2  # without a byte of it, after which nothing more is waited for
 
 
 class Connections:
@@ -38,7 +48,10 @@ class Connections:
         self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], limits: Limits
     ) -> None:
         self.limits = limits
-        self._open = 0
+        self._open: set[Connection] = set()
+        # Both in the order in which they began to wait. Strangers have never had a good answer.
+        self._strangers: dict[Connection, None] = {}
+        self._idle: dict[Connection, None] = {}
         self._full = False
         self._server = web.Server(answer)
         self._loop = asyncio.get_running_loop()
@@ -46,37 +59,94 @@ class Connections:
     def __call__(self) -> "Connection":
         return Connection(self, self._server, self._loop)
 
-    def opened(self) -> bool:
-        """There is one more; says whether there may be."""
-        self._open += 1
-        if self._open <= self.limits.connections:
-            return True
-        if not self._full:  # say it once: whoever opens so many would fill the logs, too
-            self._full = True
-            log.warning("connections.too_many", most=self.limits.connections)
+    def opened(self, connection: "Connection") -> bool:
+        """There is one more; says whether there may be.
+
+        It takes the place of one that waits, so that nobody locks others out by being idle.
+        """
+        self._open.add(connection)
+        if len(self._open) > self.limits.connections:
+            if not self._full:  # say it once: whoever opens so many would fill the logs, too
+                self._full = True
+                log.warning("connections.too_many", most=self.limits.connections)
+            if not self._make_room():
+                return False
+        self.waits(connection)
+        return True
+
+    def _make_room(self) -> bool:
+        for waiting in (self._strangers, self._idle):
+            if waiting:
+                longest = next(iter(waiting))
+                self.works(longest)
+                longest.cut_off()
+                return True
         return False
 
-    def closed(self) -> None:
+    def waits(self, connection: "Connection") -> None:
+        """Nothing would be lost if it were closed now."""
+        (self._idle if connection.is_known else self._strangers)[connection] = None
+
+    def works(self, connection: "Connection") -> None:
+        """A request is under way on it."""
+        self._strangers.pop(connection, None)
+        self._idle.pop(connection, None)
+
+    def closed(self, connection: "Connection") -> None:
         """There is one less."""
-        self._open -= 1
-        if self._open <= self.limits.connections // 2:
+        self.works(connection)
+        self._open.discard(connection)
+        if len(self._open) <= self.limits.connections // 2:
             self._full = False
 
     async def finish(self, within: float) -> None:
         """Close those that are idle, and the others when their requests are answered."""
         await asyncio.sleep(0)  # what has come by now is a request under way
         self._server.pre_shutdown()
-        await self._server.shutdown(within)
+        try:
+            async with asyncio.timeout(within):
+                await self._server.shutdown(within)
+        except TimeoutError:  # the library would wait once more as long
+            await self._server.shutdown(AT_ONCE)
+            for connection in list(self._open):
+                connection.cut_off()
+
+
+class _Arrived:
+    """Counts the bytes that come after the headers of a request."""
+
+    __slots__ = ("_beyond", "_last")
+
+    def __init__(self) -> None:
+        self._beyond: int | None = None
+        self._last = b""
+
+    def add(self, data: bytes) -> None:
+        before, self._last = self._last, (self._last + data[-4:])[-4:]
+        if self._beyond is not None:
+            self._beyond += len(data)
+            return
+        data = before + data
+        end = data.find(END_OF_HEADERS)
+        if end >= 0:
+            self._beyond = len(data) - end - len(END_OF_HEADERS)
+
+    def end_with(self, request: web.BaseRequest) -> bool:
+        """Whether nothing has come after this request, which is over."""
+        if "Transfer-Encoding" in request.headers:
+            return self._last == END_OF_HEADERS  # headers that have begun cannot end like that
+        return self._beyond == request.content.total_bytes
 
 
 class Connection(web.RequestHandler):
-    """A connection that is cut off when the headers of a request take too long.
+    """A connection that is cut off when its caller is too slow.
 
-    The library limits how large they are and how long a connection may be idle, but would wait for
-    the end of headers that have begun for as long as somebody sends a byte now and then.
+    The library limits how large headers are and how long a connection may be idle, but would wait
+    for the end of headers that have begun for as long as somebody sends a byte now and then, and
+    for as long as it takes until an answer is read.
     """
 
-    __slots__ = ("_all", "_answering", "_cut_off", "_wire")
+    __slots__ = ("_all", "_answering", "_arrived", "_due", "_expecting", "_wire", "is_known")
 
     def __init__(
         self, everyone: Connections, server: web.Server, loop: asyncio.AbstractEventLoop
@@ -89,9 +159,12 @@ class Connection(web.RequestHandler):
             lingering_time=0.0,  # the server waits for the rest of bodies, and before it answers
             auto_decompress=False,  # what is small here may be huge when it is unpacked
         )
+        self.is_known = False  # whether a request has been answered well
         self._all = everyone
+        self._expecting = False  # headers that have begun, or the first ones
         self._answering = False
-        self._cut_off: asyncio.TimerHandle | None = None
+        self._arrived = _Arrived()
+        self._due: asyncio.TimerHandle | None = None
         self._wire: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -99,7 +172,8 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
         # What uvloop hands over is one by what it does, not by its type.
         self._wire = cast("asyncio.Transport", transport)
-        if self._all.opened():
+        give_up_after(self._all.limits.answer_within, self._wire)
+        if self._all.opened(self):
             self._expect_headers()
         else:
             self._wire.abort()
@@ -107,41 +181,83 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget it."""
         super().connection_lost(exc)
-        self._stop_expecting()
-        if self._wire is not None:
-            self._wire = None
-            self._all.closed()
+        self._wire = None
+        self._stop_waiting()
+        self._all.closed(self)
 
     def data_received(self, data: bytes) -> None:
         """The first bytes after a request are the headers of the next one."""
-        if data and not self._answering:
-            self._expect_headers()
+        if data:
+            if not self._answering and not self._expecting:
+                self._expect_headers()
+            self._arrived.add(data)
         super().data_received(data)
 
     def request_begins(self) -> None:
         """The headers are complete."""
         self._answering = True
-        self._stop_expecting()
+        self._expecting = False
+        self._stop_waiting()
+        self._all.works(self)
 
-    def request_ends(self) -> None:
-        """It is answered, or nearly so; the connection may be idle now."""
-        self._answering = False
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Write the answer; the connection may be idle then."""
+        self._answering = True
+        self._expecting = False
+        self._wait(self._all.limits.answer_within, self._look_back)
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._answering = False
+            self.is_known |= resp.status == GOOD
+            self._request_ends(request, is_last=not resp.keep_alive)
+
+    def _request_ends(self, request: web.BaseRequest, *, is_last: bool) -> None:
+        arrived, self._arrived = self._arrived, _Arrived()
+        if self._wire is None or is_last:
+            return
+        if arrived.end_with(request):
+            self._all.waits(self)
+        else:
+            self._expect_headers()
 
     def _expect_headers(self) -> None:
-        if self._cut_off is None:
-            loop = asyncio.get_running_loop()
-            self._cut_off = loop.call_later(self._all.limits.headers_within, self._too_late)
+        self._expecting = True
+        if self.is_known:  # of a stranger there may never be more than their beginning
+            self._all.works(self)
+        self._wait(self._all.limits.headers_within, self._too_late)
 
-    def _stop_expecting(self) -> None:
-        if self._cut_off is not None:
-            self._cut_off.cancel()
-            self._cut_off = None
+    def _look_back(self) -> None:
+        """Some time after an answer: it should have been read, and who asked be no stranger."""
+        self._due = None
+        wire = self._wire
+        if wire is not None and (
+            not self.is_known or wire.is_closing() or wire.get_write_buffer_size() > 0
+        ):
+            self._too_late()
+
+    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+        self._stop_waiting()
+        if self._wire is not None:
+            self._due = asyncio.get_running_loop().call_later(seconds, then)
+
+    def _stop_waiting(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
 
     def _too_late(self) -> None:
-        self._cut_off = None
+        self._due = None
         if self._wire is not None:
             log.debug("connection.cut_off", peer=self._wire.get_extra_info("peername"))
-            self._wire.abort()  # whoever sends so slowly may never read either
+            self.cut_off()  # whoever sends so slowly may never read either
+
+    def cut_off(self) -> None:
+        """Close it at once; what has not been sent yet never will be."""
+        if self._wire is not None:
+            self._wire.abort()
 
     def handle_error(
         self,
@@ -157,3 +273,13 @@ class Connection(web.RequestHandler):
         response = web.Response(status=status, text="This is no HTTP request.\n")
         response.force_close()
         return response
+
+
+def give_up_after(seconds: float, wire: asyncio.Transport) -> None:
+    """Have the kernel break the connection when nothing that we send is taken for so long.
+
+    Below TLS there is a buffer that nobody up here can look into, and it takes a whole answer.
+    """
+    if USER_TIMEOUT is not None and (line := wire.get_extra_info("socket")) is not None:
+        with suppress(OSError):  # it is gone already
+            line.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(seconds * 1000))

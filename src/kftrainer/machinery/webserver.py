@@ -4,18 +4,22 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
+from kftrainer.machinery.clock import Clock, SystemClock
 from kftrainer.machinery.connection import Connection, Connections, Limits
 
 PLAIN_TEXT = "text/plain; charset=utf-8"
 OFF = ("", "0")
 CLOSE_WITHIN = 5.0
-SHAKE_HANDS_WITHIN = 10.0
+SHAKE_HANDS_WITHIN = 5.0  # until then nothing counts or bounds a connection but this
 WAITING_TO_CONNECT = 128
+HIGHEST_PORT = 65535
 DEFAULT_LIMITS = Limits()
+SYSTEM_CLOCK = SystemClock()
 
 
 class BindError(Exception):
@@ -56,7 +60,7 @@ NOT_FOUND = Answer(404, "404 page not found\n")
 # What reading raises when the other side has gone, or has sent what is no HTTP. A timeout is an
 # OSError, too; the library has a RuntimeError for those who had gone before anybody read.
 BROKEN_OFF = (OSError, RuntimeError, web.RequestPayloadError)
-PAUSE = 0.2
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class BodyError(Exception):
@@ -74,13 +78,15 @@ def parse_bind(address: str) -> tuple[str | None, int] | None:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise BindError(f"{address} is no address: write host:port or :port, or 0 for none.")
+    if len(port) > len(str(HIGHEST_PORT)) or int(port) > HIGHEST_PORT:
+        raise BindError(f"{address} is no address: the highest port is {HIGHEST_PORT}.")
     return host.strip("[]") or None, int(port)
 
 
 class WebServer:
     """Answers requests at an address from the moment that it is ready; off, it merely waits."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  all that is said of a server
         self,
         name: str,
         address: str,
@@ -88,13 +94,22 @@ class WebServer:
         *,
         tls: ssl.SSLContext | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        linger: float = 0.0,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """With `linger`, it goes on for so many seconds after it was told to stop.
+
+        Those who are sent here by others, as by the endpoints of a Service, learn of it late.
+        """
         self.name = name
         self._address = address
         self._bind = parse_bind(address)
         self._handler = handler
         self._tls = tls
         self._limits = limits
+        self._linger = linger
+        self._clock = clock
+        self._stopping = False
         self._memory = _Memory(limits.bodies)
         self.port: int | None = None  # once it listens; the one given, or one that was free for 0
 
@@ -109,6 +124,9 @@ class WebServer:
         try:
             ready()
             await stop.wait()
+            self._stopping = True
+            if self._linger:
+                await self._clock.sleep(self._linger)
         finally:
             listener.close()
             await connections.finish(CLOSE_WITHIN)
@@ -147,14 +165,14 @@ class WebServer:
                     body.read,
                 )
             )
-            return _response(answer, is_last=not await body.is_over())
+            is_over = await body.is_over()
+            return _response(answer, is_last=self._stopping or not is_over)
         finally:
             body.forget()
-            connection.request_ends()
 
 
 class _Memory:
-    """How many bytes the bodies of all requests under way take, and may take."""
+    """How many bytes the larger bodies of all requests under way take, and may take."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -169,15 +187,18 @@ class _Body:
         self._limits = limits
         self._memory = memory
         self._size = 0
+        self._counted = 0
 
     async def read(self) -> bytes:
         """All of it, once; raises BodyError."""
         if (self._request.content_length or 0) > self._limits.body:
             raise self._too_large()
-        # Small ones have mostly come with their headers, and need no timer.
-        is_there = self._request.content.is_eof()
-        deadline = asyncio.timeout(None if is_there else self._limits.body_within)
+        await self._ask_for_it()
+        deadline = asyncio.timeout(self._limits.body_within)
         try:
+            # Small ones have mostly come with their headers, and need no timer.
+            if self._request.content.is_eof():
+                return await self._read()
             async with deadline:
                 return await self._read()
         except BROKEN_OFF:
@@ -190,12 +211,29 @@ class _Body:
         while chunk := await self._request.content.readany():
             chunks.append(chunk)
             self._size += len(chunk)
-            self._memory.held += len(chunk)
             if self._size > self._limits.body:
                 raise self._too_large()
-            if self._memory.held > self._memory.most:
-                raise BodyError(429, "Too many large bodies at a time: try again.")
+            if self._size > self._limits.small_body:
+                self._count()
         return b"".join(chunks)
+
+    def _count(self) -> None:
+        self._memory.held += self._size - self._counted
+        self._counted = self._size
+        if self._memory.held > self._memory.most:
+            raise BodyError(429, "Too many large bodies at a time: try again.")
+
+    async def _ask_for_it(self) -> None:
+        """Some send their headers, and the body only when they are told that it is wanted."""
+        request = self._request
+        if (
+            request.headers.get("Expect", "").lower() == "100-continue"
+            and request.version >= HttpVersion11
+            and not request.content.is_eof()
+        ):
+            with suppress(ConnectionError):  # reading tells of it
+                await request.writer.write(CONTINUE)
+            request.writer.output_size = 0  # of the answer itself nothing has been sent
 
     def _too_large(self) -> BodyError:
         return BodyError(413, f"The body is larger than {self._limits.body} bytes.")
@@ -211,14 +249,14 @@ class _Body:
         try:
             async with asyncio.timeout(self._limits.drain_within):
                 while not content.is_eof():
-                    async with asyncio.timeout(PAUSE):
+                    async with asyncio.timeout(self._limits.drain_quiet):
                         await content.readany()
         except BROKEN_OFF:
             return False
         return True
 
     def forget(self) -> None:
-        self._memory.held -= self._size
+        self._memory.held -= self._counted
 
 
 def _response(answer: Answer, *, is_last: bool) -> web.Response:

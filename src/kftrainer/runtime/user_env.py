@@ -30,11 +30,11 @@ def set_all(
         name = variable.get("name")
         if name in leave:
             continue
-        if (place := places.get(name)) is None:
+        if (index := places.get(name)) is None:
             places[name] = len(there)
             there.append(said(variable))
-        elif there[place] != variable:  # as a rule one plugin sets what another has set before
-            there[place] = said(variable)
+        elif there[index] != variable:  # as a rule one plugin sets what another has set before
+            there[index] = said(variable)
     if there:
         container.body["env"] = there  # which was not there, or null
     if container.tape is not SILENCE:  # to put so many paths into words takes longer than all else

@@ -132,7 +132,7 @@ def test_a_list_has_the_lines_of_its_items(validate: Command) -> None:
     text = (
         "apiVersion: v1\nkind: List\nitems:\n- " + GOOD.replace("\n", "\n  ") + "  suspend: maybe"
     )
-    told = 'spec.suspend: Invalid value: must be true or false'
+    told = "spec.suspend: Invalid value: must be true or false"
     assert validate(a=text) == (1, [f"a:11: {told}"])
     broken = {**job(), "spec": {**job()["spec"], "suspend": "maybe"}}
     listed = {"apiVersion": "v1", "kind": "List", "items": [RUNTIME, broken]}

@@ -48,7 +48,10 @@ class Desk:
         )
 
     async def ask(self, body: Any = None, **asked: Any) -> Answer:
-        return await self.handle(question(orjson.dumps(body or review()), **asked))
+        return await self.send(orjson.dumps(body or review()), **asked)
+
+    async def send(self, body: bytes, **asked: Any) -> Answer:
+        return await self.handle(question(body, **asked))
 
     async def response(self, **asked: Any) -> Any:
         answer = await self.ask(**asked)
@@ -204,6 +207,74 @@ async def test_the_time_that_a_body_took_counts() -> None:
         response = await asking
     assert waited
     assert response["status"]["code"] == 504  # after 50 ms, not after 9.5 s
+
+
+async def test_who_stood_in_line_for_too_long_is_not_looked_at_any_more() -> None:
+    class WorkingHours(SystemClock):
+        """Passes by work alone, during which nothing else happens."""
+
+        worked = 0.0
+
+        def monotonic(self) -> float:
+            return self.worked
+
+    clock, seen = WorkingHours(), []
+
+    async def work_hard(request: AdmissionRequest) -> Verdict:
+        seen.append(request.uid)
+        clock.worked += 4
+        return ALLOWED
+
+    desk = Desk(work_hard, clock=clock)
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(desk.response(timeout="10s")) for _ in range(5)]
+    assert [task.result()["status"]["code"] for task in asked] == [200, 200, 200, 504, 504]
+    assert len(seen) == 3
+
+
+def large(body: dict[str, Any]) -> bytes:
+    return orjson.dumps(body) + b" " * 300_000
+
+
+async def test_large_bodies_are_decoded_two_at_a_time() -> None:
+    gate, begun = asyncio.Event(), []
+
+    async def wait(request: AdmissionRequest) -> Verdict:
+        begun.append(request.name)
+        await gate.wait()
+        return ALLOWED
+
+    desk = Desk(wait)
+    async with asyncio.TaskGroup() as group:
+        asked = [
+            group.create_task(desk.send(large(review(name=name)), timeout="30s"))
+            for name in ("a", "b", "c")
+        ]
+        small = group.create_task(desk.ask(review(name="small")))
+        await at_rest()
+        assert begun == ["a", "b", "small"]
+        gate.set()
+    assert begun == ["a", "b", "small", "c"]
+    assert all(task.result().status == 200 for task in (*asked, small))
+
+
+async def test_a_large_body_that_waits_too_long_is_told_to_come_again() -> None:
+    gate = asyncio.Event()
+
+    async def wait(_: AdmissionRequest) -> Verdict:
+        await gate.wait()
+        return ALLOWED
+
+    desk = Desk(wait)
+    body = large(review())
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        first = [group.create_task(desk.send(body)) for _ in range(2)]
+        await at_rest()
+        late = await desk.send(body, timeout="100ms")
+        assert (late.status, late.body) == (429, "Too many large bodies at a time: try again.\n")
+        gate.set()
+    assert all(task.result().status == 200 for task in first)
+    assert (await desk.send(body)).status == 200
 
 
 async def test_more_than_can_be_answered_in_time_are_told_to_come_again() -> None:

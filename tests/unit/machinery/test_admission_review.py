@@ -11,7 +11,7 @@ from kftrainer.machinery.admission_review import (
     answer_within,
     decoded,
     encoded,
-    is_deeper,
+    excess_of,
     seconds_in,
 )
 from tests.support.reviews import UID, review, train_job
@@ -75,6 +75,13 @@ MALFORMED: list[tuple[Any, str]] = [
         review(operation="PATCH"),
         "request.operation is not one of CREATE, UPDATE, DELETE, CONNECT.",
     ),
+    (review(uid="u" * 129), "uid is longer than 128 characters."),
+    (review(name="n" * 254), "name is longer than 253 characters."),
+    (review(namespace="n" * 254), "namespace is longer than 253 characters."),
+    (
+        review(kind={"group": "g", "version": "v", "kind": "k" * 254}),
+        "kind is longer than 253 characters.",
+    ),
     (review(object=None), "request.object is missing from this CREATE."),
     (review(object="job"), "object is no object."),
     (review(operation="UPDATE"), "request.oldObject is missing from this UPDATE."),
@@ -118,10 +125,32 @@ def test_who_wrote_which_field_is_left_out() -> None:
 
 
 def test_depth_is_counted_in_objects_and_lists() -> None:
-    assert not is_deeper({}, 1)
-    assert not is_deeper({"a": [1, {"b": 2}], "c": "text"}, 3)
-    assert is_deeper({"a": [1, {"b": 2}], "c": "text"}, 2)
-    assert is_deeper(nested(100_000), 99_998)
+    value = {"a": [1, {"b": 2}], "c": "text"}
+    assert excess_of({}, deepest=1) is None
+    assert excess_of(value, deepest=3) is None
+    assert excess_of(value, deepest=2) == "is nested deeper than 2 levels"
+    assert excess_of(nested(100_000), deepest=99_998) == "is nested deeper than 99998 levels"
+
+
+@pytest.mark.parametrize("value", [0, "", [], {}, [0]])
+def test_an_object_of_too_many_values_is_malformed(value: Any) -> None:
+    few, many = train_job(args=[value] * 50_000), train_job(args=[value] * 200_000)
+    assert decoded(orjson.dumps(review(few))).uid == UID
+    with pytest.raises(MalformedReviewError, match=r"^request.object holds more than 200000 val"):
+        decoded(orjson.dumps(review(many)))
+
+
+@pytest.mark.parametrize("value", [0, [], {}, [0]])
+def test_a_body_of_far_too_many_values_is_not_even_decoded(value: Any) -> None:
+    body = orjson.dumps([value] * 1_000_001) + b"no JSON at its end"
+    with pytest.raises(MalformedReviewError, match=r"^The body holds more than 1000000 values\.$"):
+        decoded(body)
+
+
+def test_values_are_counted_at_all_levels() -> None:
+    value = {"a": [1, {"b": 2}], "c": "text"}
+    assert excess_of(value, most=5) is None
+    assert excess_of(value, most=4) == "holds more than 4 values"
 
 
 def test_an_answer_that_allows() -> None:

@@ -12,7 +12,8 @@ from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.lifetime import Budget, running
 from kftrainer.machinery.metrics import Metrics
 from kftrainer.machinery.metrics_server import metrics_server
-from kftrainer.machinery.webserver import Answer, Asked, BindError, WebServer
+from kftrainer.machinery.webserver import Answer, Asked, BindError, WebServer, parse_bind
+from tests.support.fake_clock import FakeClock
 
 
 async def echo(asked: Asked) -> Answer:
@@ -45,6 +46,17 @@ async def test_a_taken_port_is_told_in_a_sentence() -> None:
     assert str(told.value) == f"probes cannot listen: another program listens on {address}."
 
 
+@pytest.mark.parametrize("port", ["65536", "99999", "1" * 5000])
+def test_a_port_that_there_cannot_be_is_told_in_a_sentence(port: str) -> None:
+    with pytest.raises(BindError) as told:
+        WebServer("probes", f"127.0.0.1:{port}", echo)
+    assert str(told.value) == f"127.0.0.1:{port} is no address: the highest port is 65535."
+
+
+def test_the_highest_port_is_one() -> None:
+    assert parse_bind(":65535") == (None, 65535)
+
+
 async def test_a_server_that_is_off_is_ready_and_listens_nowhere() -> None:
     server = WebServer("probes", "0", echo)
     async with running(server, budget=Budget(SystemClock(), 5)):
@@ -57,6 +69,28 @@ async def test_after_stopping_nobody_listens() -> None:
     async with aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientConnectorError):
             await session.get(url)
+
+
+async def test_a_server_that_lingers_answers_after_it_was_told_to_stop() -> None:
+    clock, ready, stop = FakeClock(), asyncio.Event(), asyncio.Event()
+    server = WebServer("echo", "127.0.0.1:0", echo, linger=5.0, clock=clock)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        run = group.create_task(server.run(ready.set, stop))
+        await ready.wait()
+        url = f"http://127.0.0.1:{server.port}"
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url) as before:
+                assert before.headers.get("Connection") != "close"
+            stop.set()
+            await clock.advance(4.9)
+            for _ in range(2):  # one on the connection that is there, one on a new one
+                async with session.get(url) as late:
+                    assert (late.status, late.headers["Connection"]) == (200, "close")
+            assert not run.done()
+            await clock.advance(0.1)
+            await run
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await session.get(url)
 
 
 async def test_metrics_over_plain_http() -> None:

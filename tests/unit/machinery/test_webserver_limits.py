@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,13 +11,17 @@ from dataclasses import dataclass
 import pytest
 
 from kftrainer.devcluster.waiting import until
+from kftrainer.machinery import connection, webserver
 from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.connection import Limits
+from kftrainer.machinery.connection import USER_TIMEOUT, Connection, Connections, Limits
 from kftrainer.machinery.lifetime import Budget, running
+from kftrainer.machinery.serving_tls import self_signed
 from kftrainer.machinery.webserver import Answer, Asked, BodyError, Handler, WebServer
+from tests.support.wire import trusting
 
 WITHIN = 10  # seconds that any of these may take, on a slow machine
 HEAD = b"POST /x HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 async def size(asked: Asked) -> Answer:
@@ -64,16 +69,19 @@ class Serving:
         self._server = server
         self._callers = callers
 
-    async def call(self) -> Caller:
-        caller = Caller(*await asyncio.open_connection("127.0.0.1", self._server.port))
+    async def call(self, tls: ssl.SSLContext | None = None) -> Caller:
+        port = self._server.port
+        caller = Caller(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
         self._callers.append(caller)
         return caller
 
 
 @asynccontextmanager
-async def serving(limits: Limits, handler: Handler = size) -> AsyncIterator[Serving]:
+async def serving(
+    limits: Limits, handler: Handler = size, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Serving]:
     callers: list[Caller] = []
-    server = WebServer("test", "127.0.0.1:0", handler, limits=limits)
+    server = WebServer("test", "127.0.0.1:0", handler, limits=limits, tls=tls)
     async with asyncio.timeout(WITHIN), running(server, budget=Budget(SystemClock(), 5)):
         try:
             yield Serving(server, callers)
@@ -119,14 +127,23 @@ async def test_bodies_together_have_a_limit_too() -> None:
         return answer
 
     async with (
-        serving(Limits(body=1000, bodies=1500, drain_within=0.1), size_later) as server,
+        serving(
+            Limits(body=1000, small_body=100, bodies=1500, drain_within=0.1), size_later
+        ) as server,
         asyncio.TaskGroup() as group,
     ):
         caller = await server.call()
+        gate.set()
+        for _ in range(10):  # which neither take room nor give any
+            assert await caller.post(b"x" * 100) == (200, b"100 bytes")
+            read.get_nowait()
+        gate.clear()
         first = group.create_task(caller.post(b"x" * 1000))
         assert await read.get() == 200
         group.create_task((await server.call()).post(b"x" * 1000))
         assert await read.get() == 429
+        group.create_task((await server.call()).post(b"x" * 100))
+        assert await read.get() == 200
         gate.set()
         await first
         assert await caller.post(b"x" * 1000) == (200, b"1000 bytes")
@@ -157,7 +174,7 @@ async def test_a_caller_that_goes_away_leaves_nothing_behind() -> None:
             gone.set()
         return answer
 
-    async with serving(Limits(bodies=1000), tell) as server:
+    async with serving(Limits(small_body=0, bodies=1000), tell) as server:
         for _ in range(3):
             caller = await server.call()
             await caller.send(HEAD + b"Content-Length: 900\r\n\r\n" + b"x" * 800)
@@ -220,23 +237,174 @@ async def test_a_slow_handler_is_not_mistaken_for_slow_headers() -> None:
         assert await (await server.call()).post(b"") == (200, b"done")
 
 
-async def test_one_connection_too_many_is_closed_at_once_and_room_comes_back() -> None:
-    async with serving(Limits(connections=2)) as server:
-        first, second = await server.call(), await server.call()
+async def good(server: Serving) -> Caller:
+    """A caller who has had an answer."""
+    caller = await server.call()
+    assert await caller.post(b"a") == (200, b"1 bytes")
+    return caller
+
+
+async def test_one_connection_too_many_takes_the_place_of_who_was_idle_longest() -> None:
+    async with serving(Limits(connections=3)) as server:
+        first, second, third = [await good(server) for _ in range(3)]
         assert await first.post(b"a") == (200, b"1 bytes")
-        assert await second.post(b"a") == (200, b"1 bytes")
+        await good(server)
+        assert await second.is_closed()
+        for caller in (third, first):
+            assert await caller.post(b"a") == (200, b"1 bytes")
+
+
+async def test_strangers_make_room_before_others_do() -> None:
+    async with serving(Limits(connections=3)) as server:
+        known, silent, slow = await good(server), await server.call(), await server.call()
+        await slow.send(HEAD)
+        for stranger in (silent, slow):
+            await good(server)
+            assert await stranger.is_closed()
+        assert await known.post(b"a") == (200, b"1 bytes")
+
+
+async def test_one_connection_too_many_is_closed_at_once_if_none_is_idle() -> None:
+    gate, begun = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def wait(asked: Asked) -> Answer:
+        begun.release()
+        await gate.wait()
+        return await size(asked)
+
+    async with (
+        serving(Limits(connections=2), wait) as server,
+        asyncio.TaskGroup() as group,
+    ):
+        busy = [await server.call(), await server.call()]
+        asked = [group.create_task(each.post(b"abc")) for each in busy]
+        for _ in busy:
+            await begun.acquire()
         assert await (await server.call()).is_closed()
-        first.writer.close()
+        gate.set()
+        assert [await each for each in asked] == [(200, b"3 bytes")] * 2
+        assert await (await server.call()).post(b"abc") == (200, b"3 bytes")
+
+
+async def test_who_never_had_a_good_answer_is_not_kept_for_long() -> None:
+    async def miss(asked: Asked) -> Answer:
+        return Answer(404 if asked.path == "/x" else 200, "")
+
+    async with serving(Limits(answer_within=0.2), miss) as server:
+        stranger, known = await server.call(), await server.call()
+        assert await stranger.post(b"") == (404, b"")
+        await known.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await known.answer() == (200, b"")
+        assert await known.post(b"") == (404, b"")
+        assert await stranger.is_closed()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.4):
+                await known.is_closed()
+
+
+@pytest.mark.parametrize("ending", [b"", b"Connection: close\r\n"])
+async def test_who_never_reads_the_answer_is_cut_off(
+    ending: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "USER_TIMEOUT", None)  # the kernel might be first
+
+    async def tell_much(asked: Asked) -> Answer:
+        return Answer(200, b"x" * (20_000_000 if asked.path == "/much" else 1))
+
+    async with serving(Limits(answer_within=0.5, connections=1), tell_much) as server:
+        deaf = await server.call()
+        assert await deaf.post(b"") == (200, b"x")
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await deaf.send(b"GET /much HTTP/1.1\r\nHost: x\r\n" + ending + b"\r\n")
 
         async def is_room() -> bool:
             caller = await server.call()
             try:
-                return await caller.post(b"abc") == (200, b"3 bytes")
+                return await caller.post(b"") == (200, b"x")
             except (ConnectionError, asyncio.IncompleteReadError):
                 caller.writer.close()
                 return False
 
-        await until(is_room, within=WITHIN, what="room for another connection")
+        await asyncio.sleep(0.1)
+        assert not await is_room(), "it is being answered, and nobody takes its place"
+        await until(is_room, within=WITHIN, what="the connection of who does not read closed")
+
+
+@pytest.mark.skipif(USER_TIMEOUT is None, reason="this kernel cannot be told to give up")
+@pytest.mark.parametrize(("length", "ending"), [(20_000_000, b""), (1, b"Connection: close\r\n")])
+async def test_who_never_reads_the_answer_is_cut_off_below_tls_too(
+    length: int, ending: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell(_: Asked) -> Answer:
+        return Answer(200, b"x" * length)
+
+    closed, forget = asyncio.Event(), Connections.closed
+
+    def closed_and_seen(everyone: Connections, connection: Connection) -> None:
+        forget(everyone, connection)
+        closed.set()
+
+    monkeypatch.setattr(Connections, "closed", closed_and_seen)
+    tls = self_signed(SystemClock().now())
+    async with serving(Limits(answer_within=0.5), tell, tls) as server:
+        deaf = await server.call(trusting())
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await deaf.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + ending + b"\r\n")
+        await closed.wait()
+        deaf.writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    "request_", [HEAD + b"Content-Length: 3\r\n\r\nabc", HEAD + CHUNKED + b"3\r\nabc\r\n0\r\n\r\n"]
+)
+async def test_headers_behind_a_request_are_cut_off_like_others(request_: bytes) -> None:
+    async with serving(Limits(headers_within=0.2)) as server:
+        hasty, patient = await server.call(), await server.call()
+        await patient.send(request_)
+        assert await patient.answer() == (200, b"3 bytes")
+        await hasty.send(request_ + b"POST /x HTTP/1.1\r\nHo")
+        assert await hasty.answer() == (200, b"3 bytes")
+        assert await hasty.is_closed()
+        await patient.send(request_)  # who sent nothing more was kept
+        assert await patient.answer() == (200, b"3 bytes")
+
+
+async def test_headers_that_come_while_another_request_is_answered_are_cut_off_like_others() -> (
+    None
+):
+    gate = asyncio.Event()
+
+    async def wait(asked: Asked) -> Answer:
+        await gate.wait()
+        return await size(asked)
+
+    async with serving(Limits(headers_within=0.2), wait) as server:
+        caller = await server.call()
+        await caller.send(HEAD + b"Content-Length: 3\r\n\r", b"\nab")
+        await asyncio.sleep(0.05)
+        await caller.send(b"cPOST")
+        gate.set()
+        assert await caller.answer() == (200, b"3 bytes")
+        assert await caller.is_closed()
+
+
+async def test_requests_sent_one_behind_the_other_are_all_answered() -> None:
+    async with serving(Limits()) as server:
+        caller = await server.call()
+        await caller.send((HEAD + b"Content-Length: 3\r\n\r\nabc") * 5)
+        assert [await caller.answer() for _ in range(5)] == [(200, b"3 bytes")] * 5
+
+
+async def test_who_asks_whether_to_send_a_body_is_told() -> None:
+    async with serving(Limits(body=1000, drain_within=0.1)) as server:
+        caller = await server.call()
+        await caller.send(HEAD + b"Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
+        told = await caller.reader.readuntil(b"\r\n\r\n")
+        assert told == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await caller.send(b"abc")
+        assert await caller.answer() == (200, b"3 bytes")
+        await caller.send(HEAD + b"Expect: 100-continue\r\nContent-Length: 1001\r\n\r\n")
+        assert (await caller.answer())[0] == 413
 
 
 async def test_what_is_no_http_gets_a_line_and_no_traceback(
@@ -283,3 +451,28 @@ async def test_requests_under_way_are_answered_before_the_server_is_gone() -> No
         for caller in (busy, idle):
             caller.writer.close()
     gc.collect()  # a transport that was forgotten would warn here
+
+
+async def test_a_request_that_does_not_end_holds_up_stopping_only_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(webserver, "CLOSE_WITHIN", 1.0)
+    begun, stop, ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def never(_: Asked) -> Answer:
+        begun.set()
+        await asyncio.Event().wait()
+        return Answer(200, "done")
+
+    server = WebServer("test", "127.0.0.1:0", never)
+    async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as group:
+        run = group.create_task(server.run(ready.set, stop))
+        await ready.wait()
+        caller = Caller(*await asyncio.open_connection("127.0.0.1", server.port))
+        await caller.send(HEAD + b"Content-Length: 0\r\n\r\n")
+        await begun.wait()
+        stop.set()
+        async with asyncio.timeout(1.8):
+            await run
+        assert await caller.is_closed()
+        caller.writer.close()
