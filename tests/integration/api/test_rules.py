@@ -186,6 +186,16 @@ for _dialect in ("podTemplateOverrides", "podSpecOverrides"):
         f"spec.{_dialect}[0].targetJobs",
         "should have at least 1 items",
     )
+    TRAIN_JOBS[f"{_dialect}, very many"] = (
+        train_job(**{_dialect: override() * 101}),
+        f"spec.{_dialect}",
+        "must have at most 100 items",
+    )
+    TRAIN_JOBS[f"{_dialect} for very many jobs"] = (
+        train_job(**{_dialect: [{"targetJobs": NODE * 101}]}),
+        f"spec.{_dialect}[0].targetJobs",
+        "must have at most 100 items",
+    )
     TRAIN_JOBS[f"{_dialect} for nobody"] = (
         train_job(**{_dialect: [{}]}),
         f"spec.{_dialect}[0].targetJobs",
@@ -271,6 +281,11 @@ RUNTIMES: dict[str, tuple[Object, str, str]] = {
         {"mlPolicy": {"numNodes": 2**31}},
         "spec.mlPolicy.numNodes",
         "should be less than or equal to 2147483647",
+    ),
+    "a wait that is over before it begins": (
+        {"podGroupPolicy": {"coscheduling": {"scheduleTimeoutSeconds": -1}}},
+        "spec.podGroupPolicy.coscheduling.scheduleTimeoutSeconds",
+        "should be greater than or equal to 0",
     ),
     "a tier below the ground": (
         {"podGroupPolicy": {"volcano": {"networkTopology": {"highestTierAllowed": -1}}}},

@@ -125,7 +125,7 @@ runtime_spec = objects(
         ),
     ),
     podGroupPolicy=objects(
-        coscheduling=objects(scheduleTimeoutSeconds=st.integers(-1, 600)),
+        coscheduling=objects(scheduleTimeoutSeconds=st.integers(0, 600)),
         volcano=objects(
             networkTopology=objects(
                 mode=st.sampled_from(["hard", "soft"]), highestTierAllowed=counts
