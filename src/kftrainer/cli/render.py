@@ -4,8 +4,9 @@ import argparse
 import io
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from kftrainer.cli.arguments import add_config, add_sources
 
 if TYPE_CHECKING:
     from kftrainer.cli.plans import Plan
@@ -39,16 +40,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "-f",
-        "--filename",
-        dest="sources",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        required=True,
-        help="YAML or JSON files, folders with all that is below them, or - for standard input",
-    )
+    add_sources(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "-o",
@@ -72,12 +64,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_true",
         help="print what is in Secrets; keys that are made by chance are others each time",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the manager's configuration file, which says what plugins run",
-    )
+    add_config(parser)
     parser.set_defaults(run=run)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kftrainer.cli.arguments import add_config, add_sources
+
 if TYPE_CHECKING:
     from kftrainer.cli.judgement import Judgement
     from kftrainer.cli.remarks import Remark
@@ -53,16 +55,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "-f",
-        "--filename",
-        dest="sources",
-        metavar="FILE",
-        nargs="+",
-        action="extend",
-        required=True,
-        help="YAML or JSON files, folders with all that is below them, or - for standard input",
-    )
+    add_sources(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -70,12 +63,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default="text",
         help="a line for each problem, or one JSON list (default: %(default)s)",
     )
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="the manager's configuration file, which says what plugins run",
-    )
+    add_config(parser)
     parser.set_defaults(run=run)
 
 

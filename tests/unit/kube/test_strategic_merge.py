@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kftrainer.kube.strategic_merge import StrategicMergeError, retain_sources, strategic_merge
+from tests.support.compared import Compared
 from tests.support.pod_templates import Object, override_of, patch_of, template
 
 randoms = st.randoms(use_true_random=True)  # a template takes too much chance to be shrunk
@@ -450,19 +451,6 @@ def test_after_an_override_everything_has_one_source(random: Random) -> None:
     variables = [each for container in result["containers"] for each in container.get("env", [])]
     assert all(len(each) == 2 for each in variables)
     assert all(len(each.get("valueFrom", [1])) == 1 for each in variables)
-
-
-class Compared(str):
-    """A text that counts how often it is compared."""
-
-    __slots__ = ()
-    times = 0
-
-    def __eq__(self, other: object) -> bool:
-        Compared.times += 1
-        return str.__eq__(self, other)
-
-    __hash__ = str.__hash__
 
 
 def test_entries_of_long_lists_are_not_compared_with_each_other() -> None:

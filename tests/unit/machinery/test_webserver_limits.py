@@ -308,8 +308,13 @@ async def test_who_never_reads_the_answer_is_cut_off(
 ) -> None:
     monkeypatch.setattr(connection, "USER_TIMEOUT", None)  # the kernel might be first
 
+    begun = asyncio.Event()
+
     async def tell_much(asked: Asked) -> Answer:
-        return Answer(200, b"x" * (20_000_000 if asked.path == "/much" else 1))
+        if asked.path != "/much":
+            return Answer(200, b"x")
+        begun.set()
+        return Answer(200, b"x" * 20_000_000)
 
     async with serving(Limits(answer_within=0.5, connections=1), tell_much) as server:
         deaf = await server.call()
@@ -325,7 +330,7 @@ async def test_who_never_reads_the_answer_is_cut_off(
                 caller.writer.close()
                 return False
 
-        await asyncio.sleep(0.1)
+        await begun.wait()
         assert not await is_room(), "it is being answered, and nobody takes its place"
         await until(is_room, within=WITHIN, what="the connection of who does not read closed")
 
@@ -372,16 +377,17 @@ async def test_headers_behind_a_request_are_cut_off_like_others(request_: bytes)
 async def test_headers_that_come_while_another_request_is_answered_are_cut_off_like_others() -> (
     None
 ):
-    gate = asyncio.Event()
+    begun, gate = asyncio.Event(), asyncio.Event()
 
     async def wait(asked: Asked) -> Answer:
+        begun.set()
         await gate.wait()
         return await size(asked)
 
     async with serving(Limits(headers_within=0.2), wait) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Content-Length: 3\r\n\r", b"\nab")
-        await asyncio.sleep(0.05)
+        await begun.wait()
         await caller.send(b"cPOST")
         gate.set()
         assert await caller.answer() == (200, b"3 bytes")

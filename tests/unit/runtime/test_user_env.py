@@ -5,6 +5,7 @@ from typing import Any
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.tape import SILENCE
 from kftrainer.runtime.user_env import set_all
+from tests.support.compared import Compared
 
 
 def container(*names: str) -> Container:
@@ -47,19 +48,6 @@ def test_where_there_is_nothing_to_set_nothing_is_set() -> None:
     it = container()
     set_all(it, variables("A"), "spec.trainer.env", leave={"A"})
     assert "env" not in it.body
-
-
-class Compared(str):
-    """A text that counts how often it is compared."""
-
-    __slots__ = ()
-    times = 0
-
-    def __eq__(self, other: object) -> bool:
-        Compared.times += 1
-        return str.__eq__(self, other)
-
-    __hash__ = str.__hash__
 
 
 def test_very_many_are_not_compared_with_each_other() -> None:
