@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
-pytest_plugins = ["kftrainer.devcluster.pytest_plugin", "pytester"]
+pytest_plugins = ["kftrainer.devcluster.pytest_plugin", "tests.support.programs", "pytester"]
 
 SUITES = ("unit", "integration", "e2e")
 HERE = Path(__file__).parent

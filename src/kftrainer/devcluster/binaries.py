@@ -122,6 +122,8 @@ async def _build(go: Go, binary: Binary, cache: Path, progress: Progress) -> Non
     log = places.build_logs(cache) / f"{binary.name}.log"
     ldflags = f"-s -w {binary.ldflags}".strip()
     build: list[str | Path] = [go.executable, "build", "-v", "-trimpath", "-ldflags", ldflags]
+    if binary.tags:
+        build += ["-tags", binary.tags]
     # A build that is cut off leaves at most these, which the next one starts by clearing.
     unfinished = target.with_name(f"{target.name}.unfinished")
     scratch = places.build_logs(cache) / f"{binary.name}.scratch"

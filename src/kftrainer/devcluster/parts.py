@@ -37,6 +37,8 @@ ETCD_PROJECT = Project("etcd", disk_needed=GIB)
 KUBERNETES_PROJECT = Project("kubernetes", disk_needed=4 * GIB)
 JOBSET_PROJECT = Project("jobset", disk_needed=2 * GIB)
 KWOK_PROJECT = Project("kwok", disk_needed=2 * GIB)
+HELM_PROJECT = Project("helm", disk_needed=2 * GIB)
+PROMETHEUS_PROJECT = Project("prometheus", disk_needed=2 * GIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Binary:
     project: Project
     package: str
     ldflags: str = ""
+    tags: str = ""  # which optional parts of it are compiled
 
 
 def _kubernetes(name: str) -> Binary:
@@ -63,7 +66,30 @@ KUBECTL = _kubernetes("kubectl")
 JOBSET = Binary("jobset", "v0.12.0", JOBSET_PROJECT, "sigs.k8s.io/jobset")
 KWOK = Binary("kwok", "v0.8.0", KWOK_PROJECT, "sigs.k8s.io/kwok/cmd/kwok")
 
-BINARIES = (ETCD, APISERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL, JOBSET, KWOK)
+# Not parts of a control plane, but what people install and watch things on one with.
+HELM = Binary(
+    "helm",
+    "v4.3.1",
+    HELM_PROJECT,
+    "helm.sh/helm/v4/cmd/helm",
+    "-X helm.sh/helm/v4/internal/version.version=v4.3.1",
+)
+
+
+def _prometheus(name: str) -> Binary:
+    # As a module it is v0.315.0, to people 3.15.0. Targets are named in its configuration: it need
+    # not know of every cloud there is.
+    package = f"github.com/prometheus/prometheus/cmd/{name}"
+    return Binary(name, "v0.315.0", PROMETHEUS_PROJECT, package, tags="remove_all_sd")
+
+
+PROMETHEUS = _prometheus("prometheus")
+PROMTOOL = _prometheus("promtool")
+
+BINARIES = (
+    *(ETCD, APISERVER, CONTROLLER_MANAGER, SCHEDULER, KUBECTL, JOBSET, KWOK),
+    *(HELM, PROMETHEUS, PROMTOOL),
+)
 
 
 @dataclass(frozen=True, slots=True)

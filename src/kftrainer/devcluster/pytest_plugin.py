@@ -18,7 +18,7 @@ from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, gather_supplies, running
 from kftrainer.devcluster.errors import DevClusterError, MissingPartError, in_words
-from kftrainer.devcluster.parts import KUBECTL
+from kftrainer.devcluster.parts import KUBECTL, Binary
 from kftrainer.devcluster.process import tail
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import BARE, FULL, Shape
@@ -104,10 +104,15 @@ async def full_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[Contr
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def kubectl_program(pytestconfig: pytest.Config) -> Path:
     """The path of kubectl, built first if there is none that is new enough."""
-    progress = Progress(_Terminal(pytestconfig))
+    return await program(pytestconfig, KUBECTL)
+
+
+async def program(config: pytest.Config, binary: Binary) -> Path:
+    """The path of a program, built first if it is not there; for fixtures of a session."""
+    progress = Progress(_Terminal(config))
     with _or_skip():
-        found = await binaries.provide([KUBECTL], cache=places.cache_home(), progress=progress)
-    return found["kubectl"]
+        found = await binaries.provide([binary], cache=places.cache_home(), progress=progress)
+    return found[binary.name]
 
 
 @pytest.fixture

@@ -1,0 +1,27 @@
+"""Fixtures for the programs that people install and watch an operator with."""
+
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster import parts
+from kftrainer.devcluster.pytest_plugin import program
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def helm_program(pytestconfig: pytest.Config) -> Path:
+    """The path of helm."""
+    return await program(pytestconfig, parts.HELM)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def promtool_program(pytestconfig: pytest.Config) -> Path:
+    """The path of promtool."""
+    return await program(pytestconfig, parts.PROMTOOL)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def prometheus_program(pytestconfig: pytest.Config) -> Path:
+    """The path of Prometheus."""
+    return await program(pytestconfig, parts.PROMETHEUS)
