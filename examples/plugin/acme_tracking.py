@@ -37,9 +37,9 @@ class Tracking(EnforceMLPolicy, ComponentBuilder, CustomValidation):
         """A new run belongs to an experiment, and stays there."""
         findings = Findings()
         if old is None and not (new.metadata.labels or {}).get(LABEL):
-            findings.refuse(required(FIELD, "the experiment that this is a run of"))
+            findings.refuse(required(FIELD, "the experiment that this is a run of", rule=LABEL))
         if old and experiment(old) != experiment(new):
-            findings.refuse(forbidden(FIELD, "a run stays in its experiment"))
+            findings.refuse(forbidden(FIELD, "a run stays in its experiment", rule=LABEL))
         return findings
 
 

@@ -51,7 +51,7 @@ class Case:
     def refuse(self, *errors: FieldError) -> None:
         """Say what is wrong, each once."""
         for error in errors:
-            self._say(error.path, error.fault.value, message_of(error))
+            self._say(error.path, error.fault.value, message_of(error), error.rule)
 
     def warn(self, *warnings: str) -> None:
         """Say what its author should know; a warning may begin with a path."""
@@ -64,11 +64,12 @@ class Case:
         self.refuse(*findings.errors)
         self.warn(*findings.warnings)
 
-    def _say(self, path: str, fault: str | None, message: str) -> None:
+    def _say(self, path: str, fault: str | None, message: str, rule: str = "") -> None:
         place, spot = self.document.place, self.document.spot
         line = spot.nearest(path).line if spot else place.line
         severity: Severity = "warning" if fault is None else "error"
-        self.remarks[Remark(place.file, line, path, fault, message, severity)] = None
+        remark = Remark(place.file, line, path, fault, message, severity, str(rule) or None)
+        self.remarks[remark] = None
 
 
 def case_of(document: Document, known: Known) -> Case:

@@ -20,6 +20,7 @@ from kftrainer.kube.resource import ObjectKey
 from kftrainer.runtime.errors import PluginFailedError
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.framework import Framework
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.runtime_rules import runtime_findings
 from kftrainer.runtime.runtimes import Runtimes
 
@@ -81,7 +82,8 @@ class _Court:
                 try:
                     case.take(self._runtimes.validate(None, case.model, existing))
                 except PluginFailedError as error:
-                    case.refuse(FieldError("", Fault.INTERNAL, str(error)))
+                    rule = Rule.PLUGIN_FAILED
+                    case.refuse(FieldError("", Fault.INTERNAL, str(error), rule=rule))
 
     def _of_kind(self, *kinds: AnyResource) -> Iterator[Case]:
         return (case for case in self._cases if case.resource in kinds)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from kftrainer.cli.documents import Unread
@@ -26,6 +26,7 @@ class Remark:
     type: str | None
     message: str
     severity: Severity = "error"
+    rule: str | None = field(default=None, compare=False)  # of our admission
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"

@@ -41,8 +41,8 @@ it that is there:
   FILE:LINE: FIELD: what is wrong
   FILE:LINE: FIELD: warning: what is likely not meant
 With -o json it is an object of a list: file, line (or null), path (or ""), type (the API server's
-name such as FieldValueInvalid; UnknownField, Unreadable; null for a warning), message, and severity
-(error or warning).
+name such as FieldValueInvalid; UnknownField, Unreadable; null for a warning), message, severity
+(error or warning), and rule (the rule of our admission that is broken; null where it is none).
 """
 
 

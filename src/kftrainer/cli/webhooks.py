@@ -20,6 +20,7 @@ from kftrainer.machinery.serving_tls import CertificateFiles, ServingCertificate
 from kftrainer.machinery.webserver import WebServer
 from kftrainer.machinery.x509_making import Identity
 from kftrainer.webhooks import registration
+from kftrainer.webhooks.denials import Denials
 
 # Where others put certificates, if nobody says so: as controller-runtime has it.
 CERTIFICATES = Path(gettempdir()) / "k8s-webhook-server" / "serving-certs"
@@ -66,7 +67,12 @@ class WebhookMaking:
         server = WebServer(
             "webhooks",
             self._configuration.webhook.address,
-            admission(validators, clock=self._clock, metrics=self._metrics),
+            admission(
+                validators,
+                clock=self._clock,
+                metrics=self._metrics,
+                on_refusal=Denials(self._metrics.registry).count,
+            ),
             tls=serving.context,
             linger=LINGER,
             clock=self._clock,

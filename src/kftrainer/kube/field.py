@@ -61,6 +61,8 @@ class FieldError:
     fault: Fault
     detail: str = ""
     value: object = None
+    # The rule that it breaks, in a short name for programs. What two rules tell alike is the same.
+    rule: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         said = [self.path, self.fault.words]
@@ -71,19 +73,19 @@ class FieldError:
         return ": ".join(said)
 
 
-def invalid(path: str, value: object, detail: str) -> FieldError:
+def invalid(path: str, value: object, detail: str, *, rule: str = "") -> FieldError:
     """The field holds what it must not."""
-    return FieldError(path, Fault.INVALID, detail, value)
+    return FieldError(path, Fault.INVALID, detail, value, rule)
 
 
-def required(path: str, detail: str = "") -> FieldError:
+def required(path: str, detail: str = "", *, rule: str = "") -> FieldError:
     """The field is not there, or empty."""
-    return FieldError(path, Fault.REQUIRED, detail)
+    return FieldError(path, Fault.REQUIRED, detail, rule=rule)
 
 
-def forbidden(path: str, detail: str) -> FieldError:
+def forbidden(path: str, detail: str, *, rule: str = "") -> FieldError:
     """The field must not be set, or must not be changed."""
-    return FieldError(path, Fault.FORBIDDEN, detail)
+    return FieldError(path, Fault.FORBIDDEN, detail, rule=rule)
 
 
 def shown(value: object) -> str:

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kftrainer.kube.field import Findings
+from kftrainer.kube.field import FieldError, Findings
 from kftrainer.kube.resource import Manifest
 
 GOOD = 200
+OTHER = "other"  # the rule of errors that name none
 MOST_ERRORS = 100  # that an answer tells of; a list can hold thousands of the same mistake
 
 # The API server drops a warning with a control character. When all warnings of a request are
@@ -48,6 +49,7 @@ class Verdict:
     reason: str = ""
     message: str = ""
     details: Mapping[str, Any] | None = None
+    rules: Sequence[str] = ()  # that it was refused for, each once, in short names for programs
 
 
 ALLOWED = Verdict(allowed=True)
@@ -78,12 +80,18 @@ def verdict_of(findings: Findings, request: AdmissionRequest) -> Verdict:
                 for text, error in errors[:MOST_ERRORS]
             ],
         },
+        rules=broken_rules(findings.errors),
     )
 
 
-def refused(code: int, reason: str, message: str) -> Verdict:
+def broken_rules(errors: Iterable[FieldError]) -> Sequence[str]:
+    """The rules that the errors are about, each once."""
+    return tuple(dict.fromkeys(str(error.rule) or OTHER for error in errors))
+
+
+def refused(code: int, reason: str, message: str, *, rule: str = OTHER) -> Verdict:
     """A refusal that is not about the fields of the object."""
-    return Verdict(allowed=False, code=code, reason=reason, message=message)
+    return Verdict(allowed=False, code=code, reason=reason, message=message, rules=(str(rule),))
 
 
 def told(warnings: Iterable[str]) -> Sequence[str]:

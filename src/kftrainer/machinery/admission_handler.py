@@ -1,14 +1,14 @@
 """Answers the API server: reads a review, asks the validator of its path, and says so in time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import structlog
 from structlog.contextvars import bind_contextvars
 
-from kftrainer.machinery.admission import AdmissionRequest, Validator, Verdict, refused
+from kftrainer.machinery.admission import OTHER, AdmissionRequest, Validator, Verdict, refused
 from kftrainer.machinery.admission_review import (
     MalformedReviewError,
     answer_within,
@@ -20,6 +20,9 @@ from kftrainer.machinery.metrics import Metrics, WebhookMetrics
 from kftrainer.machinery.webserver import NOT_FOUND, Answer, Asked, BodyError, Handler
 
 log = structlog.get_logger(__name__)
+
+# Told of each refusal: the path that it was asked at, what was asked, and the answer.
+Refused = Callable[[str, AdmissionRequest, Verdict], None]
 
 JSON = "application/json"
 SLOW = 1.0
@@ -34,13 +37,28 @@ MOST_LARGE = 2
 NOT_POST = Answer(405, "Method Not Allowed\n", headers={"Allow": "POST"})
 NOT_JSON = Answer(415, f"The body must be {JSON}, and not compressed.\n")
 TOO_MANY = replace(
-    refused(429, "TooManyRequests", "Too many requests are being looked at: try again."),
+    refused(
+        429,
+        "TooManyRequests",
+        "Too many requests are being looked at: try again.",
+        rule="too-many-requests",
+    ),
     details={"retryAfterSeconds": 1},
 )
-TOO_LATE = refused(504, "Timeout", "Looking at this request took too long: try again.")
-BROKEN = refused(
-    500, "InternalError", "Looking at this request failed: the logs of the manager say why."
+TOO_LATE = refused(
+    504, "Timeout", "Looking at this request took too long: try again.", rule="timeout"
 )
+BROKEN = refused(
+    500,
+    "InternalError",
+    "Looking at this request failed: the logs of the manager say why.",
+    rule="internal-error",
+)
+OWN_RULES = (OTHER, *TOO_MANY.rules, *TOO_LATE.rules, *BROKEN.rules)
+
+
+def _tell_nobody(_path: str, _request: AdmissionRequest, _verdict: Verdict) -> None:
+    """For who does not count them."""
 
 
 def admission(
@@ -48,11 +66,12 @@ def admission(
     *,
     clock: Clock,
     metrics: Metrics,
+    on_refusal: Refused = _tell_nobody,
     most_in_flight: int = MOST_IN_FLIGHT,
 ) -> Handler:
     """Handles AdmissionReviews by the path that they are sent to."""
     desks = {
-        path: _Desk(path, validator, clock=clock, metrics=metrics)
+        path: _Desk(path, validator, clock=clock, metrics=metrics, on_refusal=on_refusal)
         for path, validator in validators.items()
     }
     in_flight = _Load(most_in_flight)
@@ -92,8 +111,17 @@ class _Load:
 class _Desk:
     """Where the requests for one path are answered."""
 
-    def __init__(self, path: str, validator: Validator, *, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        path: str,
+        validator: Validator,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_refusal: Refused,
+    ) -> None:
         self._path = path
+        self._on_refusal = on_refusal
         self._validator = validator
         self._clock = clock
         self._metrics: WebhookMetrics = metrics.for_webhook(path)
@@ -137,7 +165,13 @@ class _Desk:
         if seconds > SLOW:
             log.warning("admission.slow", seconds=round(seconds, 3), code=verdict.code)
         if not verdict.allowed:
-            log.debug("admission.denied", code=verdict.code, message=verdict.message)
+            log.debug(
+                "admission.denied",
+                code=verdict.code,
+                rules=list(verdict.rules),
+                message=verdict.message,
+            )
+            self._on_refusal(self._path, request, verdict)
         self._metrics.judged(verdict.code)
         return Answer(200, self._bytes(request, verdict), content_type=JSON)
 

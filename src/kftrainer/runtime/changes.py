@@ -13,6 +13,7 @@ from kftrainer.runtime.info import own_job_set
 from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.overrides import METADATA, overrides_field
 from kftrainer.runtime.quantities import rewrite_quantities
+from kftrainer.runtime.rule_names import Rule
 
 CHANGED_WHILE_RUNNING = "PodTemplateOverrides can only be modified when the TrainJob is suspended"
 CHANGED_WHILE_ACTIVE = (
@@ -51,9 +52,11 @@ def change_errors(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[
     if _overrides(old) != _overrides(new):
         yield from _untimely_overrides(old, new, job_set or {})
     if is_finished(old):
-        yield from _lasting_changes(old, new, FINISHED)
+        rules = (Rule.CHANGE_AFTER_END, Rule.OVERRIDE_AFTER_END)
+        yield from _lasting_changes(old, new, FINISHED, *rules)
     elif job_set is not None:
-        yield from _lasting_changes(old, new, MADE)
+        rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
+        yield from _lasting_changes(old, new, MADE, *rules)
 
 
 def is_finished(job: TrainJob) -> bool:
@@ -68,23 +71,27 @@ def _untimely_overrides(
 ) -> Iterator[FieldError]:
     field = _field(old, new)
     if not (old.spec.suspend or new.spec.suspend):
-        yield forbidden(field, CHANGED_WHILE_RUNNING)
+        yield forbidden(field, CHANGED_WHILE_RUNNING, rule=Rule.OVERRIDE_WHILE_RUNNING)
         return
     for row in (job_set.get("status") or {}).get("replicatedJobsStatus") or ():
         if row.get("active"):
-            yield forbidden(field, CHANGED_WHILE_ACTIVE.format(row["name"]))
+            detail = CHANGED_WHILE_ACTIVE.format(row["name"])
+            yield forbidden(field, detail, rule=Rule.OVERRIDE_WHILE_ACTIVE)
 
 
-def _lasting_changes(old: TrainJob, new: TrainJob, why: str) -> Iterator[FieldError]:
+def _lasting_changes(
+    old: TrainJob, new: TrainJob, why: str, rule: Rule, rule_of_overrides: Rule
+) -> Iterator[FieldError]:
     for path, before, after in (
         ("spec.trainer", old.spec.trainer, new.spec.trainer),
         ("spec.initializer.dataset", _asset(old, "dataset"), _asset(new, "dataset")),
         ("spec.initializer.model", _asset(old, "model"), _asset(new, "model")),
     ):
         for field in _differing(_part(before), _part(after)):
-            yield forbidden(f"{path}.{field}", f"{why}: {AGAIN}")
+            yield forbidden(f"{path}.{field}", f"{why}: {AGAIN}", rule=rule)
     if _overrides(old, lasting=True) != _overrides(new, lasting=True):
-        yield forbidden(_field(old, new), f"{why}, {FOLLOWED}: {AGAIN}")
+        detail = f"{why}, {FOLLOWED}: {AGAIN}"
+        yield forbidden(_field(old, new), detail, rule=rule_of_overrides)
 
 
 def _field(old: TrainJob, new: TrainJob) -> str:

@@ -27,6 +27,7 @@ from kftrainer.runtime.phases import (
     WatchExtension,
 )
 from kftrainer.runtime.planned import Planned, apply_order
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.tape import SILENCE, Tape
 from kftrainer.runtime.template import subject_of
 
@@ -73,7 +74,8 @@ class Framework:
         missing = self.missing_for(info)
         if missing is not None:
             detail = f"the plugin {missing}, which the runtime's policy needs, is switched off"
-            raise InvalidRuntimeError(subject_of(info.runtime), forbidden("spec", detail))
+            error = forbidden("spec", detail, rule=Rule.PLUGIN_OFF)
+            raise InvalidRuntimeError(subject_of(info.runtime), error)
         self.enforce(info, job)
         return self.build(info, job)
 
@@ -157,7 +159,8 @@ def _found(
     except InvalidTrainJobError as error:
         return Findings([*error.errors])
     except InvalidRuntimeError as error:
-        return Findings([invalid("spec.runtimeRef", new.spec.runtime_ref.dump(), str(error))])
+        reference, rule = new.spec.runtime_ref.dump(), Rule.RUNTIME_UNUSABLE
+        return Findings([invalid("spec.runtimeRef", reference, str(error), rule=rule)])
 
 
 def _all(kind: type[T], given: Iterable[object]) -> list[T]:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, invalid
 from kftrainer.runtime.info import Info
+from kftrainer.runtime.rule_names import Rule
 
 LONGEST_LABEL = 63  # of host names, which names of pods become, and of values of labels
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -46,10 +47,12 @@ def template_name_errors(template: Mapping[str, Any], path: str) -> Iterator[Fie
     """Names in a runtime's template that JobSet refuses, whatever the TrainJob is called."""
     for index, job in enumerate(template["replicatedJobs"]):
         if not is_label(job["name"]):
-            yield invalid(f"{path}.replicatedJobs[{index}].name", job["name"], LABEL_WORDS)
+            where = f"{path}.replicatedJobs[{index}].name"
+            yield invalid(where, job["name"], LABEL_WORDS, rule=Rule.RUNTIME_NAMES)
     subdomain = (template.get("network") or {}).get("subdomain")
     if subdomain and not is_label(subdomain):
-        yield invalid(f"{path}.network.subdomain", subdomain, LABEL_WORDS)
+        where = f"{path}.network.subdomain"
+        yield invalid(where, subdomain, LABEL_WORDS, rule=Rule.RUNTIME_NAMES)
 
 
 def name_errors(info: Info, job: TrainJob, counts: Sequence[int]) -> Iterator[FieldError]:
@@ -59,17 +62,18 @@ def name_errors(info: Info, job: TrainJob, counts: Sequence[int]) -> Iterator[Fi
     """
     name = job.metadata.name
     if not LABEL.fullmatch(name):
-        yield invalid("metadata.name", name, LABEL_WORDS)
+        yield invalid("metadata.name", name, LABEL_WORDS, rule=Rule.SCHEMA)
         return
     replicas = (each.replicas for each in info.pod_sets)
     room = least_room(info.template, [*zip(replicas, counts, strict=True)])
     if room.characters < 1:  # it is not for the TrainJob's name to mend that
         runtime = f"{info.runtime.kind} {info.runtime.metadata.name}"
         detail = f"{room.path} of {runtime} {room.too_little}"
-        yield invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail)
+        reference = job.spec.runtime_ref.dump()
+        yield invalid("spec.runtimeRef", reference, detail, rule=Rule.NAME_TOO_LONG)
     elif len(name) > room.characters:
         detail = f"must be no more than {room.characters} characters: {room.why('it')}"
-        yield invalid("metadata.name", name, detail)
+        yield invalid("metadata.name", name, detail, rule=Rule.NAME_TOO_LONG)
 
 
 def least_room(template: Mapping[str, Any], sizes: Sequence[tuple[int, int]]) -> Room:

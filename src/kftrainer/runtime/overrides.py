@@ -13,6 +13,7 @@ from kftrainer.kube.field import FieldError, forbidden, invalid
 from kftrainer.kube.strategic_merge import StrategicMergeError, retain_sources, strategic_merge
 from kftrainer.runtime.manifests import named, thaw
 from kftrainer.runtime.quantities import rewrite_quantities
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.tape import SILENCE, Tape
 
 UNKNOWN_JOB = "must not have targetJob that doesn't exist in the runtime job template"
@@ -59,7 +60,8 @@ def merge_overrides(job: TrainJob, template: dict[str, Any], tape: Tape) -> Iter
 def two_dialects(job: TrainJob) -> Iterator[FieldError]:
     """Overrides under both of their names."""
     if job.spec.pod_template_overrides and job.spec.pod_spec_overrides:
-        yield forbidden(f"spec.{LEGACY}", f"is the old name of {MODERN}: only one can be set")
+        detail = f"is the old name of {MODERN}: only one can be set"
+        yield forbidden(f"spec.{LEGACY}", detail, rule=Rule.SCHEMA)
 
 
 def unknown_targets(job: TrainJob, template: Mapping[str, Any]) -> Iterator[FieldError]:
@@ -73,7 +75,8 @@ def step_env_overrides(job: TrainJob) -> Iterator[FieldError]:
         for index, container in enumerate((override.spec or {}).get("containers") or ()):
             if container.get("name") in STEP_CONTAINERS and container.get("env"):
                 where = place(path, f"spec.containers[{index}].env")
-                yield invalid(where, [each.get("name") for each in container["env"]], STEP_ENV)
+                env = [each.get("name") for each in container["env"]]
+                yield invalid(where, env, STEP_ENV, rule=Rule.OVERRIDE_STEP_ENV)
 
 
 def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Tape) -> Iterator[FieldError]:
@@ -82,7 +85,7 @@ def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Tape) -> Iter
     for path, override in overrides(job):
         work += _work(override, template)
         if work > MOST_WORK:
-            yield forbidden(overrides_field(job), TOO_MUCH_WORK)
+            yield forbidden(overrides_field(job), TOO_MUCH_WORK, rule=Rule.OVERRIDE_TOO_MUCH)
             return
         yield from apply_override(path, override, template, tape)
 
@@ -102,7 +105,7 @@ def apply_override(
             prepared = retain_sources(job_spec["template"], patch)
             job_spec["template"] = strategic_merge(job_spec["template"], prepared)
         except StrategicMergeError as error:
-            yield invalid(place(path, error.path), target, str(error))
+            yield invalid(place(path, error.path), target, str(error), rule=Rule.SCHEMA)
         tape.note(f"spec.replicatedJobs[{target}].template.spec.template", path)
 
 
@@ -142,7 +145,8 @@ def _unknown_targets(job: TrainJob, template: Mapping[str, Any]) -> Iterator[Fie
             if target in jobs:
                 yield from _unknown_containers(path, asked, jobs[target])
             else:
-                yield invalid(f"{path}.targetJobs[{index}].name", target, UNKNOWN_JOB)
+                where = f"{path}.targetJobs[{index}].name"
+                yield invalid(where, target, UNKNOWN_JOB, rule=Rule.OVERRIDE_UNKNOWN_JOB)
 
 
 class _Known:
@@ -184,7 +188,8 @@ def _unknown_containers(
             if name not in known.containers[field]:
                 where = place(path, f"spec.{field}[{index}].name")
                 detail = f"must not have {noun} that doesn't exist in the runtime job "
-                yield invalid(where, name, f"{detail}{known.job_name}")
+                rule = Rule.OVERRIDE_UNKNOWN_CONTAINER
+                yield invalid(where, name, f"{detail}{known.job_name}", rule=rule)
 
 
 def place(path: str, inner: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from kftrainer.kube.field import FieldError, invalid
 from kftrainer.kube.quantity import ZERO, Quantity, QuantityError
 from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.rule_names import Rule
 
 CONTAINER_LISTS = ("initContainers", "containers")
 HALVES = ("limits", "requests")
@@ -67,7 +68,7 @@ def _rewrite(amounts: dict[str, Any] | None, path: str) -> Iterator[FieldError]:
         try:
             found[name] = _canonical(value)
         except (QuantityError, TypeError) as error:
-            yield invalid(f"{path}[{name}]", value, str(error))
+            yield _invalid(f"{path}[{name}]", value, error)
 
 
 def _rewrite_one(holder: dict[str, Any] | None, field: str, path: str) -> Iterator[FieldError]:
@@ -75,7 +76,11 @@ def _rewrite_one(holder: dict[str, Any] | None, field: str, path: str) -> Iterat
         try:
             holder[field] = _canonical(holder[field])
         except (QuantityError, TypeError) as error:
-            yield invalid(f"{path}.{field}", holder[field], str(error))
+            yield _invalid(f"{path}.{field}", holder[field], error)
+
+
+def _invalid(path: str, value: object, error: Exception) -> FieldError:
+    return invalid(path, value, str(error), rule=Rule.QUANTITY_NEGATIVE)
 
 
 @lru_cache(maxsize=4096, typed=True)

@@ -1,6 +1,7 @@
 """What is wrong with a runtime, told when it is written and not when the first TrainJob uses it."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import MPIPolicy
@@ -11,6 +12,7 @@ from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.mpi_jobs import mpi_errors
 from kftrainer.runtime.names import least_room
 from kftrainer.runtime.quantities import rewrite_quantities
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.runtime_hints import jobset_hints, nodes_of, runtime_hints
 from kftrainer.runtime.runtime_jobs import RuntimeJob, whole_jobs
 from kftrainer.runtime.template import JOBS_PATH, STEPS, policy_of, runtime_errors
@@ -55,12 +57,14 @@ def _step_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
             continue
         replicas = job.body.get("replicas")
         if replicas is not None and replicas != 1:
-            yield invalid(f"{job.path}.replicas", replicas, "always must be 1")
+            where, rule = f"{job.path}.replicas", Rule.RUNTIME_REPLICAS
+            yield invalid(where, replicas, "always must be 1", rule=rule)
         if not any(name in _accepted(job, runtime) for name in job.containers):
             # Only the names: what else a container holds may be a secret.
             containers = [{"name": name} for name in job.containers]
             detail = f"must contain the required container for the ancestor: {job.step}"
-            yield invalid(f"{job.pod_path}.containers", containers, detail)
+            where, rule = f"{job.pod_path}.containers", Rule.RUNTIME_STEP_CONTAINER
+            yield invalid(where, containers, detail, rule=rule)
 
 
 def _accepted(job: RuntimeJob, runtime: AnyRuntime) -> tuple[str, ...]:
@@ -84,7 +88,8 @@ def _room_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
     spec = (template and template.spec) or {}
     room = least_room(spec, [_size(runtime, job, jobs) for job in jobs])
     if room.characters < 1:
-        yield FieldError(room.path, Fault.TOO_LONG, room.too_little)
+        rule = Rule.RUNTIME_NAMES_TOO_LONG
+        yield FieldError(room.path, Fault.TOO_LONG, room.too_little, rule=rule)
 
 
 def _size(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> tuple[int, int]:
@@ -96,4 +101,5 @@ def _size(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> tuple
 
 def _quantity_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
     for job in whole_jobs(runtime):
-        yield from rewrite_quantities(thaw(job.pod), job.pod_path)
+        for error in rewrite_quantities(thaw(job.pod), job.pod_path):
+            yield replace(error, rule=Rule.RUNTIME_QUANTITY)

@@ -23,6 +23,7 @@ from kftrainer.runtime.info import AnyRuntime, Info
 from kftrainer.runtime.names import LONGEST_LABEL
 from kftrainer.runtime.phases import Observed, Watch
 from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.tape import SILENCE, Tape
 from kftrainer.runtime.template import new_info
 from kftrainer.runtime.validation import unusable, validate
@@ -131,7 +132,9 @@ class _FromTemplate:
             runtime = self.find(job, existing)
         except InvalidDocumentError as error:  # stored under another schema than ours
             subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
-            errors = (forbidden(each.path, each.message) for each in error.problems)
+            errors = (
+                forbidden(each.path, each.message, rule=Rule.SCHEMA) for each in error.problems
+            )
             raise InvalidRuntimeError(subject, *errors) from None
         if runtime is None:
             raise RuntimeNotFoundError(not_found(job.spec.runtime_ref, job.metadata.namespace))
@@ -176,7 +179,8 @@ class Runtimes:
         if found is None:
             message = f"unsupported runtime: {key}"
             detail = f"{message}: must be {' or '.join(sorted(self._kinds))}"
-            error = invalid("spec.runtimeRef", reference.dump(), detail)
+            rule = Rule.RUNTIME_UNSUPPORTED
+            error = invalid("spec.runtimeRef", reference.dump(), detail, rule=rule)
             raise UnsupportedRuntimeError(message, [error])
         return found
 
@@ -200,7 +204,7 @@ def _missing(resource: Resource[Any], reference: RuntimeRef) -> FieldError:
         f'{resource.group_kind} "{reference.name}" not found: '
         f"specified {noun} must be created before the TrainJob is created"
     )
-    return invalid("spec.runtimeRef", reference.dump(), detail)
+    return invalid("spec.runtimeRef", reference.dump(), detail, rule=Rule.RUNTIME_MISSING)
 
 
 def _named(job: TrainJob) -> TrainJob:

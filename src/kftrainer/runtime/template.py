@@ -22,6 +22,7 @@ from kftrainer.runtime.overrides import merge_overrides
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.quantities import canonical_resources, rewrite_quantities
 from kftrainer.runtime.requests import merge_resources
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.tape import SILENCE, Tape
 
 STEPS = (names.STEP_TRAINER, names.STEP_DATASET_INITIALIZER, names.STEP_MODEL_INITIALIZER)
@@ -66,16 +67,19 @@ def runtime_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
     """Why nothing can be made from this runtime, whatever the TrainJob."""
     spec = runtime.spec
     if spec is None or spec.template is None or not spec.template.spec:
-        yield required("spec.template.spec", "the JobSet that TrainJobs are made from")
+        detail = "the JobSet that TrainJobs are made from"
+        yield required("spec.template.spec", detail, rule=Rule.RUNTIME_TEMPLATE)
         return
     if spec.ml_policy and spec.ml_policy.torch and spec.ml_policy.mpi:
-        yield invalid("spec.mlPolicy", ["torch", "mpi"], "Only one of the policy can be configured")
+        detail = "Only one of the policy can be configured"
+        yield invalid("spec.mlPolicy", ["torch", "mpi"], detail, rule=Rule.SCHEMA)
     if (groups := spec.pod_group_policy) and groups.coscheduling and groups.volcano:
         detail = "Only one of coscheduling and volcano can be configured"
-        yield invalid("spec.podGroupPolicy", ["coscheduling", "volcano"], detail)
+        both = ["coscheduling", "volcano"]
+        yield invalid("spec.podGroupPolicy", both, detail, rule=Rule.SCHEMA)
     jobs = spec.template.spec.get("replicatedJobs")
     if not isinstance(jobs, list) or not jobs:
-        yield required(JOBS_PATH, "at least the job that trains")
+        yield required(JOBS_PATH, "at least the job that trains", rule=Rule.RUNTIME_TEMPLATE)
         return
     broken = [error for index, each in enumerate(jobs) for error in _job_errors(each, index)]
     yield from broken
@@ -92,12 +96,13 @@ def _job_errors(job: Any, index: int) -> Iterator[FieldError]:
             for field in ("containers", "initContainers"):
                 yield from _container_errors(pod.get(field), f"{path}.{_POD}.{field}")
             if not pod.get("containers"):
-                yield required(f"{path}.{_POD}.containers", "at least one container")
+                where = f"{path}.{_POD}.containers"
+                yield required(where, "at least one container", rule=Rule.RUNTIME_PODS)
             yield from _count_errors(job, path)
         case {"name": str(name)} if name:
-            yield required(f"{path}.{_POD}", "the pods of the job")
+            yield required(f"{path}.{_POD}", "the pods of the job", rule=Rule.RUNTIME_PODS)
         case _:
-            yield required(f"{path}.name", "the name of the job")
+            yield required(f"{path}.name", "the name of the job", rule=Rule.RUNTIME_NAMES)
 
 
 _POD = "template.spec.template.spec"
@@ -105,11 +110,12 @@ _POD = "template.spec.template.spec"
 
 def _container_errors(containers: object, path: str) -> Iterator[FieldError]:
     if containers is not None and not isinstance(containers, list):
-        yield invalid(path, containers, "must be a list")
+        yield invalid(path, containers, "must be a list", rule=Rule.SCHEMA)
         return
     for index, container in enumerate(containers or ()):
         if not isinstance(container, Mapping) or not isinstance(container.get("name"), str):
-            yield required(f"{path}[{index}].name", "the name of the container")
+            where = f"{path}[{index}].name"
+            yield required(where, "the name of the container", rule=Rule.SCHEMA)
 
 
 def _count_errors(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
@@ -117,10 +123,12 @@ def _count_errors(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     least = 1 if ancestor(job) in STEPS else 0  # a step that has no pods is never done
     if parallelism is not None and not _is_count(parallelism, least=least):
         where = f"{path}.template.spec.parallelism"
-        yield invalid(where, parallelism, f"must be a number of pods, at least {least}")
+        detail = f"must be a number of pods, at least {least}"
+        yield invalid(where, parallelism, detail, rule=Rule.RUNTIME_PARALLELISM)
     replicas = job.get("replicas")
     if replicas is not None and not _is_count(replicas, least=0):
-        yield invalid(f"{path}.replicas", replicas, "must be a number of Jobs, at least 0")
+        detail = "must be a number of Jobs, at least 0"
+        yield invalid(f"{path}.replicas", replicas, detail, rule=Rule.RUNTIME_COUNT)
 
 
 def _is_count(value: object, *, least: int) -> bool:
@@ -133,21 +141,24 @@ def _role_errors(runtime: AnyRuntime, jobs: list[Mapping[str, Any]]) -> Iterator
     for index, job in enumerate(jobs):
         if job["name"] in seen:
             where = f"{JOBS_PATH}[{index}].name"
-            yield invalid(where, job["name"], f"is also the name of job {seen[job['name']]}")
+            detail = f"is also the name of job {seen[job['name']]}"
+            yield invalid(where, job["name"], detail, rule=Rule.SCHEMA)
         seen[job["name"]] = index
     label = names.LABEL_ANCESTOR_STEP
     trainers = [index for index, job in enumerate(jobs) if ancestor(job) == names.STEP_TRAINER]
     if len(trainers) != 1:
         detail = f"exactly one job must have the label {label}: {names.STEP_TRAINER}"
         if not trainers:
-            yield required(JOBS_PATH, detail)
+            yield required(JOBS_PATH, detail, rule=Rule.RUNTIME_TRAINER)
         for index in trainers[1:]:
             where = f"{JOBS_PATH}[{index}].template.metadata.labels"
-            yield invalid(where, {label: names.STEP_TRAINER}, detail)
+            step = {label: names.STEP_TRAINER}
+            yield invalid(where, step, detail, rule=Rule.RUNTIME_TRAINER)
         return
     if not _has_trainer_container(jobs[trainers[0]], policy_of(runtime)):
         where = f"{JOBS_PATH}[{trainers[0]}].{_POD}.containers"
-        yield required(where, f"a container named {names.CONTAINER_NODE}, which trains")
+        detail = f"a container named {names.CONTAINER_NODE}, which trains"
+        yield required(where, detail, rule=Rule.RUNTIME_STEP_CONTAINER)
 
 
 def _has_trainer_container(job: Mapping[str, Any], policy: object) -> bool:

@@ -8,6 +8,7 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import Fault, FieldError
 from kftrainer.kube.metadata_rules import metadata_errors
 from kftrainer.runtime.overrides import overrides
+from kftrainer.runtime.rule_names import Rule
 
 LABELS, ANNOTATIONS = "labels", "annotations"
 MOST_ERRORS = 100
@@ -32,7 +33,8 @@ def _errors_at(path: str, labels: Texts, annotations: Texts) -> Iterator[FieldEr
         return
     metadata = {"name": "any", LABELS: labels, ANNOTATIONS: annotations}
     for error in metadata_errors(metadata, namespaced=True):
-        where = f"{path}{error.path.removeprefix('metadata')}"
+        where, rule = f"{path}{error.path.removeprefix('metadata')}", Rule.METADATA_FOR_OBJECTS
         # The API server tells a key as the value of the map that it is in.
         is_key = error.path.endswith((LABELS, ANNOTATIONS)) and error.fault is Fault.INVALID
-        yield replace(error, path=f"{where}[{error.value}]" if is_key else where)
+        where = f"{where}[{error.value}]" if is_key else where
+        yield replace(error, path=where, rule=rule)

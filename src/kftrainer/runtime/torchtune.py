@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kftrainer.kube.field import FieldError, invalid
+from kftrainer.runtime.rule_names import Rule
 
 ENTRYPOINT = ["tune", "run"]  # a TrainJob with this command has the rest of it written for it
 ANNOTATION_MODEL = "trainer.kubeflow.org/torchtune-model"
@@ -104,17 +105,18 @@ def planning_errors(
 ) -> Iterator[FieldError]:
     """Why there is no command that does what the TrainJob asks for; `asked` are its own args."""
     if not tuning.model:
-        yield invalid(_RUNTIME_NAME, runtime_name, _NO_MODEL)
+        yield invalid(_RUNTIME_NAME, runtime_name, _NO_MODEL, rule=Rule.TORCHTUNE_NO_MODEL)
     if tuning.nodes > 1 and tuning.method is not Method.FULL:
         detail = "LoRA fine-tuning is not supported for multi-node training in TorchTune"
-        yield invalid(NUM_NODES, tuning.nodes, detail)
+        yield invalid(NUM_NODES, tuning.nodes, detail, rule=Rule.TORCHTUNE_LORA_ONE_NODE)
     for index, arg in enumerate(asked):
         if _key(arg) in IMMUTABLE:
             detail = (
                 f'must not set immutable config "{_key(arg)}" in trainer args; '
                 "it is managed by the runtime"
             )
-            yield invalid(f"spec.trainer.args[{index}]", _key(arg), detail)
+            where, rule = f"spec.trainer.args[{index}]", Rule.TORCHTUNE_IMMUTABLE_CONFIG
+            yield invalid(where, _key(arg), detail, rule=rule)
 
 
 def support_errors(
@@ -126,10 +128,11 @@ def support_errors(
         return
     if model not in MODELS:
         detail = f"must have a supported pretrained model, invalid model configured: {model}"
-        yield invalid(_RUNTIME_NAME, runtime_name, detail)
+        yield invalid(_RUNTIME_NAME, runtime_name, detail, rule=Rule.TORCHTUNE_UNKNOWN_MODEL)
     if tuning.nodes > 1:
         if model not in MULTI_NODE_MODELS:
-            yield invalid(NUM_NODES, tuning.nodes, f"must be 1 for {model} model")
+            detail = f"must be 1 for {model} model"
+            yield invalid(NUM_NODES, tuning.nodes, detail, rule=Rule.TORCHTUNE_ONE_NODE)
     elif tuning.method is Method.QLORA:
         yield from _qlora_errors(tuning, runtime_name, processes, resources)
 
@@ -139,13 +142,14 @@ def _qlora_errors(
 ) -> Iterator[FieldError]:
     model = tuning.model
     if model == QWEN_2_5_1_5B:
-        yield invalid(_RUNTIME_NAME, runtime_name, f"QLoRA is not supported for {model} model")
+        detail = f"QLoRA is not supported for {model} model"
+        yield invalid(_RUNTIME_NAME, runtime_name, detail, rule=Rule.TORCHTUNE_NO_QLORA)
     if model in QLORA_ON_ONE_DEVICE and not tuning.on_one_device:
         if processes not in ("auto", 1):
             detail = f"must be auto or 1 for {model} model when using QLoRA"
-            yield invalid(PROCESSES, processes, detail)
+            yield invalid(PROCESSES, processes, detail, rule=Rule.TORCHTUNE_QLORA_DEVICES)
         detail = f"must have gpu resource with value 1 for {model} model when using QLoRA"
-        yield invalid(RESOURCES, resources, detail)
+        yield invalid(RESOURCES, resources, detail, rule=Rule.TORCHTUNE_QLORA_DEVICES)
 
 
 def _key(arg: str) -> str:

@@ -8,6 +8,7 @@ from kftrainer.runtime.info import NO_TRAINER, Info
 from kftrainer.runtime.manifests import Piece, by_name, places_by_name, thaw
 from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, place
 from kftrainer.runtime.podset import Container
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.tape import SILENCE
 
 
@@ -50,24 +51,27 @@ def _note_all(
 
 
 def reserved_env_errors(
-    info: Info, job: TrainJob, reserved: Collection[str]
+    info: Info, job: TrainJob, reserved: Collection[str], *, rule: Rule = Rule.RESERVED_ENV
 ) -> Iterator[FieldError]:
     """Variables of the container that trains which are a framework's to set."""
-    yield from _taken("spec.trainer.env", (job.spec.trainer or NO_TRAINER).env or (), reserved)
+    env = (job.spec.trainer or NO_TRAINER).env or ()
+    yield from _taken("spec.trainer.env", env, reserved, rule)
     for path, override in overrides(job):
         if any(target.name == info.trainer.name for target in override.target_jobs):
             for index, container in enumerate((override.spec or {}).get("containers") or ()):
                 # That of a container named node is refused as a whole.
                 if container.get("name") == info.trainer_container.name not in STEP_CONTAINERS:
                     where = place(path, f"spec.containers[{index}].env")
-                    yield from _taken(where, container.get("env") or (), reserved)
+                    yield from _taken(where, container.get("env") or (), reserved, rule)
 
 
-def _taken(path: str, env: Sequence[Piece], reserved: Collection[str]) -> Iterator[FieldError]:
+def _taken(
+    path: str, env: Sequence[Piece], reserved: Collection[str], rule: Rule
+) -> Iterator[FieldError]:
     taken = sorted(frozenset(reserved).intersection([each.get("name") for each in env]))
     if taken:
         detail = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
-        yield invalid(path, taken, detail)  # but no values: they may be secret
+        yield invalid(path, taken, detail, rule=rule)  # but no values: they may be secret
 
 
 def said(variable: Piece) -> Piece:

@@ -21,6 +21,7 @@ from kftrainer.runtime.idle_overrides import idle_overrides
 from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
 from kftrainer.runtime.jobset_rules import Refusal, refusals
 from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.template import new_info
 from kftrainer.runtime.template_metadata import template_metadata_errors
 from kftrainer.runtime.user_env import reserved_env_errors
@@ -76,7 +77,9 @@ def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
     if (more := len(error.errors) - len(told)) > 0:
         told.append(f"and {more} more")
     detail = f"{error.subject}: {'; '.join(told)}"
-    return invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail)
+    is_off = any(each.rule == Rule.PLUGIN_OFF for each in error.errors)  # the manager's fault
+    rule = Rule.PLUGIN_OFF if is_off else Rule.RUNTIME_UNUSABLE
+    return invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail, rule=rule)
 
 
 def _plan_findings(framework: Framework, info: Info, job: TrainJob) -> Findings:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kftrainer.api import names
 from kftrainer.kube.field import FieldError, invalid
 from kftrainer.runtime.info import AnyRuntime
+from kftrainer.runtime.rule_names import Rule
 
 QUEUE = names.ANNOTATION_VOLCANO_QUEUE
 EMPTY_QUEUE = "Volcano queue name must not be empty"
@@ -17,4 +18,5 @@ def queue_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
         return
     metadata = spec.template.metadata
     if ((metadata and metadata.annotations) or {}).get(QUEUE) == "":
-        yield invalid(f"spec.template.metadata.annotations[{QUEUE}]", "", EMPTY_QUEUE)
+        where = f"spec.template.metadata.annotations[{QUEUE}]"
+        yield invalid(where, "", EMPTY_QUEUE, rule=Rule.RUNTIME_VOLCANO_QUEUE)

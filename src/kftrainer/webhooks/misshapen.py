@@ -7,6 +7,7 @@ from kftrainer.kube.model import Problem
 from kftrainer.kube.resource import Manifest
 from kftrainer.machinery.admission import Verdict, refused
 from kftrainer.runtime.changes import NOT_NEW
+from kftrainer.runtime.rule_names import Rule
 
 MOST_PROBLEMS = 10  # that an answer tells
 BAD_REQUEST = 400
@@ -24,7 +25,8 @@ def misshapen(kind: str, problems: Sequence[Problem], before: Sequence[Problem])
     told = [*map(str, problems[:MOST_PROBLEMS])]
     if (more := len(problems) - len(told)) > 0:
         told.append(f"and {more} more")
-    return refused(BAD_REQUEST, "BadRequest", f"not a {kind}: {'; '.join(told)}")
+    message = f"not a {kind}: {'; '.join(told)}"
+    return refused(BAD_REQUEST, "BadRequest", message, rule=Rule.SCHEMA)
 
 
 def metadata_of(manifest: Manifest) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ from kftrainer.machinery.admission import (
 )
 from kftrainer.runtime.errors import PluginFailedError
 from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks.misshapen import metadata_of, misshapen
 from kftrainer.webhooks.second_look import (
@@ -84,7 +85,7 @@ class TrainJobAdmission:
             if not isinstance(error, PluginFailedError):
                 raise
             log.exception("admission.plugin_failed", namespace=request.namespace, job=request.name)
-            return refused(INTERNAL_ERROR, "InternalError", str(error))
+            return refused(INTERNAL_ERROR, "InternalError", str(error), rule=Rule.PLUGIN_FAILED)
 
     async def _verdict(self, request: AdmissionRequest, job: TrainJob) -> Verdict:
         old, new = request.old_object, request.object

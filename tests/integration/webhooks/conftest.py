@@ -11,6 +11,9 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
+from kftrainer.machinery.admission import OTHER
+from kftrainer.machinery.admission_handler import OWN_RULES
+from kftrainer.runtime.rule_names import Rule
 from tests.integration.webhooks.cases import placed
 from tests.integration.webhooks.trainjob_cases import STORED_BEFORE
 from tests.support.managers import ManagerProcess
@@ -60,6 +63,15 @@ async def manager(plane: ControlPlane, stored_before: None) -> AsyncIterator[Man
     """A manager whose webhook is asked, for the tests of a module."""
     async with admitting_manager(plane, "--log-level", "debug") as manager:
         yield manager
+        check_rules_are_named(manager)
+
+
+def check_rules_are_named(manager: ManagerProcess) -> None:
+    """Fail if somebody was refused for no rule that the document lists."""
+    denied = manager.log_entries("admission.denied")
+    ours = {*map(str, Rule), *OWN_RULES} - {OTHER}
+    assert denied
+    assert [each for each in denied if not set() < set(each["rules"]) <= ours] == []
 
 
 @pytest.fixture

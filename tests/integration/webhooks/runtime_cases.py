@@ -161,6 +161,19 @@ ERRORS = (
         variant="no job",
     ),
     RuntimeCase(
+        "runtime-pods",
+        torch(job_with(), {"name": "other", "template": {}}),
+        torch(job_with(), job_with("with-pods", None)),
+        f"{JOBS}[1].template.spec.template.spec: Required value: the pods of the job",
+    ),
+    RuntimeCase(
+        "runtime-pods",
+        torch(job_with(), job_with("other", None, pod={"containers": []})),
+        torch(job_with(), job_with("with-containers", None)),
+        f"{JOBS}[1].{CONTAINERS}: Required value: at least one container",
+        variant="no containers",
+    ),
+    RuntimeCase(
         "runtime-parallelism",
         torch(job_with(spec={"parallelism": 0})),
         torch(job_with(spec={"parallelism": 1})),
@@ -194,6 +207,13 @@ ERRORS = (
         template(network={"subdomain": "a-b"}),
         f'spec.template.spec.network.subdomain: Invalid value: "a.b": {LABEL_WORDS}',
         variant="subdomain",
+    ),
+    RuntimeCase(
+        "runtime-names",
+        torch(job_with(), job_with("", None)),
+        torch(job_with(), job_with("other", None)),
+        f"{JOBS}[1].name: Required value: the name of the job",
+        variant="none",
     ),
     RuntimeCase(
         "runtime-names-too-long",

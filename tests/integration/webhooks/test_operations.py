@@ -1,5 +1,6 @@
 """The webhook as its operators see it: metrics, and plugins that are switched off."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
@@ -89,17 +90,73 @@ async def test_requests_are_counted(
     assert after["controller_runtime_webhook_panics_total", "", ""] == 0
 
 
-async def test_a_policy_whose_plugin_is_switched_off(person: Applicant, namespace: str) -> None:
+async def denials(address: str) -> Counter[tuple[str, str]]:
+    """How often which rule was broken, by kind and rule."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{address}/metrics") as answer,
+    ):
+        text = await answer.text()
+    return Counter(
+        {
+            (each.labels["kind"], each.labels["rule"]): int(each.value)
+            for family in text_string_to_metric_families(text)
+            for each in family.samples
+            if each.name == "kftrainer_admission_denials_total"
+        }
+    )
+
+
+async def test_denials_are_counted_by_rule(
+    person: Applicant, metrics_address: str, namespace: str
+) -> None:
+    before = await denials(metrics_address)
+    bad = torch(job_with(replicas=2, spec={"parallelism": 0}))
+    good = placed(torch(), KINDS[0], "torch", namespace)
+    assert (await person.create(good)).accepted
+    for kind in KINDS:
+        assert (await person.create(placed(bad, kind, namespace, namespace))).denial
+    there = reference(KINDS[0], "torch")
+    reserved = [{"name": "PET_NNODES", "value": "1"}]
+    lost = [{"targetJobs": [{"name": name}]} for name in ("nod", "nods")]
+    for name, spec in (
+        ("a", {"runtimeRef": reference(KINDS[0], "nowhere")}),
+        ("b", {"runtimeRef": reference(KINDS[0], "nowhere")}),
+        ("c", {"runtimeRef": there, "trainer": {"env": reserved}}),
+        (
+            "x" * 60,
+            {"runtimeRef": there, "trainer": {"env": reserved}, "podTemplateOverrides": lost},
+        ),
+    ):
+        job = train_job(name, **spec)
+        job["metadata"]["namespace"] = namespace
+        for dry_run in (True, False):
+            assert (await person.create(job, dry_run=dry_run)).denial
+    assert await denials(metrics_address) - before == {
+        **{(kind, "runtime-replicas"): 1 for kind in KINDS},
+        **{(kind, "runtime-parallelism"): 1 for kind in KINDS},
+        ("TrainJob", "runtime-missing"): 2,
+        ("TrainJob", "torch-reserved-env"): 2,
+        ("TrainJob", "name-too-long"): 1,
+        ("TrainJob", "override-unknown-job"): 1,
+    }
+
+
+async def test_a_policy_whose_plugin_is_switched_off(
+    person: Applicant, metrics_address: str, namespace: str
+) -> None:
     node = job_with(pod={"schedulerName": "volcano"})
     for name, policy in (("with", {"podGroupPolicy": {"volcano": {}}}), ("without", {})):
         manifest = runtime_of(jobs=[node], **policy)
         place = placed(manifest, "TrainingRuntime", name, namespace)
         assert (await person.create(place)).accepted
+    before = await denials(metrics_address)
     answers = {}
     for name in ("with", "without"):
         job = train_job("train", runtimeRef=reference("TrainingRuntime", name))
         job["metadata"]["namespace"] = namespace
-        answers[name] = await person.create(job, dry_run=True)
+        answers[name] = await person.create(job)
     said = expected(SWITCHED_OFF.format(namespace), "TrainingRuntime", "with")
     assert answers["with"].denial == said
     assert answers["without"].accepted
+    assert await denials(metrics_address) - before == {("TrainJob", "plugin-off"): 1}

@@ -183,15 +183,16 @@ def test_a_train_job_alone_is_judged_without_its_runtime(validate: Command) -> N
 
 def test_a_runtime_that_is_missing_among_others_is_refused(validate: Command) -> None:
     other = {**RUNTIME, "metadata": {"name": "other"}}
-    code, lines = validate(a=GOOD, b=[other])
+    on_mine = GOOD.replace("name: plain", "name: mine")
+    code, lines = validate(a=on_mine, b=[other])
     assert code == 1
     assert lines == [
         "a:6: spec.runtimeRef: Invalid value: "
-        'ClusterTrainingRuntime.trainer.kubeflow.org "plain" not found: specified '
+        'ClusterTrainingRuntime.trainer.kubeflow.org "mine" not found: specified '
         "clusterTrainingRuntime must be created before the TrainJob is created"
     ]
-    of_another_kind = {**runtime("plain"), "kind": "TrainingRuntime"}
-    assert validate(a=GOOD, b=[of_another_kind])[0] == 0
+    of_another_kind = {**runtime("mine"), "kind": "TrainingRuntime"}
+    assert validate(a=on_mine, b=[of_another_kind])[0] == 0
 
 
 def test_a_runtime_that_comes_with_the_operator_need_not_be_there(validate: Command) -> None:
@@ -202,7 +203,8 @@ def test_a_runtime_that_comes_with_the_operator_need_not_be_there(validate: Comm
 
 def test_a_runtime_may_be_in_what_could_not_be_read(validate: Command) -> None:
     other = {**RUNTIME, "metadata": {"name": "other"}}
-    code, lines = validate(a=GOOD, b=[other], c="a: [")
+    on_mine = GOOD.replace("name: plain", "name: mine")
+    code, lines = validate(a=on_mine, b=[other], c="a: [")
     assert code == 2
     assert [line.partition(":")[0] for line in lines] == ["c", "a"]
     assert "warning" in lines[1]
@@ -221,6 +223,7 @@ def test_an_unknown_kind_of_runtime_is_refused(validate: Command) -> None:
     code, remarks = validate.remarks(a=[strange])
     assert code == 1
     assert [each["path"] for each in remarks] == ["spec.runtimeRef"]
+    assert [each["rule"] for each in remarks] == ["runtime-unsupported"]
 
 
 def test_warnings_do_not_change_the_exit_code(validate: Command) -> None:
@@ -244,6 +247,7 @@ def test_json_has_all_that_the_lines_have(validate: Command) -> None:
             "type": "FieldValueTypeInvalid",
             "message": "Invalid value: must be true or false",
             "severity": "error",
+            "rule": None,
         }
     ]
     assert remarks[0]["file"].endswith("a")

@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kftrainer.cli.main import main
+from kftrainer.runtime.rule_names import Rule
 from tests.support.mutants import corpus, mutants
 from tests.support.objects import API, Object, train_job
 
@@ -60,7 +61,8 @@ def check(data: bytes) -> None:
     assert code == (2 if "Unreadable" in types else 1 if types else 0)
     most = len(data.decode(errors="replace").splitlines()) + 1  # what is missing may be at the end
     for each in remarks:
-        assert set(each) == {"file", "line", "path", "type", "message", "severity"}
+        assert set(each) == {"file", "line", "path", "type", "message", "severity", "rule"}
+        assert each["rule"] is None or Rule(each["rule"])
         assert each["file"] == "<stdin>"
         assert each["line"] is None or 1 <= each["line"] <= most
         assert each["message"]

@@ -38,6 +38,19 @@ def test_what_json_has_no_room_for_is_shown_all_the_same() -> None:
     assert str(invalid("a", 2**70, "b")) == f"a: Invalid value: {2**70}: b"
 
 
+def test_the_rule_is_for_programs_and_does_not_tell_errors_apart() -> None:
+    told = [
+        (invalid("a", 1, "b", rule="first"), invalid("a", 1, "b", rule="second")),
+        (required("a", rule="first"), required("a")),
+        (forbidden("a", "b", rule="first"), forbidden("a", "b", rule="second")),
+    ]
+    for one, other in told:
+        assert one.rule == "first"
+        assert (one, hash(one), str(one)) == (other, hash(other), str(other))
+        assert without([one], [other]) == []
+    assert required("a").rule == ""
+
+
 def test_findings_are_told_once() -> None:
     findings = Findings()
     findings.refuse(required("a"), required("a"))

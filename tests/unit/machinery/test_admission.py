@@ -1,7 +1,21 @@
 """Findings as a person is shown them."""
 
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from kftrainer.kube.field import Findings, forbidden, invalid, required
-from kftrainer.machinery.admission import AdmissionRequest, Verdict, refused, told, verdict_of
+from kftrainer.machinery.admission import (
+    ALLOWED,
+    AdmissionRequest,
+    Verdict,
+    broken_rules,
+    refused,
+    told,
+    verdict_of,
+)
 
 REQUEST = AdmissionRequest(
     uid="u",
@@ -24,7 +38,8 @@ def test_without_errors_it_is_allowed_and_warned_of() -> None:
 
 
 def test_one_error_is_the_message() -> None:
-    findings = Findings([invalid("spec.size", 0, "must be at least 1")], ["mind"])
+    error = invalid("spec.size", 0, "must be at least 1", rule="size")
+    findings = Findings([error], ["mind"])
     assert verdict_of(findings, REQUEST) == Verdict(
         allowed=False,
         warnings=["mind"],
@@ -43,6 +58,7 @@ def test_one_error_is_the_message() -> None:
                 }
             ],
         },
+        rules=("size",),
     )
 
 
@@ -60,8 +76,34 @@ def test_the_same_mistake_a_thousand_times_does_not_fill_the_screen() -> None:
 
 def test_other_refusals_have_no_details() -> None:
     assert refused(400, "BadRequest", "what?") == Verdict(
-        allowed=False, code=400, reason="BadRequest", message="what?"
+        allowed=False, code=400, reason="BadRequest", message="what?", rules=("other",)
     )
+    assert refused(500, "InternalError", "oh", rule="plugin-failed").rules == ("plugin-failed",)
+
+
+def test_each_broken_rule_is_named_once_in_the_order_of_the_errors() -> None:
+    errors = [required(f"list[{n}]", rule="lists") for n in range(1000)]
+    errors += [forbidden("b", "no", rule="b"), required("c"), required("d")]
+    assert verdict_of(Findings(errors), REQUEST).rules == ("lists", "b", "other")
+
+
+def test_what_is_allowed_breaks_no_rule() -> None:
+    assert ALLOWED.rules == ()
+    assert verdict_of(Findings(warnings=["mind"]), REQUEST).rules == ()
+
+
+@given(st.lists(st.text(max_size=3)))
+def test_whatever_plugins_call_their_rules_each_is_there_once(rules: list[str]) -> None:
+    named = broken_rules(required("a", rule=rule) for rule in rules)
+    assert len(set(named)) == len(named)
+    assert set(named) == {rule or "other" for rule in rules}
+
+
+@pytest.mark.parametrize("rule", [None, 7, ["a"]], ids=repr)
+def test_a_rule_that_is_no_text_breaks_nothing(rule: object) -> None:
+    """Nobody has checked the types of somebody else's code."""
+    error = replace(required("a"), rule=rule)  # type: ignore[arg-type]
+    assert broken_rules([error, error]) == (str(rule),)
 
 
 def test_a_warning_is_one_line_without_control_characters() -> None:

@@ -26,7 +26,7 @@ async def allow(_: AdmissionRequest) -> Verdict:
 
 
 async def forbid(_: AdmissionRequest) -> Verdict:
-    return refused(403, "Forbidden", "spec: Forbidden: no")
+    return refused(403, "Forbidden", "spec: Forbidden: no", rule="no")
 
 
 async def break_down(_: AdmissionRequest) -> Verdict:
@@ -40,10 +40,12 @@ class Desk:
         self, validator: Validator, *, clock: Clock | None = None, most_in_flight: int = 500
     ) -> None:
         self.metrics = Metrics()
+        self.refused: list[tuple[str, AdmissionRequest, Verdict]] = []
         self.handle: Handler = admission(
             {PATH: validator},
             clock=clock or SystemClock(),
             metrics=self.metrics,
+            on_refusal=lambda *refusal: self.refused.append(refusal),
             most_in_flight=most_in_flight,
         )
 
@@ -104,9 +106,32 @@ async def test_a_refusal_is_an_answer_like_any_other_and_told_in_the_debug_log()
             "namespace": "default",
             "name": "job",
             "code": 403,
+            "rules": ["no"],
             "message": "spec: Forbidden: no",
         }
     ]
+
+
+async def test_who_counts_refusals_is_told_of_each() -> None:
+    desk = Desk(forbid)
+    for dry_run in (False, True):
+        await desk.ask(review(dryRun=dry_run))
+    told = [(path, request.dry_run, verdict.rules) for path, request, verdict in desk.refused]
+    assert told == [(PATH, False, ("no",)), (PATH, True, ("no",))]
+    kind = Desk(allow)
+    await kind.ask()
+    await kind.send(b"what?")
+    assert kind.refused == []
+
+
+async def test_who_counts_refusals_is_told_of_those_that_are_about_no_object() -> None:
+    broken, full, late = Desk(break_down), Desk(allow, most_in_flight=0), Desk(allow)
+    with capture_logs():
+        await broken.ask()
+    await full.ask()
+    await late.ask(timeout="1ns")
+    rules = [verdict.rules for desk in (broken, full, late) for _, _, verdict in desk.refused]
+    assert rules == [("internal-error",), ("too-many-requests",), ("timeout",)]
 
 
 async def test_each_path_has_its_validator() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.field import FieldError
 from kftrainer.runtime.changes import change_errors
 from kftrainer.runtime.existing import Given
 from tests.support.objects import Object, runtime
@@ -41,13 +42,18 @@ def job_set(*active: str, uid: str = UID) -> Object:
 
 def said(old: Object, new: Object, *existing: Object, end: str | None = None) -> list[str]:
     """What is told of a change from this spec to that."""
+    return [str(error) for error in errors_of(old, new, *existing, end=end)]
+
+
+def errors_of(
+    old: Object, new: Object, *existing: Object, end: str | None = None
+) -> list[FieldError]:
     before, after = (job_on(PLAIN, **spec) for spec in (old, new))
     if end:
         condition = {"type": end, "status": "True", "reason": "Any", "message": ""}
         condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
         before["status"] = after["status"] = {"conditions": [condition]}
-    errors = change_errors(TrainJob.parse(before), TrainJob.parse(after), Given(existing))
-    return [str(error) for error in errors]
+    return [*change_errors(TrainJob.parse(before), TrainJob.parse(after), Given(existing))]
 
 
 def overriding(*, suspend: bool = True, metadata: Object | None = None, **spec: Any) -> Object:
@@ -266,3 +272,18 @@ def test_a_selector_of_everything_is_not_none(before: Object, after: Object) -> 
         return overriding(affinity={"podAntiAffinity": {field: terms}})
 
     assert said(affine(before), affine(after), job_set()) == [LASTING]
+
+
+def test_each_change_names_the_rule_that_is_in_its_way() -> None:
+    image = {"trainer": {"image": "a"}}
+    lasting = overriding(serviceAccountName="other")
+    gated = overriding(**GATED)
+    for rule, errors in {
+        "override-while-running": errors_of({}, overriding(suspend=False, **GATED)),
+        "override-while-active": errors_of({"suspend": True}, gated, job_set("node")),
+        "override-after-jobset": errors_of({"suspend": True}, lasting, job_set()),
+        "override-after-end": errors_of({"suspend": True}, lasting, end="Complete"),
+        "change-after-jobset": errors_of({}, image, job_set()),
+        "change-after-end": errors_of({}, image, job_set(), end="Failed"),
+    }.items():
+        assert [error.rule for error in errors] == [rule]

@@ -278,6 +278,9 @@ def test_g16_variables_that_any_plugin_reserves_are_refused() -> None:
         'spec.trainer.env: Invalid value: ["EXPERIMENT","RUN"]: '
         "must not have reserved envs, invalid envs configured: [EXPERIMENT RUN]"
     ]
+    existing = Given([in_namespace(PLAIN)])
+    found = with_plugins(Reserving()).validate(None, TrainJob.parse(job), existing)
+    assert [error.rule for error in found.errors] == ["reserved-env"]
     assert refused(job, PLAIN) == []
 
 

@@ -193,6 +193,7 @@ async def test_what_is_no_runtime_is_a_bad_request_whose_values_are_not_repeated
 ) -> None:
     verdict = await asked(resource, ODD_DOCUMENTS[what])
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
+    assert verdict.rules == ("schema",)
     assert verdict.message.startswith(f"not a {resource.kind}: ")
     assert "hunter2" not in verdict.message
 

@@ -223,6 +223,7 @@ def test_g20_a_change_that_no_jobset_follows_is_refused() -> None:
 def test_what_is_no_train_job_is_a_bad_request(odd: Object, said: str) -> None:
     verdict = answer(request(odd), PLAIN)
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
+    assert verdict.rules == ("schema",)
     assert said in verdict.message
     assert "hunter2" not in verdict.message
 
@@ -245,6 +246,7 @@ def test_a_plugin_with_a_bug_is_named() -> None:
     with structlog.testing.capture_logs() as logs:
         verdict = answer(request(JOB), PLAIN, runtimes=runtimes)
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 500, "InternalError")
+    assert verdict.rules == ("plugin-failed",)
     assert verdict.message == "plugin crashing failed: KeyError: 'oops'"
     assert [each["event"] for each in logs] == ["admission.plugin_failed"]
 

@@ -28,6 +28,7 @@ from kftrainer.runtime.phases import (
 )
 from kftrainer.runtime.planned import Planned
 from kftrainer.runtime.podset import Container, Endpoints
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.user_env import set_all, set_user_env
 
@@ -103,7 +104,8 @@ def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
         if asset is None:
             continue
         if asset.secret_ref is not None and not asset.secret_ref.get("name"):
-            yield required(f"spec.initializer.{field}.secretRef.name", "the name of the Secret")
+            where = f"spec.initializer.{field}.secretRef.name"
+            yield required(where, "the name of the Secret", rule=Rule.INITIALIZER_SECRET_NAME)
         pod_sets = info.with_ancestor(step)
         reference = job.spec.runtime_ref.dump()
         if not pod_sets:
@@ -111,10 +113,11 @@ def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
             if info.pod_set(step) is not None:
                 label = f"{names.LABEL_ANCESTOR_STEP}: {step}"
                 detail += f": the job {step} is there, but lacks the label {label}"
-            yield invalid("spec.runtimeRef", reference, detail)
+            yield invalid("spec.runtimeRef", reference, detail, rule=Rule.INITIALIZER_MISSING)
         elif not any(pod_set.container(step) for pod_set in pod_sets):
             detail = f"must have container with name - {step} in the {step} job"
-            yield invalid("spec.runtimeRef", reference, detail)
+            rule = Rule.INITIALIZER_CONTAINER_MISSING
+            yield invalid("spec.runtimeRef", reference, detail, rule=rule)
 
 
 def _asset(job: TrainJob, field: str) -> Asset | None:

@@ -36,6 +36,7 @@ from kftrainer.runtime.phases import (
 )
 from kftrainer.runtime.planned import Planned
 from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.ssh_keys import new_key_pair
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.user_env import reserved_env_errors
@@ -115,9 +116,11 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
             return findings
         if broken := [*mpi_errors(info.runtime, policy)]:
             detail = str(InvalidRuntimeError(subject_of(info.runtime), *broken))
-            findings.refuse(invalid("spec.runtimeRef", new.spec.runtime_ref.dump(), detail))
+            reference, rule = new.spec.runtime_ref.dump(), Rule.RUNTIME_UNUSABLE
+            findings.refuse(invalid("spec.runtimeRef", reference, detail, rule=rule))
         findings.refuse(
-            *_train_job_errors(info, new, policy), *reserved_env_errors(info, new, OPEN_MPI_ENV)
+            *_train_job_errors(info, new, policy),
+            *reserved_env_errors(info, new, OPEN_MPI_ENV, rule=Rule.MPI_RESERVED_ENV),
         )
         findings.warn(*crowding(*_slots(info, new, policy), _node_container(info, policy)))
         return findings
@@ -137,7 +140,8 @@ def _refuse(info: Info, job: TrainJob, policy: MPIPolicy) -> None:
 def _train_job_errors(info: Info, job: TrainJob, policy: MPIPolicy) -> Iterator[FieldError]:
     asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
     if isinstance(asked, str):
-        yield invalid(PROCESSES, asked, "must have an int value for MPI TrainJob")
+        detail = "must have an int value for MPI TrainJob"
+        yield invalid(PROCESSES, asked, detail, rule=Rule.MPI_PROCESSES)
     num_nodes = _num_nodes(info, job)
     if num_nodes == 1:
         return
@@ -147,9 +151,10 @@ def _train_job_errors(info: Info, job: TrainJob, policy: MPIPolicy) -> Iterator[
             "must have 1 when MPI trainingRuntime with enabled runLauncherAsNode "
             "does not have either launcher and node"
         )
-        yield invalid(NUM_NODES, num_nodes, detail)
+        yield invalid(NUM_NODES, num_nodes, detail, rule=Rule.MPI_ONE_NODE)
     elif worker is None:
-        yield invalid(NUM_NODES, num_nodes, "must be 1 when the MPI runtime has no job named node")
+        detail = "must be 1 when the MPI runtime has no job named node"
+        yield invalid(NUM_NODES, num_nodes, detail, rule=Rule.MPI_ONE_NODE)
 
 
 def _num_nodes(info: Info, job: TrainJob) -> int:
@@ -223,7 +228,8 @@ def _hostfile(info: Info, job: TrainJob, policy: MPIPolicy) -> str:
     hostfile = tail.join(chain(some, ("",)))
     if len(hostfile) > LARGEST_CONFIG_MAP:
         detail = "the hostfile of so many nodes does not fit into a ConfigMap"
-        error = invalid(NUM_NODES, _num_nodes(info, job), detail)
+        rule = Rule.MPI_HOSTFILE_TOO_LARGE
+        error = invalid(NUM_NODES, _num_nodes(info, job), detail, rule=rule)
         raise InvalidTrainJobError(subject_of(job), error)
     return hostfile
 

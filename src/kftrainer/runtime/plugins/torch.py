@@ -17,6 +17,7 @@ from kftrainer.runtime.manifests import COMPLETION_INDEX, Piece, by_port, env_fr
 from kftrainer.runtime.phases import CustomValidation, EnforceMLPolicy
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.quantities import HALVES
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.torchtune import Tuning
 from kftrainer.runtime.user_env import reserved_env_errors, set_user_env
@@ -50,7 +51,8 @@ class Torch(EnforceMLPolicy, CustomValidation):
         """Whether the environment is free for torchrun, and torchtune can do what is asked."""
         findings = Findings()
         if isinstance(info.policy, TorchPolicy):
-            findings.refuse(*reserved_env_errors(info, new, names.ENV_TORCH))
+            rule = Rule.TORCH_RESERVED_ENV
+            findings.refuse(*reserved_env_errors(info, new, names.ENV_TORCH, rule=rule))
             if _is_torchtune(new):
                 findings.refuse(*_tune_errors(info, new))
             asked, source = _processes_asked(info, new)

@@ -20,6 +20,7 @@ from kftrainer.runtime.phases import (
     WatchExtension,
 )
 from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.volcano_queue import EMPTY_QUEUE, QUEUE
 
 SOURCE = f"{RUNTIME} spec.podGroupPolicy.volcano"
@@ -107,12 +108,13 @@ def _queue_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
     if info.annotations.get(QUEUE) != "":
         return
     if QUEUE in (job.spec.annotations or {}):
-        yield invalid(f"spec.annotations[{QUEUE}]", "", EMPTY_QUEUE)
+        yield invalid(f"spec.annotations[{QUEUE}]", "", EMPTY_QUEUE, rule=Rule.VOLCANO_QUEUE)
     else:
         runtime = f"{info.runtime.kind} {info.runtime_metadata.name}"
         where = f"spec.template.metadata.annotations[{QUEUE}] of {runtime}"
         detail = f"{EMPTY_QUEUE}: it is in {where}, unless spec.annotations[{QUEUE}] names one"
-        yield invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail)
+        reference = job.spec.runtime_ref.dump()
+        yield invalid("spec.runtimeRef", reference, detail, rule=Rule.VOLCANO_QUEUE)
 
 
 def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
@@ -123,4 +125,5 @@ def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
         if name and name not in SYSTEM_CLASSES and info.existing.get(PRIORITY_CLASSES, key) is None:
             missing = f'{PRIORITY_CLASSES.group_kind} "{name}" not found'
             detail = f'PriorityClass "{name}" doesn\'t exist: {missing}'
-            yield invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail)
+            reference = job.spec.runtime_ref.dump()
+            yield invalid("spec.runtimeRef", reference, detail, rule=Rule.VOLCANO_PRIORITY)

@@ -1,0 +1,61 @@
+"""The rules of admission, by the names that documents, metrics and logs have for them."""
+
+from enum import StrEnum
+
+
+class Rule(StrEnum):
+    """What a refusal is for; docs/admission.md tells of each."""
+
+    # TrainJobs.
+    RUNTIME_UNSUPPORTED = "runtime-unsupported"
+    RUNTIME_MISSING = "runtime-missing"
+    RUNTIME_UNUSABLE = "runtime-unusable"
+    PLUGIN_OFF = "plugin-off"
+    NAME_TOO_LONG = "name-too-long"
+    INITIALIZER_MISSING = "initializer-missing"
+    INITIALIZER_CONTAINER_MISSING = "initializer-container-missing"
+    INITIALIZER_SECRET_NAME = "initializer-secret-name"  # noqa: S105  of the rule
+    RESERVED_ENV = "reserved-env"
+    QUANTITY_NEGATIVE = "quantity-negative"
+    METADATA_FOR_OBJECTS = "metadata-for-objects"
+    TORCH_RESERVED_ENV = "torch-reserved-env"
+    TORCHTUNE_NO_MODEL = "torchtune-no-model"
+    TORCHTUNE_UNKNOWN_MODEL = "torchtune-unknown-model"
+    TORCHTUNE_ONE_NODE = "torchtune-one-node"
+    TORCHTUNE_LORA_ONE_NODE = "torchtune-lora-one-node"
+    TORCHTUNE_NO_QLORA = "torchtune-no-qlora"
+    TORCHTUNE_QLORA_DEVICES = "torchtune-qlora-devices"
+    TORCHTUNE_IMMUTABLE_CONFIG = "torchtune-immutable-config"
+    MPI_PROCESSES = "mpi-processes"
+    MPI_ONE_NODE = "mpi-one-node"
+    MPI_RESERVED_ENV = "mpi-reserved-env"
+    MPI_HOSTFILE_TOO_LARGE = "mpi-hostfile-too-large"
+    VOLCANO_QUEUE = "volcano-queue"
+    VOLCANO_PRIORITY = "volcano-priority"
+    OVERRIDE_UNKNOWN_JOB = "override-unknown-job"
+    OVERRIDE_UNKNOWN_CONTAINER = "override-unknown-container"
+    OVERRIDE_STEP_ENV = "override-step-env"
+    OVERRIDE_TOO_MUCH = "override-too-much"
+    OVERRIDE_WHILE_RUNNING = "override-while-running"
+    OVERRIDE_WHILE_ACTIVE = "override-while-active"
+    OVERRIDE_AFTER_JOBSET = "override-after-jobset"
+    OVERRIDE_AFTER_END = "override-after-end"
+    CHANGE_AFTER_JOBSET = "change-after-jobset"
+    CHANGE_AFTER_END = "change-after-end"
+    # Runtimes.
+    RUNTIME_TEMPLATE = "runtime-template"
+    RUNTIME_PODS = "runtime-pods"
+    RUNTIME_TRAINER = "runtime-trainer"
+    RUNTIME_REPLICAS = "runtime-replicas"
+    RUNTIME_STEP_CONTAINER = "runtime-step-container"
+    RUNTIME_PARALLELISM = "runtime-parallelism"
+    RUNTIME_COUNT = "runtime-count"
+    RUNTIME_NAMES = "runtime-names"
+    RUNTIME_NAMES_TOO_LONG = "runtime-names-too-long"
+    RUNTIME_VOLCANO_QUEUE = "runtime-volcano-queue"
+    RUNTIME_QUANTITY = "runtime-quantity"
+    RUNTIME_MPI_WORKERS = "runtime-mpi-workers"
+    RUNTIME_MPI_CONTAINER = "runtime-mpi-container"
+    # Both.
+    SCHEMA = "schema"  # as a rule the API server has refused it before we are asked
+    PLUGIN_FAILED = "plugin-failed"

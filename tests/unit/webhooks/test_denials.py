@@ -1,0 +1,121 @@
+"""How often which rule was broken: by kind, without dry runs, and never too many series."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.machinery.admission import AdmissionRequest, Verdict
+from kftrainer.machinery.exposition import exposition
+from kftrainer.runtime.rule_names import Rule
+from kftrainer.webhooks.denials import MOST_RULES, TOO_MANY_RULES, Denials
+from kftrainer.webhooks.registration import KINDS, webhook_path
+
+JOBS = webhook_path(TRAIN_JOBS)
+FAMILY = "kftrainer_admission_denials"
+
+
+class Board:
+    """A counter, and what it shows."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.denials = Denials(self.registry)
+
+    def deny(
+        self, *rules: str, path: str = JOBS, kind: str = "TrainJob", dry_run: bool = False
+    ) -> None:
+        request = AdmissionRequest(
+            uid="1",
+            operation="CREATE",
+            group="trainer.kubeflow.org",
+            version="v1alpha1",
+            kind=kind,
+            namespace="team",
+            name="demo",
+            object={},
+            old_object=None,
+            dry_run=dry_run,
+        )
+        self.denials.count(path, request, Verdict(allowed=False, rules=rules))
+
+    def counts(self) -> dict[tuple[str, str], float]:
+        """By kind and rule."""
+        [family] = [each for each in self.registry.collect() if each.name == FAMILY]
+        return {
+            (each.labels["kind"], each.labels["rule"]): each.value
+            for each in family.samples
+            if each.name == f"{FAMILY}_total"
+        }
+
+
+def test_each_broken_rule_counts_not_each_request() -> None:
+    board = Board()
+    board.deny("runtime-missing")
+    board.deny("name-too-long", "mpi-processes", "runtime-missing")
+    assert board.counts() == {
+        ("TrainJob", "runtime-missing"): 2,
+        ("TrainJob", "name-too-long"): 1,
+        ("TrainJob", "mpi-processes"): 1,
+    }
+    assert (
+        "# HELP kftrainer_admission_denials_total Rules of admission that were broken, not "
+        "requests: one that breaks three counts for each of them. Dry runs do not count.\n"
+        "# TYPE kftrainer_admission_denials_total counter\n"
+    ) in exposition(board.registry).decode()
+
+
+def test_the_kind_is_that_of_the_path_whatever_the_request_says() -> None:
+    board = Board()
+    for resource in KINDS:
+        board.deny("schema", path=webhook_path(resource), kind="Anything")
+    board.deny("schema", path="/made/up")
+    kinds = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+    assert board.counts() == {(each.kind, "schema"): 1 for each in kinds}
+
+
+def test_dry_runs_do_not_count() -> None:
+    board = Board()
+    board.deny("schema", dry_run=True)
+    assert board.counts() == {}
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [(), ("",), ("no such name",), ('a"b',), ("\ud800",), ("x" * 64,), ("-",), ("a\n",)],
+    ids=repr,
+)
+def test_what_has_no_name_that_can_be_shown_is_other(rules: Sequence[str]) -> None:
+    board = Board()
+    board.deny(*rules)
+    assert board.counts() == {("TrainJob", "other"): 1}
+
+
+def test_too_many_rules_become_one_but_ours_do_not() -> None:
+    board = Board()
+    made_up = [f"acme.com/rule-{number}" for number in range(1000)]
+    board.deny(*made_up)
+    rules = {rule for _, rule in board.counts()}
+    assert len(rules) <= MOST_RULES + 1
+    assert made_up[0] in rules
+    assert board.counts()["TrainJob", TOO_MANY_RULES] == 1
+    ours = (*Rule, "other", "timeout", "too-many-requests", "internal-error")
+    board.deny(*ours)
+    board.deny(made_up[0])
+    counts = board.counts()
+    assert {counts["TrainJob", rule] for rule in ours} == {1}
+    assert counts["TrainJob", made_up[0]] == 2
+    assert len({rule for _, rule in counts}) <= MOST_RULES + 1
+
+
+@given(st.lists(st.lists(st.text() | st.from_regex("[a-z]{1,3}", fullmatch=True))))
+def test_whatever_rules_there_are_each_denial_counts(denials: list[list[str]]) -> None:
+    board = Board()
+    for rules in denials:
+        before = sum(board.counts().values())
+        board.deny(*rules)
+        assert 1 <= sum(board.counts().values()) - before <= max(1, len(rules))
+    exposition(board.registry)

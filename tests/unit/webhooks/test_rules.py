@@ -1,0 +1,100 @@
+"""Every denial says which rule it is for: those of the corpus, and those of chance."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kftrainer.api.defaults import KINDS, stored
+from kftrainer.machinery.admission import AdmissionRequest, Validator, Verdict
+from kftrainer.runtime.existing import Given
+from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.webhooks.registration import webhook_path
+from kftrainer.webhooks.validators import validators_by_path
+from tests.integration.webhooks.cases import JobCase, RuntimeCase, job_of, placed
+from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
+from tests.integration.webhooks.trainjob_cases import JOB_CASES, STORED_BEFORE
+from tests.support.mutants import mutants
+from tests.support.objects import Object
+from tests.support.runtimes import SHIPPED
+
+NAMESPACE = "team"
+CLUSTER_KIND = "ClusterTrainingRuntime"
+OLD = [placed(manifest, CLUSTER_KIND, name, "") for name, manifest in STORED_BEFORE.items()]
+PRIORITY = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "a"},
+}
+RUNTIMES = Runtimes(load_framework())
+SEED, MUTANTS = 20_260_201, 600
+each_kind = pytest.mark.parametrize("kind", ["TrainingRuntime", CLUSTER_KIND])
+
+
+def verdict_on(document: Object, *existing: Object, old: Object | None = None) -> Verdict:
+    """The answer to who wants to create the document, or to change the old one into it."""
+    resource = KINDS[document["kind"]]
+    validators = validators_by_path(RUNTIMES, Given(existing), None)
+    validator: Validator = validators[webhook_path(resource)]
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    request = AdmissionRequest(
+        uid="1",
+        operation="CREATE" if old is None else "UPDATE",
+        group=resource.group,
+        version=resource.version,
+        kind=resource.kind,
+        namespace=NAMESPACE if resource.namespaced else "",
+        name=name if isinstance(name, str) else "",
+        object=document,
+        old_object=old,
+        dry_run=False,
+    )
+
+    async def asked() -> Verdict:
+        return await validator(request)
+
+    verdict = asyncio.run(asked())
+    return replace(verdict, warnings=tuple(verdict.warnings))
+
+
+def as_stored(document: Object) -> Any:
+    """The document with what the API server adds to it."""
+    return stored(document).document
+
+
+@each_kind
+@pytest.mark.parametrize("case", JOB_CASES, ids=str)
+def test_who_breaks_a_rule_about_train_jobs(case: JobCase, kind: str) -> None:
+    name = case.runtime["metadata"]["name"] if case.runtime else "None"
+    runtimes = [placed(case.runtime, kind, name, NAMESPACE)] if case.runtime else []
+    job = as_stored(job_of(case, case.wrong, kind, name, NAMESPACE))
+    verdict = verdict_on(job, *runtimes, *OLD, PRIORITY)
+    assert verdict.allowed is case.is_warning
+    if case.says.startswith("["):  # who breaks it breaks something else, too
+        assert case.rule in verdict.rules
+    else:
+        assert verdict.rules == (() if case.is_warning else (case.rule,))
+
+
+@each_kind
+@pytest.mark.parametrize("case", RUNTIME_CASES, ids=str)
+def test_who_breaks_a_rule_about_runtimes(case: RuntimeCase, kind: str) -> None:
+    verdict = verdict_on(as_stored(placed(case.wrong, kind, "runtime", NAMESPACE)))
+    assert verdict.allowed is case.is_warning
+    assert verdict.rules == (() if case.is_warning else (case.rule,))
+
+
+def test_what_chance_makes_of_documents_is_refused_for_a_rule() -> None:
+    """They come as no API server would let them: most are refused as no such objects."""
+    ours = {*map(str, Rule)}
+    seen: set[str] = set()
+    for what, mutant in mutants(SEED, MUTANTS):
+        verdict = verdict_on(mutant, *SHIPPED)
+        assert verdict.allowed or verdict.rules, what
+        assert set(verdict.rules) <= ours, what
+        seen |= set(verdict.rules)
+    assert {"schema", "runtime-missing", "runtime-template"} <= seen
