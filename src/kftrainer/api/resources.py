@@ -37,6 +37,7 @@ CLUSTER_TRAINING_RUNTIMES: Final = Resource(
     is_rare=True,
 )
 
+JOBS: Final = _foreign("batch", "v1", "Job", "jobs")
 JOB_SETS: Final = _foreign("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 COSCHEDULING_POD_GROUPS: Final = _foreign(
     "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"

@@ -9,14 +9,13 @@ import structlog
 from kftrainer.kube.client import Client
 from kftrainer.kube.discovery import RestMapper
 from kftrainer.kube.errors import (
-    ForbiddenError,
     KubeError,
-    NotFoundError,
     ServerError,
     TooManyRequestsError,
     TransportError,
     UnauthorizedError,
 )
+from kftrainer.kube.permission import refusal_to_list
 from kftrainer.kube.resource import Resource
 from kftrainer.machinery.clock import Clock
 
@@ -107,24 +106,11 @@ class Preflight:
         refusals = [
             (resource.group_kind, refusal)
             for resource in (*self._ours, *installed)
-            if (refusal := await self._refusal(resource)) is not None
+            if (refusal := await refusal_to_list(self._client, resource, self._namespaces))
         ]
         if refusals:
             kinds = ", ".join(kind for kind, _ in refusals)
             raise PreflightError(f"no permission to read {kinds}: {refusals[0][1]}")
-
-    async def _refusal(self, resource: Resource[Any]) -> ForbiddenError | None:
-        """Why we may not list the kind, where we have to."""
-        everywhere = not self._namespaces or not resource.namespaced
-        for namespace in (None,) if everywhere else self._namespaces:
-            try:
-                async for _ in self._client.list_pages(resource, namespace=namespace, limit=1):
-                    break
-            except ForbiddenError as error:
-                return error
-            except NotFoundError:  # it was deinstalled in this moment
-                return None
-        return None
 
 
 def _pauses() -> Iterator[float]:

@@ -17,6 +17,11 @@ class Seen(Protocol[T_co]):
         ...
 
     @property
+    def manifest(self) -> Manifest:
+        """The object as it came, without managedFields; cheaper than its own type."""
+        ...
+
+    @property
     def object(self) -> T_co:
         """The object as `Resource.decode` makes it."""
         ...

@@ -48,9 +48,14 @@ class Entry(Generic[T]):
         return metadata
 
     @property
+    def manifest(self) -> Manifest:
+        """The object as it came, without managedFields."""
+        return {**orjson.loads(self._rest), "metadata": self.metadata}
+
+    @property
     def object(self) -> T:
         """The object as `Resource.decode` makes it, made anew each time."""
-        return self._decode({**orjson.loads(self._rest), "metadata": self.metadata})
+        return self._decode(self.manifest)
 
     @property
     def uid(self) -> str:

@@ -1,0 +1,41 @@
+"""What a manager exports about itself and about training."""
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from kftrainer.controllers.first_pods import FirstPods
+from kftrainer.controllers.job_book import JobBook
+from kftrainer.controllers.job_metrics import JobHistograms
+from kftrainer.controllers.job_watch import JobWatch
+from kftrainer.kube.client import Client
+from kftrainer.machinery.cache import Cache
+from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.metrics import Metrics
+
+
+def tell_build(registry: CollectorRegistry) -> None:
+    """Say which version this is, on which Python."""
+    family = Gauge(
+        "kftrainer_build_info",
+        "Always 1; the labels say which version runs, and on which Python.",
+        ("version", "python"),
+        registry=registry,
+    )
+    family.labels(version("kftrainer"), platform.python_version()).set(1)
+
+
+def training_watch(
+    client: Client,
+    cache: Cache,
+    metrics: Metrics,
+    *,
+    clock: Clock,
+    namespaces: Sequence[str] = (),
+) -> JobWatch:
+    """The service that counts and measures TrainJobs, for the leader."""
+    book = JobBook(JobHistograms(metrics.registry))
+    first_pods = FirstPods(book, cache, client, clock=clock, metrics=metrics, namespaces=namespaces)
+    return JobWatch(book, cache, metrics.registry, first_pods, clock=clock)

@@ -1,0 +1,143 @@
+"""When the first pod of a TrainJob runs: Jobs tell, which nobody else reads and which are not kept.
+
+A TrainJob's status, like a JobSet's, says only that all pods of a Job are ready.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from kftrainer.api.resources import JOB_SETS, JOBS
+from kftrainer.controllers.job_book import JobBook
+from kftrainer.kube.client import Client
+from kftrainer.kube.errors import ForbiddenError, KubeError
+from kftrainer.kube.permission import refusal_to_list
+from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.machinery.cache import Cache, NotCachedError
+from kftrainer.machinery.changes import Change
+from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.informer_group import in_namespaces
+from kftrainer.machinery.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+LABEL_JOB_SET = "jobset.sigs.k8s.io/jobset-name"  # on the Jobs of a JobSet
+ASK_AGAIN = 300.0  # seconds, for a right that we lack
+KEPT_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels")
+
+
+class FirstPods:
+    """Watches the Jobs of JobSets for pods that the book waits for.
+
+    A Job is kept only from the moment at which it has such a pod to its next change.
+    """
+
+    def __init__(
+        self,
+        book: JobBook,
+        cache: Cache,
+        client: Client,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        namespaces: Sequence[str] = (),
+    ) -> None:
+        self._book = book
+        self._cache = cache
+        self._client = client
+        self._clock = clock
+        self._namespaces = namespaces
+
+        def make(namespace: str | None) -> Informer[Manifest]:
+            return Informer(
+                client,
+                JOBS,
+                clock=clock,
+                namespace=namespace,
+                label_selector=LABEL_JOB_SET,
+                keep=self.is_awaited,
+                transform=_slim,
+                metrics=metrics.for_informer(JOBS.group_kind),
+            )
+
+        self._informer = in_namespaces(JOBS, namespaces, make)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Watch until told to stop, as soon as we may."""
+        await self._permitted()
+        self._informer.add_handler(self.changed)
+        await self._informer.run(_nothing, stop)
+
+    async def _permitted(self) -> None:
+        is_known = False
+        while (refusal := await self._refusal()) is not None:
+            say = log.debug if is_known else log.warning
+            say(
+                "training_metrics.no_jobs",
+                error=str(refusal),
+                consequence="kftrainer_trainjob_first_pod_running_seconds is not exported",
+            )
+            is_known = True
+            await self._clock.sleep(ASK_AGAIN)
+
+    async def _refusal(self) -> ForbiddenError | None:
+        try:
+            return await refusal_to_list(self._client, JOBS, self._namespaces)
+        except KubeError:
+            return None  # it may pass, and the informer is patient
+
+    def is_awaited(self, manifest: Manifest) -> bool:
+        """Whether it has the pod that the book waits for."""
+        if not _has_had_pods(manifest.get("status") or {}):
+            return False
+        key = _job_set_of(manifest["metadata"])
+        return self._book.awaits(key, "pod") and self._is_of_job_set(manifest["metadata"], key)
+
+    def _is_of_job_set(self, metadata: Manifest, key: ObjectKey) -> bool:
+        """Whether it is this JobSet's, not one's that had the same name before."""
+        job_set = metadata_of_job_set(self._cache, key)
+        return job_set is not None and is_controlled_by(metadata, job_set)
+
+    def changed(self, change: Change[Any]) -> None:
+        """Tell the book of a Job that has come to be kept; what ran before we came is no news."""
+        if change.new is not None:
+            now = None if change.initial else self._clock.now().timestamp()
+            self._book.pod_runs(_job_set_of(change.new.metadata), now)
+
+
+def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
+    """The metadata of a JobSet; None if there is none, or if we do not know JobSets yet."""
+    try:
+        seen = cache.informer(JOB_SETS).seen(key)
+    except NotCachedError:
+        return None
+    return None if seen is None else seen.metadata
+
+
+def is_controlled_by(metadata: Manifest, owner: Manifest) -> bool:
+    """Whether the object belongs to this very owner, not to one that had its name before."""
+    return any(
+        reference.get("controller") and reference["uid"] == owner["uid"]
+        for reference in metadata.get("ownerReferences") or ()
+    )
+
+
+def _has_had_pods(status: Manifest) -> bool:
+    return bool(status.get("ready") or status.get("succeeded"))
+
+
+def _job_set_of(metadata: Manifest) -> ObjectKey:
+    name = (metadata.get("labels") or {}).get(LABEL_JOB_SET, "")
+    return ObjectKey(metadata["namespace"], name)
+
+
+def _slim(manifest: Manifest) -> Manifest:
+    metadata = manifest["metadata"]
+    return {"metadata": {field: metadata[field] for field in KEPT_METADATA if field in metadata}}
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

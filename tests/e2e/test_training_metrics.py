@@ -1,0 +1,166 @@
+"""What managers export about TrainJobs that others make pods of, run and end."""
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from tests.support.scraping import Scraper, scraper
+from tests.support.trainjobs import (
+    BY_THE_END,
+    FAILS,
+    FOR_A_MOMENT,
+    FOR_LONG,
+    Ground,
+    one_try_runtime,
+    pods_with,
+    ready_manager,
+)
+
+COUNTS = "kftrainer_trainjobs"
+OLDEST = "kftrainer_trainjob_oldest_timestamp_seconds"
+MADE = "kftrainer_trainjob_jobset_creation_seconds_count"
+RAN = "kftrainer_trainjob_first_pod_running_seconds_count"
+TOOK = "kftrainer_trainjob_duration_seconds_count"
+NOWHERE = {"nodeSelector": {"kubernetes.io/hostname": "there-is-none"}}
+SHORT: dict[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
+
+
+@pytest.fixture
+def ground(api: ApiClient, namespace: str) -> Ground:
+    """A namespace of the test's own."""
+    return Ground(api, namespace)
+
+
+@pytest.fixture
+async def metrics() -> AsyncIterator[Scraper]:
+    """Where the manager of the test exports."""
+    async with scraper() as metrics:
+        yield metrics
+
+
+async def until_told(
+    metrics: Scraper, name: str, *labels: str, told: Mapping[Any, float], **of: str
+) -> None:
+    """Wait until these are the series, by one label or by several."""
+    wanted = {key if isinstance(key, tuple) else (key,): told[key] for key in told}
+
+    async def is_told() -> bool:
+        found = await metrics.series(name, *labels, **of)
+        last.append(found)
+        return found == wanted
+
+    last: list[Any] = []
+    try:
+        await until(is_told, within=BY_THE_END, what=f"{name} being told")
+    except Exception as error:
+        error.add_note(f"{name} is {last[-1:]}, not {wanted}")
+        raise
+
+
+async def begin(ground: Ground, runtime: str) -> None:
+    """A TrainJob in each state, on runtimes that no other test has."""
+    nowhere = [{"targetJobs": [{"name": "node"}], "spec": NOWHERE}]
+    await ground.create(one_try_runtime(runtime))
+    await ground.create(one_try_runtime(f"{runtime}-bad"))
+    jobs: dict[str, Any] = {
+        "good": SHORT,
+        "resting": {"suspend": True, **SHORT},
+        "lasting": {"podTemplateOverrides": pods_with(annotations=FOR_LONG)},
+        "waiting": {"podTemplateOverrides": nowhere},
+    }
+    for name, spec in jobs.items():
+        await ground.create_job(name, runtime, **spec)
+    await ground.create_job("blocked", f"{runtime}-none")
+    failing = pods_with(labels=FAILS)
+    await ground.create_job("bad", f"{runtime}-bad", podTemplateOverrides=failing)
+    managed_by = "kueue.x-k8s.io/multikueue"
+    await ground.create_job("others", runtime, managedBy=managed_by)
+
+
+STATES = {
+    ("", "Complete"): 1,
+    ("", "Suspended"): 1,
+    ("", "Running"): 1,
+    ("", "Pending"): 1,
+    ("-none", "Blocked"): 1,
+    ("-bad", "Failed"): 1,
+}
+
+
+async def test_states_and_durations_are_told_once_and_go_with_their_jobs(
+    ground: Ground, control_plane: ControlPlane, metrics: Scraper
+) -> None:
+    namespace = ground.namespace
+    runtime = f"of-{namespace}"
+    states = {(runtime + suffix, state): count for (suffix, state), count in STATES.items()}
+    async with ready_manager(control_plane, *metrics.flags) as manager:
+        await begin(ground, runtime)
+        await until_told(metrics, COUNTS, "runtime", "state", told=states, namespace=namespace)
+        await until_told(metrics, MADE, told={(): 4}, runtime=runtime)
+        await until_told(metrics, RAN, told={(): 2}, runtime=runtime)
+        await until_told(metrics, TOOK, told={(): 1}, runtime=runtime, result="Complete")
+        await until_told(metrics, TOOK, told={(): 1}, runtime=f"{runtime}-bad", result="Failed")
+        assert await metrics.series(MADE, runtime=f"{runtime}-none") == {}
+        await check_oldest(ground, metrics)
+        assert list(await metrics.series("kftrainer_build_info", "version", "python"))
+
+        await manager.stop()
+        manager.start()
+        await until_told(metrics, COUNTS, "runtime", "state", told=states, namespace=namespace)
+        await check_oldest(ground, metrics)
+        await ground.create_job("later", runtime, **SHORT)
+        await ground.suspend(suspend=False, name="resting")
+        # Of the one that rested the pod is new to the manager, and its JobSet is not.
+        await until_told(metrics, TOOK, told={(): 2}, runtime=runtime, result="Complete")
+        await until_told(metrics, RAN, told={(): 2}, runtime=runtime)
+        await until_told(metrics, MADE, told={(): 1}, runtime=runtime)
+        assert await metrics.series(TOOK, runtime=f"{runtime}-bad") == {}
+
+        for job in await ground.all("TrainJob"):
+            await ground.delete("TrainJob", job["metadata"]["name"])
+        await until_told(metrics, COUNTS, told={}, namespace=namespace)
+        assert await metrics.series(OLDEST, namespace=namespace) == {}
+        assert await metrics.series(TOOK, runtime=runtime) == {(): 2}
+
+
+async def check_oldest(ground: Ground, metrics: Scraper) -> None:
+    """Since when each state lasts is no earlier than the creation of who is in it."""
+    found = await metrics.series(OLDEST, "state", namespace=ground.namespace)
+    assert set(found) == {("Pending",), ("Running",), ("Suspended",), ("Blocked",)}
+    for job, state in {"waiting": "Pending", "lasting": "Running", "blocked": "Blocked"}.items():
+        created = (await ground.get("TrainJob", job))["metadata"]["creationTimestamp"]
+        assert found[state,] >= seconds(created)
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+async def test_only_the_leader_counts(
+    ground: Ground, control_plane: ControlPlane, metrics: Scraper
+) -> None:
+    namespace = ground.namespace
+    flags = ("--leader-elect", "--leader-election-namespace", namespace, "--namespace", namespace)
+    await ground.create(one_try_runtime())
+    await ground.create_job("first", "once", **SHORT)
+    async with (
+        scraper() as other_metrics,
+        ready_manager(control_plane, *flags, *metrics.flags) as leader,
+    ):
+        await until_told(metrics, COUNTS, "state", told={"Complete": 1})
+        async with ready_manager(control_plane, *flags, *other_metrics.flags) as other:
+            assert not other.log_entries("manager.started")
+            text = await other_metrics.text()
+            assert "kftrainer_build_info{" in text
+            assert "kftrainer_trainjob" not in text
+            await leader.stop()
+            await until_told(other_metrics, COUNTS, "state", told={"Complete": 1})
+            await ground.create_job("second", "once", **SHORT)
+            await until_told(other_metrics, COUNTS, "state", told={"Complete": 2})
+            for name in (MADE, RAN, TOOK):
+                await until_told(other_metrics, name, told={(): 1})

@@ -1,0 +1,101 @@
+"""Metrics of a manager that may not read Jobs, and of what Jobs say."""
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import ANY_MOMENT, COMPLETED, JOB, Team
+from tests.support.managers import ManagerProcess, manager_process
+from tests.support.rights import allow
+from tests.support.scraping import Scraper, scraper
+
+MADE = "kftrainer_trainjob_jobset_creation_seconds_count"
+RAN = "kftrainer_trainjob_first_pod_running_seconds_count"
+TOOK = "kftrainer_trainjob_duration_seconds_count"
+OURS = ("trainjobs", "trainjobs/status", "trainingruntimes", "clustertrainingruntimes")
+THEIRS = ("jobsets", "podgroups", "secrets", "configmaps", "events")
+OF_KUBERNETES = ("limitranges", "runtimeclasses", "priorityclasses")
+
+
+async def until_counted(metrics: Scraper, name: str, count: int, runtime: str) -> None:
+    async def is_counted() -> bool:
+        return await metrics.series(name, runtime=runtime) == {(): count}
+
+    await until(is_counted, within=ANY_MOMENT, what=f"{name} being {count}")
+
+
+async def until_jobs_are_watched(manager: ManagerProcess) -> None:
+    """Wait for the first list: pods that it shows have run for nobody knows how long."""
+
+    async def synced() -> bool:
+        return any(each["kind"] == "Job.batch" for each in manager.log_entries("informer.synced"))
+
+    await until(synced, within=ANY_MOMENT, what="Jobs being watched")
+
+
+async def create_job_of(team: Team, job_set: Object, name: str) -> str:
+    """Play the JobSet controller: a Job of one pod; its path."""
+    owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "controller": True}
+    metadata = {
+        "name": name,
+        "labels": {"jobset.sigs.k8s.io/jobset-name": job_set["metadata"]["name"]},
+        "ownerReferences": [owner | {key: job_set["metadata"][key] for key in ("name", "uid")}],
+    }
+    containers = [{"name": "node", "image": "trainer"}]
+    template = {"spec": {"restartPolicy": "Never", "containers": containers}}
+    spec = {"template": template}
+    await team.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
+    return f"/apis/batch/v1/namespaces/{team.namespace}/jobs/{name}"
+
+
+async def test_without_the_right_to_read_jobs_all_else_works_and_it_says_so_once(
+    team: Team, plane: ControlPlane
+) -> None:
+    user = f"manager-of-{team.namespace}"
+    await allow(team.api, user, ["*"], [*OURS, *THEIRS, *OF_KUBERNETES])
+    await team.create_runtime()
+    async with (
+        scraper() as metrics,
+        manager_process(
+            plane.kubeconfig_for(user), "--namespace", team.namespace, *metrics.flags
+        ) as manager,
+    ):
+        await manager.wait_ready()
+        await team.create_job()
+        await team.until_there("JobSet")
+        await team.job_set_says(COMPLETED)
+        for name in (MADE, TOOK):
+            await until_counted(metrics, name, 1, "torch")
+        assert await metrics.series(RAN) == {}
+        [warning] = manager.log_entries("training_metrics.no_jobs")
+        assert warning["level"] == "warning"
+        assert "jobs.batch is forbidden" in warning["error"]
+        assert RAN.removesuffix("_count") in warning["consequence"]
+
+
+async def test_the_first_pod_is_counted_as_jobs_tell_it(team: Team, plane: ControlPlane) -> None:
+    await team.create_runtime()
+    flags = ("--namespace", team.namespace)
+    async with (
+        scraper() as metrics,
+        manager_process(plane.kubeconfig, *flags, *metrics.flags) as manager,
+    ):
+        await until_jobs_are_watched(manager)
+        await team.create_job()
+        job_set = await team.until_there("JobSet")
+        paths = [await create_job_of(team, job_set, f"{JOB}-{number}") for number in range(2)]
+        for status in ({"active": 1}, {"active": 1, "ready": 1}):
+            for path in paths:
+                await team.api.request(
+                    "PATCH",
+                    f"{path}/status",
+                    body={"status": {"startTime": "2026-01-01T00:00:00Z", **status}},
+                    content_type="application/merge-patch+json",
+                )
+        await until_counted(metrics, RAN, 1, "torch")
+        kept = await metrics.series("machinery_informer_objects", kind="Job.batch")
+        assert kept == {(): 1}, "of Jobs, only what was waited for is kept"
+        await manager.stop()
+        manager.start()
+        await team.create_job("another")
+        await until_counted(metrics, MADE, 1, "torch")
+        assert await metrics.series(RAN) == {}

@@ -1,0 +1,240 @@
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kftrainer.controllers.job_book import JobBook
+from kftrainer.controllers.job_state import JobFacts, State
+from kftrainer.kube.resource import ObjectKey
+from kftrainer.machinery.bounded_labels import OTHER
+
+KEY = ObjectKey("team", "train")
+CREATED = 1000.0
+STATES: tuple[State, ...] = ("Pending", "Running", "Suspended", "Blocked", "Complete", "Failed")
+
+
+class Witness:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def job_set_made(self, runtime: str, seconds: float) -> None:
+        self.told.append(("JobSet", runtime, seconds))
+
+    def pod_runs(self, runtime: str, seconds: float) -> None:
+        self.told.append(("pod", runtime, seconds))
+
+    def ended(self, runtime: str, result: State, seconds: float) -> None:
+        self.told.append((result, runtime, seconds))
+
+
+class Books(JobBook):
+    """A book and its witness."""
+
+    def __init__(self, **bounds: int) -> None:
+        self.witness = Witness()
+        super().__init__(self.witness, **bounds)
+
+    def see(
+        self,
+        state: State = "Pending",
+        *,
+        key: ObjectKey = KEY,
+        now: float = CREATED,
+        has_job_set: bool = False,
+        **more: Any,
+    ) -> None:
+        facts = JobFacts("torch", state, CREATED, CREATED, has_rows=False, has_had_pods=False)
+        self.put(key, replace(facts, **more), now, lambda: has_job_set)
+
+    def counts(self) -> dict[tuple[str, str, str], int]:
+        return {(each.namespace, each.runtime, each.state): each.jobs for each in self.groups()}
+
+
+def test_a_job_is_in_one_state_at_a_time() -> None:
+    book = Books()
+    for state in STATES[:4]:
+        book.see(state)
+        assert book.counts() == {("team", "torch", state): 1}
+    book.remove(KEY)
+    assert book.counts() == {}
+    assert book.oldest() == {}
+    book.remove(KEY)
+
+
+def test_a_life_is_told_once() -> None:
+    book = Books()
+    book.see()
+    book.pod_runs(KEY, CREATED + 1)  # somebody else's, as it has no JobSet
+    for _ in range(2):
+        book.job_set_made(KEY, CREATED + 2)
+    for _ in range(2):
+        book.pod_runs(KEY, CREATED + 30)
+    for _ in range(2):
+        book.see("Complete", now=CREATED + 99, since=CREATED + 70)
+    assert book.witness.told == [
+        ("JobSet", "torch", 2),
+        ("pod", "torch", 30),
+        ("Complete", "torch", 70),
+    ]
+    assert book.counts() == {("team", "torch", "Complete"): 1}
+
+
+def test_what_happened_before_is_not_told() -> None:
+    book = Books()
+    book.see("Complete", since=CREATED + 1)
+    book.see("Pending", key=ObjectKey("team", "has-job-set"), has_job_set=True)
+    book.see("Pending", key=ObjectKey("team", "has-rows"), has_rows=True)
+    book.see("Pending", key=ObjectKey("team", "ran"), has_rows=True, has_had_pods=True)
+    book.see("Pending", key=ObjectKey("team", "runs"), has_job_set=True)
+    book.pod_runs(ObjectKey("team", "runs"), None)
+    for name in ("train", "has-job-set", "has-rows", "ran", "runs", "unknown"):
+        book.job_set_made(ObjectKey("team", name), CREATED + 5)
+    assert book.witness.told == []
+    for name in ("train", "has-job-set", "has-rows", "ran", "runs", "unknown"):
+        book.pod_runs(ObjectKey("team", name), CREATED + 6)
+    assert book.witness.told == [("pod", "torch", 6)] * 2
+
+
+def test_a_clock_that_goes_behind_the_servers_tells_no_negative_durations() -> None:
+    book = Books()
+    book.see()
+    book.job_set_made(KEY, CREATED - 2)
+    book.pod_runs(KEY, CREATED - 2)
+    book.see("Failed", since=CREATED - 1)
+    assert [seconds for *_, seconds in book.witness.told] == [0, 0, 0]
+
+
+def test_what_never_began_has_no_duration() -> None:
+    book = Books()
+    book.see()
+    book.see("Failed", never_began=True, since=CREATED + 1)
+    book.see("Pending", now=CREATED + 9)  # its kind of runtime became known
+    book.job_set_made(KEY, CREATED + 10)
+    assert book.witness.told == [("JobSet", "torch", 10)]
+    assert book.counts() == {("team", "torch", "Pending"): 1}
+
+
+@pytest.mark.parametrize("before", ["Pending", "Complete"])
+def test_another_job_of_the_same_name_has_a_life_of_its_own(before: State) -> None:
+    book = Books()
+    book.see(before)
+    book.job_set_made(KEY, CREATED + 1)
+    book.witness.told.clear()
+    book.see("Pending", created=CREATED + 50, since=CREATED + 50, runtime="jax")
+    assert book.counts() == {("team", "jax", "Pending"): 1}
+    book.job_set_made(KEY, CREATED + 53)
+    assert book.witness.told == [("JobSet", "jax", 3)]
+
+
+def test_since_when_is_told_by_conditions_or_seen() -> None:
+    def since(state: State, at: float, **more: Any) -> float:
+        book.see(state, now=CREATED + at, **more)
+        [found] = book.oldest().values()
+        return found - CREATED
+
+    book = Books()
+    assert since("Pending", 0) == 0
+    assert since("Pending", 10) == 0
+    assert since("Blocked", 20, since=CREATED + 19) == 19
+    assert since("Blocked", 30, since=CREATED + 29) == 29  # mended and blocked again
+    assert since("Pending", 40) == 40
+    assert since("Running", 50) == 50
+    assert since("Running", 60) == 50
+    assert since("Pending", 70) == 70  # its pods are started again
+    assert since("Suspended", 80, since=CREATED + 79) == 79
+
+
+def test_the_oldest_of_each_namespace_and_state_is_told() -> None:
+    book = Books()
+    for name, at in {"c": 3.0, "a": 1.0, "b": 2.0}.items():
+        book.see(key=ObjectKey("team", name), since=at, runtime=name)
+    book.see("Blocked", key=ObjectKey("team", "d"), since=4.0)
+    book.see(key=ObjectKey("other", "e"), since=5.0)
+    book.see("Complete", key=ObjectKey("other", "f"), since=0.5)
+    assert book.oldest() == {
+        ("team", "Pending"): 1.0,
+        ("team", "Blocked"): 4.0,
+        ("other", "Pending"): 5.0,
+    }
+    book.remove(ObjectKey("team", "a"))
+    assert book.oldest()["team", "Pending"] == 2.0
+
+
+def test_namespaces_and_runtimes_are_bounded_and_make_room_when_they_go() -> None:
+    book = Books(most_namespaces=2, most_runtimes=2)
+    for name in "abcd":
+        book.see(key=ObjectKey(name, "train"), runtime=name)
+    assert book.counts() == {
+        ("a", "a", "Pending"): 1,
+        ("b", "b", "Pending"): 1,
+        (OTHER, OTHER, "Pending"): 2,
+    }
+    assert set(book.oldest()) == {("a", "Pending"), ("b", "Pending"), (OTHER, "Pending")}
+    book.see("Running", key=ObjectKey("a", "train"), runtime="a")
+    assert ("a", "a", "Running") in book.counts()
+    book.remove(ObjectKey("a", "train"))
+    book.see("Running", key=ObjectKey("c", "train"), runtime="c")
+    assert book.counts() == {
+        ("b", "b", "Pending"): 1,
+        ("c", "c", "Running"): 1,
+        (OTHER, OTHER, "Pending"): 1,
+    }
+
+
+NAMES = st.sampled_from("abc")
+CHANGES = st.tuples(
+    st.builds(ObjectKey, NAMES, NAMES),
+    st.one_of(
+        st.none(),
+        st.tuples(NAMES, st.sampled_from(STATES), st.sampled_from([CREATED, CREATED + 1])),
+    ),
+)
+
+
+@given(st.lists(CHANGES, max_size=60), st.integers(0, 3), st.integers(0, 3))
+def test_counts_are_what_a_recount_says(
+    changes: list[tuple[ObjectKey, tuple[str, State, float] | None]],
+    namespaces: int,
+    runtimes: int,
+) -> None:
+    book = Books(most_namespaces=namespaces, most_runtimes=runtimes)
+    there: dict[ObjectKey, tuple[str, State, float]] = {}
+    runtime_of: dict[tuple[ObjectKey, float], str] = {}  # which nobody can change
+    for key, change in changes:
+        if change is None:
+            book.remove(key)
+            there.pop(key, None)
+        else:
+            runtime, state, created = change
+            if key not in there or there[key][2] != created:
+                runtime_of[key, created] = runtime
+            runtime = runtime_of[key, created]
+            book.see(state, key=key, created=created, runtime=runtime)
+            there[key] = (runtime, state, created)
+    found = book.counts()
+    assert all(found.values())
+    by_state = Counter(state for _, state, _ in there.values())
+    assert sum_by(found, 2) == by_state
+    if namespaces == runtimes == 3:
+        every = Counter(
+            (key.namespace, runtime, state) for key, (runtime, state, _) in there.items()
+        )
+        assert found == every
+    assert len({namespace for namespace, _, _ in found} - {OTHER}) <= namespaces
+    assert len({runtime for _, runtime, _ in found} - {OTHER}) <= runtimes
+    for key in list(there):
+        book.remove(key)
+    assert book.counts() == {}
+    assert (book._namespaces._holders, book._runtimes._holders) == ({}, {})
+
+
+def sum_by(counts: dict[tuple[str, str, str], int], part: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for place, jobs in counts.items():
+        found[place[part]] += jobs
+    return found
