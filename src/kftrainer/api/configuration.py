@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -27,6 +28,13 @@ DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|µs|us|ns|m|s)")
 # A holder must see its own renewals in time: client-go refuses anything tighter, too.
 RETRY_JITTER = 1.2
 LAST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What may stand there, in words for the documentation; a validator sees to it."""
+
+    words: str
 
 
 class Duration(str):
@@ -62,10 +70,20 @@ def _address(value: object) -> object:
     return value
 
 
-Span = Annotated[Duration, PlainValidator(_duration)]
-Port = Annotated[int, BeforeValidator(_port)]
-Address = Annotated[str, BeforeValidator(_address), Field(max_length=255)]
-EndpointName = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9._-]+$")]
+Span = Annotated[
+    Duration,
+    PlainValidator(_duration),
+    Allowed("a time such as `15s`, `1m30s` or `500ms`"),
+]
+Port = Annotated[int, BeforeValidator(_port), Allowed("`1` to `65535`, or `0`")]
+Address = Annotated[
+    str, BeforeValidator(_address), Field(max_length=255), Allowed("`host:port`, `:port` or `0`")
+]
+EndpointName = Annotated[
+    str,
+    Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9._-]+$"),
+    Allowed("letters, digits, `.`, `_` and `-`"),
+]
 
 
 class Settings(KubeModel):
@@ -83,13 +101,14 @@ class Settings(KubeModel):
 
 
 class Webhook(Settings):
-    """Where the webhook server listens."""
+    """Where the webhook server listens, which the API server asks before it stores our objects."""
 
-    port: Annotated[Port, Field(description="Port of the webhook server; 0 switches it off.")] = (
-        9443
-    )
+    port: Annotated[
+        Port,
+        Field(description="Port of the webhook server. 0: none, and nobody checks what is stored."),
+    ] = 9443
     host: Annotated[
-        str, Field(max_length=253, description="Address to listen on; empty means all.")
+        str, Field(max_length=253, description="Address to listen on; all, if empty.")
     ] = ""
 
     @property
@@ -99,18 +118,29 @@ class Webhook(Settings):
 
 
 class LeaderElection(Settings):
-    """Which of several replicas does the work."""
+    """Which of several replicas does the work; all of them serve webhooks."""
 
     leader_elect: Annotated[
-        bool, Field(description="Whether replicas elect a leader before they reconcile.")
+        bool,
+        Field(description="Whether replicas elect the one that works. Needed for more than one."),
     ] = False
     lease_duration: Annotated[
-        Span, Field(description="How long the others wait for a leader that is silent.")
+        Span,
+        Field(
+            description="How long the others wait for a leader that is silent. Longer than "
+            "`renewDeadline`."
+        ),
     ] = Duration("15s")
     renew_deadline: Annotated[
-        Span, Field(description="How long a leader tries to renew before it gives up.")
+        Span,
+        Field(
+            description="How long a leader that cannot renew its Lease goes on; then its process "
+            "ends. Longer than 1.2 times `retryPeriod`."
+        ),
     ] = Duration("10s")
-    retry_period: Annotated[Span, Field(description="Time between two tries.")] = Duration("2s")
+    retry_period: Annotated[
+        Span, Field(description="Time between two tries to get or renew it.")
+    ] = Duration("2s")
     resource_lock: Annotated[
         Literal["leases", ""], Field(description="Kind of the lock; only leases are known.")
     ] = "leases"
@@ -137,14 +167,18 @@ class LeaderElection(Settings):
 
 
 class Metrics(Settings):
-    """Where Prometheus finds the metrics."""
+    """Where Prometheus finds the metrics, at the path /metrics."""
 
     bind_address: Annotated[
         Address, Field(description="Address to serve metrics on; 0 switches them off.")
     ] = ":8443"
-    secure_serving: Annotated[bool, Field(description="Whether metrics are served by HTTPS.")] = (
-        True
-    )
+    secure_serving: Annotated[
+        bool,
+        Field(
+            description="HTTPS, and only for those who may `get` the path `/metrics`; otherwise "
+            "plain HTTP for everybody."
+        ),
+    ] = True
 
     @property
     def address(self) -> str:
@@ -154,16 +188,16 @@ class Metrics(Settings):
 
 
 class Health(Settings):
-    """Where the kubelet asks after the manager."""
+    """Where the kubelet asks after the manager, by plain HTTP."""
 
     health_probe_bind_address: Annotated[
         Address, Field(description="Address to serve probes on; 0 switches them off.")
     ] = ":8081"
     readiness_endpoint_name: Annotated[
-        EndpointName, Field(description="Path of the readiness probe.")
+        EndpointName, Field(description="Path of the readiness probe, without the slash.")
     ] = "readyz"
     liveness_endpoint_name: Annotated[
-        EndpointName, Field(description="Path of the liveness probe.")
+        EndpointName, Field(description="Path of the liveness probe, without the slash.")
     ] = "healthz"
 
     @property
@@ -184,11 +218,15 @@ ControllerKind = Annotated[str, BeforeValidator(_known_controller)]
 
 
 class Controller(Settings):
-    """How much is done at once."""
+    """How much the controllers do at once."""
 
     group_kind_concurrency: Annotated[
         Mapping[ControllerKind, Annotated[int, Field(ge=1)]],
-        Field(description="How many objects of a kind are reconciled at once, by Kind.group."),
+        Field(
+            description="How many objects of a kind are reconciled at once, by `Kind.group`. A "
+            "kind that is not said has its default."
+        ),
+        Allowed("for each kind, `1` or more"),
     ] = {}
 
     def concurrency(self, kind: str) -> int:
@@ -203,15 +241,16 @@ class CertManagement(Settings):
     enable: Annotated[
         bool,
         Field(
-            description="Whether the manager makes its own certificates; otherwise they are "
-            "expected in the certificate folder."
+            description="Whether the manager makes and renews its own certificate; otherwise "
+            "`tls.crt` and `tls.key` are expected in the folder of `--webhook-cert-dir`, or in "
+            "`/tmp/k8s-webhook-server/serving-certs`."
         ),
     ] = True
     webhook_service_name: Annotated[
-        str, Field(min_length=1, max_length=63, description="Service that the certificate is for.")
+        str, Field(min_length=1, max_length=63, description="Service that it is for.")
     ] = "kubeflow-trainer-controller-manager"
     webhook_secret_name: Annotated[
-        str, Field(min_length=1, max_length=253, description="Secret that holds the certificate.")
+        str, Field(min_length=1, max_length=253, description="Secret that holds it.")
     ] = "kubeflow-trainer-webhook-cert"  # noqa: S105  a name
 
 
@@ -223,12 +262,12 @@ class ClientConnection(Settings):
         Field(
             ge=0,
             allow_inf_nan=False,
-            description="Requests per second in the long run; 0 leaves it to the server's "
-            "priority and fairness.",
+            description="Requests per second in the long run. 0: no limit but the server's "
+            "own, its priority and fairness.",
         ),
     ] = 0.0
     burst: Annotated[
-        int, Field(ge=0, description="How many requests may come at once, where qps is set.")
+        int, Field(ge=0, description="How many may come at once; at least 1 where `qps` is set.")
     ] = 100
 
     @model_validator(mode="after")
@@ -246,7 +285,9 @@ def _no_name_twice(plugins: list[str]) -> list[str]:
 
 
 PluginNames = Annotated[
-    list[Annotated[str, Field(min_length=1, max_length=253)]], AfterValidator(_no_name_twice)
+    list[Annotated[str, Field(min_length=1, max_length=253)]],
+    AfterValidator(_no_name_twice),
+    Allowed("names, none twice"),
 ]
 
 

@@ -21,6 +21,7 @@ SHIPPED_RUNTIMES: Final = (
     "torchtune-llama3.2-1b",
     "torchtune-llama3.2-3b",
     "torchtune-qwen2.5-1.5b",
+    "plain",
 )
 
 # Who may be in charge of a TrainJob.
@@ -35,6 +36,10 @@ LABEL_FRAMEWORK: Final = "trainer.kubeflow.org/framework"
 LABEL_POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 ANNOTATION_VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
 ANNOTATION_VOLCANO_QUEUE: Final = "scheduling.volcano.sh/queue-name"
+# On the runtimes that the manager applies: that it did, and which document.
+LABEL_MANAGED_BY: Final = "trainer.kubeflow.org/managed-by"
+MANAGED_BY_KFTRAINER: Final = "kftrainer"
+ANNOTATION_SHIPPED_HASH: Final = "trainer.kubeflow.org/shipped-hash"
 
 FINALIZER_RUNTIME_IN_USE: Final = "trainer.kubeflow.org/resource-in-use"
 FIELD_MANAGER: Final = "trainer"

@@ -1,6 +1,7 @@
-"""Arguments that commands without a cluster have in common."""
+"""Arguments that several commands have in common."""
 
 import argparse
+from math import inf
 from pathlib import Path
 
 
@@ -26,3 +27,36 @@ def add_config(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the manager's configuration file, which says what plugins run",
     )
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Add `--kubeconfig` and `--context`: how to reach the API server."""
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="how to reach the API server (default: $KUBECONFIG, else as the pod that this runs "
+        "in, else ~/.kube/config)",
+    )
+    parser.add_argument("--context", metavar="NAME", help="the context in the kubeconfig")
+
+
+def add_timeout(parser: argparse.ArgumentParser, seconds: float) -> None:
+    """Add `--timeout`: how long to wait for everything together."""
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=seconds,
+        metavar="SECONDS",
+        help="how long to wait for everything together (default: %(default)g)",
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return seconds

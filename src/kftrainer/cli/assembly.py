@@ -13,13 +13,16 @@ import structlog
 from kftrainer.api.configuration import Configuration
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.cli.preflight import Preflight
+from kftrainer.cli.training_metrics import tell_build, training_watch
 from kftrainer.cli.webhooks import WebhookMaking, Webhooks
+from kftrainer.controllers.job_watch import JobWatch
 from kftrainer.controllers.runtime_use import (
     INDEX_RUNTIME,
     RuntimeUseReconciler,
     enqueue_runtime,
     runtimes_of_job,
 )
+from kftrainer.controllers.shipped_runtimes import shipped_runtimes_controller
 from kftrainer.controllers.trainjob import TrainJobReconciler
 from kftrainer.controllers.view import View
 from kftrainer.controllers.watching import (
@@ -84,6 +87,7 @@ class Surroundings:
     namespaces: Sequence[str] = ()  # all, if there are none
     metrics_certificates: Path | None = None
     webhook_certificates: Path | None = None
+    runtimes: Sequence[Manifest] | None = None  # to be kept in the cluster
 
 
 async def run_manager(
@@ -91,6 +95,7 @@ async def run_manager(
 ) -> None:
     """Run until SIGTERM or SIGINT; raises what else ends it."""
     metrics = Metrics()
+    tell_build(metrics.registry)
     connection = await load_connection(surroundings.kubeconfig, surroundings.context)
     user_agent = f"kftrainer/{version('kftrainer')}"
     async with HttpTransport(
@@ -141,14 +146,21 @@ class Assembly:
             metrics=self._metrics,
         )
         jobs = self._train_job_controller(recorder)
+        training = training_watch(
+            self._client,
+            self._cache,
+            self._metrics,
+            clock=self._clock,
+            namespaces=self._surroundings.namespaces,
+        )
         webhooks = self._webhooks() if self._configuration.webhook.port else None
         manager = Manager(
             Parts(
                 servers=[*self._servers(lambda: manager.stopping, webhooks), recorder],
                 checks=[self._preflight()],
-                caches=[self._cache, self._late_kinds(jobs)],
+                caches=[self._cache, self._late_kinds(jobs, training)],
                 webhooks=webhooks.services() if webhooks else (),
-                controllers=[jobs, *self._runtime_controllers()],
+                controllers=[training, jobs, *self._runtime_controllers()],
             ),
             clock=self._clock,
             election=self._election,
@@ -246,6 +258,10 @@ class Assembly:
             jobs = self._cache.informer(TRAIN_JOBS)
             controller.watch(jobs, enqueue_runtime(resource), generation_changed)
             yield controller
+        if (shipped := self._surroundings.runtimes) is not None:
+            yield shipped_runtimes_controller(
+                shipped, self._client, self._cache, clock=self._clock, metrics=self._metrics
+            )
 
     def _webhooks(self) -> Webhooks:
         # Every replica answers, leader or not. Whoever can reach the port can make us read.
@@ -258,12 +274,13 @@ class Assembly:
         )
         return making.webhooks(validators, own_namespace(), self._surroundings.webhook_certificates)
 
-    def _late_kinds(self, jobs: Controller) -> LateKinds:
+    def _late_kinds(self, jobs: Controller, training: JobWatch) -> LateKinds:
         """All kinds that plugins watch: those of Kubernetes itself are there at once."""
 
         def on_installed(resource: Resource[Any]) -> None:
             for handler in self._watched[resource].handlers:
                 jobs.watch(self._cache.informer(resource), handler)
+            training.installed(resource)
             for request in unfinished(self._cache):  # which may have waited for it
                 jobs.enqueue(request)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from kftrainer.cli import crds, dev, manager, render, validate
+from kftrainer.cli import check, crds, dev, manager, purge, render, validate
 from kftrainer.devcluster.errors import DevClusterError, in_words
 
 FAILED = 1
@@ -20,9 +20,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kftrainer {version('kftrainer')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    check.add_parser(commands)
     crds.add_parser(commands)
     dev.add_parser(commands)
     manager.add_parser(commands)
+    purge.add_parser(commands)
     render.add_parser(commands)
     validate.add_parser(commands)
     return parser

@@ -12,7 +12,9 @@ import structlog
 from kftrainer import config, logs
 from kftrainer.api import names
 from kftrainer.api.configuration import CONTROLLERS, DEFAULT, Configuration
+from kftrainer.cli.arguments import add_connection
 from kftrainer.cli.assembly import Surroundings, run_manager
+from kftrainer.cli.runtime_folder import RuntimeFolderError, runtimes_in
 from kftrainer.config import ConfigurationError
 from kftrainer.kube.errors import KubeError
 from kftrainer.kube.model import InvalidDocumentError, Problem
@@ -41,6 +43,7 @@ KNOWN = (
     KubeError,
     LeaseLostError,
     PluginLoadError,
+    RuntimeFolderError,
     cache.NotSyncedError,
     controller.NotSyncedError,
 )
@@ -68,20 +71,20 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "configuration file says, and what is not said there has a sensible default.",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration file")
-    parser.add_argument(
-        "--kubeconfig",
-        type=Path,
-        metavar="FILE",
-        help="how to reach the API server (default: $KUBECONFIG, else as the pod that this runs "
-        "in, else ~/.kube/config)",
-    )
-    parser.add_argument("--context", metavar="NAME", help="the context in the kubeconfig")
+    add_connection(parser)
     parser.add_argument(
         "--namespace",
         action="append",
         default=[],
         metavar="NAME",
         help="look after TrainJobs in this namespace only; may be said several times",
+    )
+    parser.add_argument(
+        "--runtimes",
+        type=Path,
+        metavar="FOLDER",
+        help="keep the ClusterTrainingRuntimes of this folder in the cluster, one in each .yaml "
+        "file, and delete those that were in it before",
     )
     _add_overrides(parser)
     parser.add_argument(
@@ -176,6 +179,7 @@ def _run(arguments: argparse.Namespace) -> None:
         namespaces=tuple(dict.fromkeys(arguments.namespace)),
         metrics_certificates=arguments.metrics_cert_dir,
         webhook_certificates=arguments.webhook_cert_dir,
+        runtimes=None if arguments.runtimes is None else runtimes_in(arguments.runtimes),
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run_manager(configuration, framework, surroundings))

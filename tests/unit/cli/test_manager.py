@@ -1,9 +1,8 @@
 """What `kftrainer manager` makes of its flags and file, and how it says that it cannot begin."""
 
 import argparse
-import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,7 @@ JOBS = "TrainJob.trainer.kubeflow.org"
 Run = Callable[..., tuple[int, str]]
 
 
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    """The command sets logging up for its process, which here is that of all tests."""
-    root, before = logging.getLogger(), structlog.get_config()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.configure(**before)
+pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 
 @pytest.fixture
@@ -243,6 +235,20 @@ def test_certificates_that_are_none_end_it_with_one_line(run: Run, tmp_path: Pat
     assert code == 1
     assert "tls.crt and tls.key in F: The pair cannot be used" in told
     assert_one_line(told)
+
+
+def test_a_folder_of_runtimes_of_no_use_ends_it_with_one_line(run: Run, tmp_path: Path) -> None:
+    write_kubeconfig(tmp_path / "closed")
+    (tmp_path / "runtimes").mkdir()
+    (tmp_path / "runtimes" / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\n")
+    for folder, said in (
+        ("F/runtimes", "runtimes cannot be used: F/runtimes/pod.yaml:1: it must be a Cluster"),
+        ("F/none", "failed to read runtimes: F/none: No such file or directory"),
+    ):
+        code, told = run("--kubeconfig", "F/closed", "--runtimes", folder)
+        assert code == 1
+        assert said in told
+        assert_one_line(told)
 
 
 def told_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:

@@ -92,6 +92,19 @@ def test_a_webhook_is_at_zero_before_it_is_called() -> None:
         assert lines_of(metrics, f"controller_runtime_{name}") == [f"controller_runtime_{name} 0"]
 
 
+def test_what_alerts_ask_for_is_at_zero_before_anything_goes_wrong() -> None:
+    metrics = Metrics()
+    metrics.for_webhook("/validate")
+    assert lines_of(metrics, "machinery_webhook_verdicts_total") == [
+        f'machinery_webhook_verdicts_total{{webhook="/validate",code="{code}"}} 0'
+        for code in (200, 403, 429, 500, 504)
+    ]
+    assert lines_of(metrics, "machinery_events_dropped_total") == [
+        f'machinery_events_dropped_total{{reason="{reason}"}} 0'
+        for reason in ("failed", "queue_full", "refused", "spam", "unreachable")
+    ]
+
+
 def test_an_answer_counts_by_its_status_and_takes_its_time() -> None:
     metrics = Metrics()
     webhook = metrics.for_webhook("/validate")

@@ -1,0 +1,50 @@
+"""A cluster that commands can look at and empty: nobody else's objects are in it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster import parts, pytest_plugin
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.shape import Shape
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import ANY_MOMENT, Team
+from tests.support.objects import train_job
+from tests.support.webhooks import applicant_with
+
+# Kubernetes' own controllers delete what belongs to a TrainJob.
+SHAPE = Shape(controllers=True, crds=(parts.JOBSET_MANIFESTS,))
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
+    """The cluster."""
+    async for plane in pytest_plugin._for_session(pytestconfig, SHAPE):
+        yield plane
+
+
+@pytest_asyncio.fixture
+async def admin(plane: ControlPlane) -> AsyncIterator[ApiClient]:
+    """Its administrator."""
+    async with plane.client() as client:
+        yield client
+
+
+@pytest_asyncio.fixture
+async def team(plane: ControlPlane, admin: ApiClient) -> Team:
+    """A fresh namespace of it."""
+    return Team(admin, await plane.create_namespace(admin))
+
+
+@pytest_asyncio.fixture
+async def no_webhook(admin: ApiClient, team: Team) -> None:
+    """The API server has forgotten the webhook of tests before."""
+    probe = train_job("probe", runtimeRef={"name": "there-is-none"})
+    probe["metadata"]["namespace"] = team.namespace
+
+    async def accepted() -> bool:
+        return (await applicant_with(admin).create(probe, dry_run=True)).accepted
+
+    await until(accepted, within=ANY_MOMENT, what="the webhook being forgotten")

@@ -1,0 +1,86 @@
+"""`kftrainer check` on a real API server, with a manager that does its work and with none."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.ports import PortReservations
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import ANY_MOMENT, Team
+from tests.support.commands import kftrainer
+from tests.support.objects import runtime
+from tests.support.rights import allow
+from tests.support.runtimes import SHIPPED
+from tests.support.webhooks import admitting_manager, register, unregister
+
+WEBHOOK = "validator.trainjob.trainer.kubeflow.org"
+NAMES = [str(each["metadata"]["name"]) for each in SHIPPED]
+EXPECTED = [flag for name in NAMES for flag in ("--runtime", name)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, document in zip(NAMES, SHIPPED, strict=True):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document))
+    return tmp_path
+
+
+async def test_all_is_well_for_who_has_the_rights_that_it_needs(
+    plane: ControlPlane, admin: ApiClient, team: Team, folder: Path
+) -> None:
+    user = f"tester-{team.namespace}"
+    await allow(admin, user, ["list"], ["clustertrainingruntimes"])
+    await allow(admin, user, ["create"], ["trainjobs"], name=f"{user}-jobs", in_=team.namespace)
+    where = ("--kubeconfig", plane.kubeconfig_for(user), "--namespace", team.namespace)
+    async with admitting_manager(plane, "--runtimes", str(folder)):
+        ended = await kftrainer("check", *where, *EXPECTED)
+        assert (ended.code, ended.err) == (0, [])
+        assert ended.out[1:] == [
+            f"ok: among them {', '.join(NAMES)}",
+            f"ok: the webhook {WEBHOOK} refuses a wrong TrainJob",
+            f"ok: a good TrainJob is accepted on {', '.join(NAMES)}",
+        ]
+        assert await team.all("TrainJob") == []
+
+
+async def test_what_is_not_well_is_told_in_one_line(
+    plane: ControlPlane, admin: ApiClient, team: Team, no_webhook: None
+) -> None:
+    user = f"stranger-{team.namespace}"
+    await team.api.create(runtime(team.namespace, "ClusterTrainingRuntime"))
+    flags = ("--kubeconfig", plane.kubeconfig, "--namespace", team.namespace, "--timeout", "1")
+    ports = PortReservations(places.ports(places.cache_home()))
+
+    async def complaint(*flags: str | Path) -> str:
+        ended = await kftrainer("check", *flags)
+        assert ended.code == 1
+        [line] = ended.err
+        return line.removeprefix("kftrainer check: ")
+
+    try:
+        assert await complaint(*flags, "--runtime", "nobodys") == (
+            "after 1 s: not there: ClusterTrainingRuntime nobodys"
+        )
+        assert await complaint(*flags) == (
+            f"after 1 s: a wrong TrainJob was accepted: the API server does not ask {WEBHOOK} "
+            f"about TrainJobs in the namespace {team.namespace}"
+        )
+        assert (await kftrainer("check", *flags, "--no-webhook")).code == 0
+        await register(admin, ports.reserve())
+
+        async def unreached() -> bool:
+            said = await complaint(*flags)
+            return "the API server cannot ask the webhook: Internal error occurred: failed " in said
+
+        await until(unreached, within=ANY_MOMENT, what="the webhook being asked")
+        line = await complaint("--kubeconfig", plane.kubeconfig_for(user))
+        assert line.startswith(
+            f'clustertrainingruntimes.trainer.kubeflow.org is forbidden: User "{user}"'
+        )
+    finally:
+        await unregister(admin)
+        ports.release_all()

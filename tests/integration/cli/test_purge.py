@@ -1,0 +1,175 @@
+"""`kftrainer purge` on a real API server, with a manager beside it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import yaml
+
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.kubernetes import crds_in
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import ANY_MOMENT, IN_USE, Team, finalizers
+from tests.support.commands import Ended, kftrainer
+from tests.support.managers import manager_process
+from tests.support.objects import API, runtime
+from tests.support.rights import allow
+
+CLUSTER = f"/apis/{API}/clustertrainingruntimes"
+JOBS = f"/apis/{API}/trainjobs"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DONE = "no TrainJobs and no runtimes are left"
+GONE_WITHIN = 120.0
+
+pytestmark = pytest.mark.usefixtures("no_webhook", "empty_after")
+
+
+@pytest_asyncio.fixture
+async def empty_after(plane: ControlPlane, no_webhook: None) -> AsyncIterator[None]:
+    """Leave nothing behind, however the test ends."""
+    yield
+    async with manager_process(plane.kubeconfig):
+        await purged(plane)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    document = runtime("shipped", "ClusterTrainingRuntime")
+    (tmp_path / "shipped.yaml").write_text(yaml.safe_dump(document))
+    return tmp_path
+
+
+async def purged(plane: ControlPlane, *flags: str) -> Ended:
+    return await kftrainer("purge", "--kubeconfig", plane.kubeconfig, "--yes", *flags)
+
+
+async def cluster_runtime(api: ApiClient, name: str) -> Object | None:
+    return await api.get_or_none(f"{CLUSTER}/{name}")
+
+
+async def train(team: Team) -> None:
+    """A TrainJob on a TrainingRuntime, and one on the shipped runtime."""
+    await team.create_runtime()
+    await team.create_job("one")
+    await team.create_job("two", runtimeRef={"name": "shipped"})
+    for job in ("one", "two"):
+        await team.until_there("JobSet", job)
+    await team.until_in_use()
+
+    async def in_use() -> bool:
+        return IN_USE in finalizers(await cluster_runtime(team.api, "shipped"))
+
+    await until(in_use, within=ANY_MOMENT, what="the shipped runtime being in use")
+
+
+async def test_everything_goes_for_who_has_the_rights_and_the_kinds_can_go_then(
+    plane: ControlPlane, admin: ApiClient, team: Team, folder: Path, pytestconfig: pytest.Config
+) -> None:
+    user = f"remover-{team.namespace}"
+    kinds = ["trainjobs", "trainingruntimes", "clustertrainingruntimes"]
+    await allow(admin, user, ["list", "delete"], kinds)
+    other = Team(admin, await plane.create_namespace(admin))
+    async with manager_process(plane.kubeconfig, "--runtimes", str(folder)) as manager:
+        for each in (team, other):
+            await train(each)
+        before = await cluster_runtime(admin, "shipped")
+        assert before is not None
+        ended = await kftrainer("purge", "--kubeconfig", plane.kubeconfig_for(user), "--yes")
+        assert (ended.code, ended.err, ended.out[-1]) == (0, [], DONE)
+        assert ended.out[0].startswith("deleting 4 TrainJobs: ")
+        for each in (team, other):
+            for kind in ("TrainJob", "JobSet", "TrainingRuntime"):
+                assert await each.all(kind) == [], "gone means gone"
+        # The manager has brought its runtime back, with nothing to hold it.
+        back = await cluster_runtime(admin, "shipped")
+        assert back is None or back["metadata"]["uid"] != before["metadata"]["uid"]
+        assert finalizers(back) == []
+        await manager.stop()
+        files = pytestconfig.getini("devcluster_crds")
+        definitions = [crd for file in files for crd in crds_in(file)]
+        for definition in definitions:
+            await admin.delete(f"{CRDS}/{definition['metadata']['name']}")
+
+        async def gone() -> bool:
+            found = [
+                await admin.get_or_none(f"{CRDS}/{each['metadata']['name']}")
+                for each in definitions
+            ]
+            return found == [None] * len(definitions)
+
+        try:
+            await until(gone, within=GONE_WITHIN, what="the end of our kinds")
+            ended = await purged(plane)
+            assert (ended.code, ended.out, ended.err) == (0, [DONE], [])
+        finally:
+            await until(gone, within=GONE_WITHIN, what="the end of our kinds")
+            for definition in definitions:
+                await admin.apply_crd(definition)
+
+
+async def test_without_a_yes_it_only_says_what_it_would_delete(
+    plane: ControlPlane, admin: ApiClient, team: Team
+) -> None:
+    ended = await kftrainer("purge", "--kubeconfig", plane.kubeconfig)
+    assert (ended.code, ended.out) == (0, ["there is nothing to delete"])
+    await team.create_runtime()
+    await team.create_job()
+    ended = await kftrainer("purge", "--kubeconfig", plane.kubeconfig)
+    assert ended.code == 2
+    assert ended.out == [
+        f"would delete 1 TrainJob: {team.namespace}/train",
+        f"would delete 1 TrainingRuntime: {team.namespace}/torch",
+    ]
+    assert ended.err == ["kftrainer purge: nothing was deleted: say --yes if you mean it"]
+    assert "deletionTimestamp" not in (await team.get("TrainJob"))["metadata"]
+
+
+async def test_what_nobody_gives_free_is_named_and_goes_when_a_manager_is_there(
+    plane: ControlPlane, admin: ApiClient, team: Team
+) -> None:
+    async with manager_process(plane.kubeconfig):
+        await team.create_runtime()
+        await team.create_job()
+        await team.until_in_use()
+    ended = await purged(plane, "--timeout", "15")
+    assert ended.code == 1
+    assert ended.err == [
+        f"kftrainer purge: after 15 s: left: 1 TrainingRuntime: {team.namespace}/torch "
+        f"(kept by {IN_USE})"
+    ]
+    async with manager_process(plane.kubeconfig):
+        assert (await purged(plane)).code == 0
+    assert await team.all("TrainingRuntime") == []
+
+
+async def test_a_train_job_is_not_gone_before_what_was_made_for_it(
+    plane: ControlPlane, admin: ApiClient, team: Team
+) -> None:
+    async with manager_process(plane.kubeconfig):
+        await team.create_runtime()
+        await team.create_job()
+        await team.until_there("JobSet")
+        await team.patch("JobSet", "train", {"metadata": {"finalizers": ["acme.io/hold"]}})
+        ended = await purged(plane, "--timeout", "5")
+        assert ended.code == 1
+        [line] = ended.err
+        assert f"left: 1 TrainJob: {team.namespace}/train (kept by foregroundDeletion); " in line
+        await team.patch("JobSet", "train", {"metadata": {"finalizers": None}})
+        assert (await purged(plane)).code == 0
+
+
+async def test_other_namespaces_are_left_alone(
+    plane: ControlPlane, admin: ApiClient, team: Team
+) -> None:
+    other = Team(admin, await plane.create_namespace(admin))
+    for each in (team, other):
+        await each.create_runtime()
+        await each.create_job()
+    async with manager_process(plane.kubeconfig):
+        assert (await purged(plane, "--namespace", team.namespace)).code == 0
+    assert [await team.all("TrainJob"), await team.all("TrainingRuntime")] == [[], []]
+    for kind in ("TrainJob", "TrainingRuntime"):
+        [kept] = await other.all(kind)
+        assert "deletionTimestamp" not in kept["metadata"]

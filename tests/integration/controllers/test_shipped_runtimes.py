@@ -1,0 +1,322 @@
+"""The runtimes of a folder, kept in a cluster by a manager."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.ports import PortReservations
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import ANY_MOMENT, IN_USE, MERGE, Team, finalizers
+from tests.support.managers import ManagerProcess, manager_process
+from tests.support.objects import API, Object, replicated_job, runtime
+from tests.support.rights import allow
+from tests.support.runtimes import SHIPPED
+from tests.support.webhooks import admitting_manager, register, unregister
+
+CLUSTER = f"/apis/{API}/clustertrainingruntimes"
+HASH = "trainer.kubeflow.org/shipped-hash"
+MANAGED_BY = "trainer.kubeflow.org/managed-by"
+CONTROLLER = "shippedruntimes_controller"
+
+
+class Shelf:
+    """A folder of runtimes, and what the cluster has of them; names are the test's own."""
+
+    def __init__(self, folder: Path, api: ApiClient, suffix: str) -> None:
+        self.folder = folder
+        self._api = api
+        self._suffix = suffix
+
+    def name(self, of: str) -> str:
+        return f"{of}-{self._suffix}"
+
+    def put(self, of: str, nodes: int = 1, **spec: Any) -> Object:
+        """Write the file of a runtime."""
+        document = runtime(self.name(of), "ClusterTrainingRuntime", **spec)
+        document["spec"]["mlPolicy"]["numNodes"] = nodes
+        (self.folder / f"{of}.yaml").write_text(yaml.safe_dump(document))
+        return document
+
+    def drop(self, of: str) -> None:
+        (self.folder / f"{of}.yaml").unlink()
+
+    async def find(self, of: str) -> Object | None:
+        return await self._api.get_or_none(f"{CLUSTER}/{self.name(of)}")
+
+    async def patch(self, of: str, change: Object) -> None:
+        path = f"{CLUSTER}/{self.name(of)}"
+        await self._api.request("PATCH", path, body=change, content_type=MERGE)
+
+    async def delete(self, of: str) -> None:
+        await self._api.delete(f"{CLUSTER}/{self.name(of)}")
+
+    async def until_there(self, of: str, *, nodes: int = 1, not_uid: str = "") -> Object:
+        """Wait until the runtime is there with so many nodes."""
+
+        async def there() -> Object | None:
+            found = await self.find(of)
+            if found is None or found["metadata"]["uid"] == not_uid:
+                return None
+            return found if nodes_of(found) == nodes else None
+
+        return await until(there, within=ANY_MOMENT, what=f"{of} with {nodes} nodes")
+
+    async def until_gone(self, of: str) -> None:
+        async def gone() -> bool:
+            return await self.find(of) is None
+
+        await until(gone, within=ANY_MOMENT, what=f"the end of {of}")
+
+    async def until_going(self, of: str) -> Object:
+        async def going() -> Object | None:
+            found = await self.find(of)
+            return found if found and "deletionTimestamp" in found["metadata"] else None
+
+        return await until(going, within=ANY_MOMENT, what=f"{of} being deleted")
+
+
+def nodes_of(found: Object) -> int:
+    nodes: int = found["spec"]["mlPolicy"]["numNodes"]
+    return nodes
+
+
+def said(manager: ManagerProcess, event: str, name: str) -> list[Object]:
+    return [each for each in manager.log_entries(event) if each["name"] == name]
+
+
+async def until_said(manager: ManagerProcess, event: str, name: str, times: int = 1) -> Object:
+    async def has_said() -> Object | None:
+        entries = said(manager, event, name)
+        return entries[-1] if len(entries) >= times else None
+
+    return await until(has_said, within=ANY_MOMENT, what=f"{event} of {name}")
+
+
+def looks(manager: ManagerProcess, name: str) -> int:
+    done = said(manager, "reconcile.succeeded", name)
+    return sum(each["controller"] == CONTROLLER for each in done)
+
+
+async def until_looked(manager: ManagerProcess, name: str, times: int) -> None:
+    async def looked() -> bool:
+        return looks(manager, name) > times
+
+    await until(looked, within=ANY_MOMENT, what=f"the manager looking at {name}")
+
+
+async def restart(manager: ManagerProcess) -> None:
+    """Stop it as Kubernetes does, and start it again."""
+    await manager.stop()
+    assert manager.ending() == "exit code 0"
+    manager.start()
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, api: ApiClient, namespace: str) -> Shelf:
+    return Shelf(tmp_path, api, namespace)
+
+
+@asynccontextmanager
+async def keeping(shelf: Shelf, plane: ControlPlane, *flags: str) -> AsyncIterator[ManagerProcess]:
+    """A manager that keeps the folder's runtimes in the cluster."""
+    flags = ("--runtimes", str(shelf.folder), "--log-level", "debug", *flags)
+    async with manager_process(plane.kubeconfig, *flags) as manager:
+        yield manager
+
+
+@pytest.mark.parametrize("flags", [(), ("--namespace", "default")], ids=["all", "one namespace"])
+async def test_what_is_in_the_folder_is_applied_and_comes_back_when_it_is_deleted(
+    shelf: Shelf, plane: ControlPlane, flags: Sequence[str]
+) -> None:
+    document = shelf.put("torch", nodes=3)
+    async with keeping(shelf, plane, *flags) as manager:
+        made = await shelf.until_there("torch", nodes=3)
+        labels = {"trainer.kubeflow.org/framework": "torch", MANAGED_BY: "kftrainer"}
+        assert made["metadata"]["labels"] == labels
+        assert made["metadata"]["annotations"][HASH].startswith(f"{shelf.name('torch')}/")
+        [owned] = made["metadata"]["managedFields"]
+        assert (owned["manager"], owned["operation"]) == ("kftrainer-runtimes", "Apply")
+        assert made["spec"]["mlPolicy"] == document["spec"]["mlPolicy"]
+        await shelf.delete("torch")
+        await shelf.until_there("torch", nodes=3, not_uid=made["metadata"]["uid"])
+        entry = await until_said(manager, "shipped_runtime.applied", shelf.name("torch"), 2)
+        assert (entry["level"], entry["why"]) == ("info", "it is not there")
+
+
+async def test_an_edit_by_hand_stays_until_the_file_changes(
+    shelf: Shelf, plane: ControlPlane
+) -> None:
+    name = shelf.name("torch")
+    shelf.put("torch", nodes=1)
+    async with keeping(shelf, plane) as manager:
+        await shelf.until_there("torch", nodes=1)
+        await until_said(manager, "shipped_runtime.applied", name)
+        before = looks(manager, name)
+        await shelf.patch("torch", {"spec": {"mlPolicy": {"numNodes": 5}}})
+        await until_looked(manager, name, before)
+        assert nodes_of(await shelf.until_there("torch", nodes=5)) == 5
+        before = looks(manager, name)
+        await restart(manager)
+        await until_looked(manager, name, before)
+        assert nodes_of(await shelf.until_there("torch", nodes=5)) == 5
+        assert len(said(manager, "shipped_runtime.applied", name)) == 1
+        shelf.put("torch", nodes=2)
+        await restart(manager)
+        await shelf.until_there("torch", nodes=2)
+        entry = await until_said(manager, "shipped_runtime.applied", name, 2)
+        assert entry["why"] == "its file is another now"
+
+
+async def test_one_that_others_made_is_taken_over_and_what_they_wrote_besides_stays(
+    shelf: Shelf, plane: ControlPlane, api: ApiClient
+) -> None:
+    document = shelf.put("torch", nodes=2)
+    theirs = {**document, "spec": {**document["spec"], "mlPolicy": {"numNodes": 7, "torch": {}}}}
+    labels = {**document["metadata"]["labels"], "helm": "other"}
+    await api.create({**theirs, "metadata": {**document["metadata"], "labels": labels}})
+    async with keeping(shelf, plane):
+        taken = await shelf.until_there("torch", nodes=2)
+    assert taken["metadata"]["labels"] == {**labels, MANAGED_BY: "kftrainer"}
+
+
+async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
+    shelf: Shelf, plane: ControlPlane, api: ApiClient
+) -> None:
+    for name in ("kept", "dropped", "released"):
+        shelf.put(name)
+    await api.create(runtime(shelf.name("foreign"), "ClusterTrainingRuntime"))
+    async with keeping(shelf, plane) as manager:
+        for name in ("kept", "dropped", "released"):
+            await shelf.until_there(name)
+        await shelf.patch("released", {"metadata": {"labels": {MANAGED_BY: None}}})
+        copied = await shelf.until_there("dropped")
+        kept = {key: copied["metadata"][key] for key in ("labels", "annotations")}
+        metadata = {**kept, "name": shelf.name("a-copy")}
+        await api.create({**copied, "metadata": metadata})
+        for name in ("dropped", "released"):
+            shelf.drop(name)
+        before = looks(manager, shelf.name("released"))
+        await restart(manager)
+        await shelf.until_gone("dropped")
+        await until_said(manager, "shipped_runtime.deleted", shelf.name("dropped"))
+        await until_looked(manager, shelf.name("released"), before)
+        for name in ("kept", "released", "foreign", "a-copy"):
+            found = await shelf.find(name)
+            assert found is not None
+            assert "deletionTimestamp" not in found["metadata"]
+        shelf.drop("kept")  # and now the folder is empty
+        await restart(manager)
+        await shelf.until_gone("kept")
+
+
+async def test_one_in_use_goes_after_its_last_job_and_comes_back_if_it_is_wanted_again(
+    shelf: Shelf, plane: ControlPlane, team: Team
+) -> None:
+    name = shelf.name("torch")
+    shelf.put("torch")
+    async with keeping(shelf, plane) as manager:
+        await shelf.until_there("torch")
+        await team.create_job(runtimeRef={"name": name})
+
+        async def in_use() -> bool:
+            return IN_USE in finalizers(await shelf.find("torch"))
+
+        await until(in_use, within=ANY_MOMENT, what="the runtime being in use")
+        shelf.drop("torch")
+        await restart(manager)
+        going = await shelf.until_going("torch")
+        shelf.put("torch", nodes=4)
+        before = looks(manager, name)
+        await restart(manager)
+        await until_looked(manager, name, before)
+        assert await shelf.find("torch") == going, "what is being deleted is left alone"
+        await team.delete("TrainJob")
+        await shelf.until_there("torch", nodes=4, not_uid=going["metadata"]["uid"])
+
+
+async def test_without_the_right_it_is_told_once_and_all_else_goes_on(
+    shelf: Shelf, plane: ControlPlane, api: ApiClient, team: Team
+) -> None:
+    user, name = f"reader-{team.namespace}", shelf.name("torch")
+    shelf.put("torch")
+    await allow(api, user, ["list", "watch"])
+    jobs = f"{user}-jobs"
+    await allow(api, user, ["*"], ["trainjobs", "trainjobs/status", "jobsets", "events"], name=jobs)
+    flags = ("--runtimes", str(shelf.folder), "--log-level", "debug")
+    async with manager_process(plane.kubeconfig_for(user), *flags) as manager:
+        entry = await until_said(manager, "shipped_runtime.not_applied", name, 3)
+        assert 'cannot patch resource "clustertrainingruntimes"' in entry["error"]
+        levels = [each["level"] for each in said(manager, "shipped_runtime.not_applied", name)]
+        assert levels[0] == "warning"
+        assert {*levels[1:]} == {"debug"}, "the same trouble is not told again and again"
+        await team.create_runtime()
+        await team.create_job()
+        await team.until_there("JobSet")
+        resources = ["clustertrainingruntimes"]
+        await allow(api, user, ["create", "patch"], resources, name=f"{user}-runtimes")
+        await shelf.until_there("torch")
+
+
+async def test_a_webhook_that_does_not_answer_yet_is_waited_for(
+    shelf: Shelf, plane: ControlPlane, api: ApiClient
+) -> None:
+    name = shelf.name("torch")
+    shelf.put("torch")
+    ports = PortReservations(places.ports(places.cache_home()))
+    try:
+        await register(api, ports.reserve())
+        async with keeping(shelf, plane) as manager:
+            entry = await until_said(manager, "shipped_runtime.not_applied", name)
+            assert "failed calling webhook" in entry["error"]
+            await unregister(api)
+            await shelf.until_there("torch")
+    finally:
+        await unregister(api)
+        ports.release_all()
+
+
+async def test_all_that_is_shipped_passes_our_own_webhook_and_what_does_not_hinders_nobody(
+    shelf: Shelf, plane: ControlPlane, api: ApiClient
+) -> None:
+    shelf.put("a-bad-one", jobs=[{**replicated_job(), "replicas": 2}])
+    names = [each["metadata"]["name"] for each in SHIPPED]
+    for name, document in zip(names, SHIPPED, strict=True):
+        (shelf.folder / f"{name}.yaml").write_text(yaml.safe_dump(document))
+    flags = ("--runtimes", str(shelf.folder))
+    async with admitting_manager(plane, *flags) as manager:
+
+        async def applied() -> bool:
+            found = (await api.get(CLUSTER))["items"]
+            return {*names} <= {each["metadata"]["name"] for each in found}
+
+        await until(applied, within=ANY_MOMENT, what="all that is shipped being there")
+
+        async def refused() -> bool:
+            entries = said(manager, "shipped_runtime.not_applied", shelf.name("a-bad-one"))
+            return any("denied the request" in each["error"] for each in entries)
+
+        await until(refused, within=ANY_MOMENT, what="the wrong one being told")
+        assert await shelf.find("a-bad-one") is None
+        assert manager.is_alive()
+
+
+async def test_only_the_leader_applies(shelf: Shelf, plane: ControlPlane, namespace: str) -> None:
+    shelf.put("torch")
+    flags = ("--leader-elect", "--leader-election-namespace", namespace)
+    async with keeping(shelf, plane, *flags) as first:
+        await shelf.until_there("torch")
+        shelf.put("torch", nodes=2)  # as an upgrade does
+        async with keeping(shelf, plane, *flags) as second:
+            await second.wait_ready()
+            await shelf.delete("torch")
+            await shelf.until_there("torch", nodes=1)
+            assert second.log_entries("controller.started") == []
+            await first.stop()
+            await shelf.until_there("torch", nodes=2)

@@ -1,0 +1,161 @@
+"""What is looked at in a cluster, and what each answer means."""
+
+import asyncio
+from collections.abc import Callable
+
+import orjson
+import pytest
+
+from kftrainer.cli.check import NO_RUNTIME, Inspection
+from kftrainer.cli.cluster import CommandError, OutOfTimeError
+from kftrainer.kube.client import Client
+from kftrainer.kube.errors import ForbiddenError
+from kftrainer.kube.transport import Response
+from tests.support.fake_clock import FakeClock, at_rest
+from tests.support.object_server import Object, ObjectServer, refusal
+
+OURS = "/apis/trainer.kubeflow.org/v1alpha1"
+CLUSTER, JOBS = f"{OURS}/clustertrainingruntimes", f"{OURS}/namespaces/here/trainjobs"
+OURS_DENIES = (
+    'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: no runtime'
+)
+DENIED = refusal(403, "Forbidden", OURS_DENIES)
+UNREACHED = refusal(500, "InternalError", 'failed calling webhook "validator.trainjob…"')
+CREATED = Response(201, {}, orjson.dumps({}))
+
+Answers = Callable[[Object], Response]
+
+
+def well(job: Object) -> Response:
+    return DENIED if job["spec"]["runtimeRef"]["name"] == NO_RUNTIME else CREATED
+
+
+class Inspecting:
+    """An inspection of a server with these runtimes, by a clock of its own."""
+
+    def __init__(self, *runtimes: str | Object, answers: Answers = well) -> None:
+        named = [each if isinstance(each, dict) else {"name": each} for each in runtimes]
+        self.server = ObjectServer({CLUSTER: named})
+        self.server.answer = self._answer
+        self.answers = answers
+        self.clock = FakeClock()
+        self.told: list[str] = []
+
+    def _answer(self, method: str, path: str) -> Response | None:
+        if method != "POST":
+            return None
+        assert path == JOBS
+        return self.answers(self.server.bodies[-1])
+
+    async def run(self, *expected: str, webhook: bool = True) -> list[str]:
+        client = Client(self.server)  # type: ignore[arg-type]
+        inspection = Inspection(client, "here", 5.0, clock=self.clock, tell=self.told.append)
+        async with asyncio.TaskGroup() as group:
+            looking = group.create_task(inspection.look(expected, with_webhook=webhook))
+            await at_rest()
+            while not looking.done():
+                await self.clock.advance(0.25)
+        return self.told
+
+    async def error(self, *expected: str) -> Exception:
+        with pytest.raises(ExceptionGroup) as raised:
+            await self.run(*expected)
+        [error] = raised.value.exceptions
+        return error
+
+
+async def test_all_is_well() -> None:
+    inspecting = Inspecting("plain", "torch")
+    assert await inspecting.run("torch") == [
+        "ok: 2 ClusterTrainingRuntimes are there",
+        "ok: among them torch",
+        "ok: the webhook validator.trainjob.trainer.kubeflow.org refuses a wrong TrainJob",
+        "ok: a good TrainJob is accepted on torch",
+    ]
+    metadata = {"generateName": "kftrainer-check-", "namespace": "here"}
+    assert [each["metadata"] for each in inspecting.server.bodies] == [metadata, metadata]
+
+
+async def test_without_expectations_any_runtime_will_do() -> None:
+    assert (await Inspecting("plain", "torch").run())[-1] == (
+        "ok: a good TrainJob is accepted on plain"
+    )
+    assert (await Inspecting().run())[-1] == (
+        "not tried: a good TrainJob, as there is no ClusterTrainingRuntime"
+    )
+
+
+async def test_without_a_webhook_nothing_is_tried() -> None:
+    inspecting = Inspecting("plain")
+    assert await inspecting.run(webhook=False) == ["ok: 1 ClusterTrainingRuntime is there"]
+    assert inspecting.server.asked == [f"GET {CLUSTER}"]
+
+
+async def test_runtimes_that_come_late_are_waited_for() -> None:
+    inspecting = Inspecting("plain")
+    looks = 0
+
+    def come_late(method: str, path: str) -> Response | None:
+        nonlocal looks
+        looks += method == "GET"
+        if looks == 3:
+            inspecting.server.collections[CLUSTER] = [{"name": "plain"}, {"name": "torch"}]
+        return inspecting._answer(method, path)
+
+    inspecting.server.answer = come_late
+    told = await inspecting.run("plain", "torch")
+    assert told[1] == "ok: among them plain, torch"
+    assert told[-1] == "ok: a good TrainJob is accepted on plain, torch"
+
+
+async def test_runtimes_that_do_not_come_are_named() -> None:
+    going = {"name": "torch", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    error = await Inspecting("plain", going).error("plain", "torch", "mlx")
+    assert isinstance(error, OutOfTimeError)
+    assert str(error) == "after 5 s: not there: ClusterTrainingRuntime torch, mlx"
+
+
+async def test_an_api_that_is_not_served_is_told() -> None:
+    inspecting = Inspecting()
+    del inspecting.server.collections[CLUSTER]
+    assert str(await inspecting.error()) == (
+        "after 5 s: the API server does not know ClusterTrainingRuntime.trainer.kubeflow.org"
+    )
+
+
+async def test_a_webhook_that_comes_late_is_waited_for() -> None:
+    first = [UNREACHED, CREATED, UNREACHED]
+    inspecting = Inspecting("plain", answers=lambda job: first.pop() if first else well(job))
+    assert (await inspecting.run())[-1] == "ok: a good TrainJob is accepted on plain"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (UNREACHED, "the API server cannot ask the webhook: failed calling webhook"),
+        (CREATED, "a wrong TrainJob was accepted: the API server does not ask validator.trainjob."),
+        (
+            refusal(403, "Forbidden", 'admission webhook "acme.io" denied the request: never'),
+            "a wrong TrainJob was refused, but not by validator.trainjob.trainer.kubeflow.org: ",
+        ),
+    ],
+)
+async def test_a_wrong_train_job_must_be_refused_by_our_webhook(
+    answer: Response, said: str
+) -> None:
+    error = await Inspecting("plain", answers=lambda _: answer).error()
+    assert isinstance(error, OutOfTimeError)
+    assert str(error).startswith(f"after 5 s: {said}")
+
+
+async def test_who_may_not_try_is_told_at_once() -> None:
+    forbidden = refusal(403, "Forbidden", 'User "me" cannot create resource "trainjobs"')
+    inspecting = Inspecting("plain", answers=lambda _: forbidden)
+    assert isinstance(await inspecting.error(), ForbiddenError)
+    assert inspecting.clock.monotonic() == 0
+
+
+async def test_a_good_train_job_must_be_accepted() -> None:
+    error = await Inspecting("plain", answers=lambda _: DENIED).error()
+    assert isinstance(error, CommandError)
+    assert str(error) == f"a good TrainJob on plain was refused: {OURS_DENIES}"
