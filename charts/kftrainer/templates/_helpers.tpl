@@ -1,0 +1,149 @@
+{{/*
+Names, labels and images that several templates share.
+*/}}
+
+{{/* What the names of all objects begin with. */}}
+{{- define "kftrainer.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name -}}
+{{- end }}
+
+{{/* The manager's name: of its Deployment, its Service and its roles. */}}
+{{- define "kftrainer.manager" -}}
+{{- include "kftrainer.fullname" . }}-controller-manager
+{{- end }}
+
+{{/* The ServiceAccount that the manager runs as. */}}
+{{- define "kftrainer.serviceAccountName" -}}
+{{- .Values.serviceAccount.name | default (include "kftrainer.manager" .) -}}
+{{- end }}
+
+{{/* The Secret with the serving certificate. */}}
+{{- define "kftrainer.certSecretName" -}}
+{{- if eq .Values.certs.mode "provided" -}}
+{{- .Values.certs.existingSecret -}}
+{{- else -}}
+{{- include "kftrainer.fullname" . }}-webhook-cert
+{{- end -}}
+{{- end }}
+
+{{/* The name by which the API server, and Prometheus, call the Service. */}}
+{{- define "kftrainer.serverName" -}}
+{{- include "kftrainer.manager" . }}.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{/* Whether there are certificates from elsewhere that a server of ours uses; empty if not. */}}
+{{- define "kftrainer.mountsCertificate" -}}
+{{- if and (ne .Values.certs.mode "self-managed") (or .Values.webhook.enabled (and .Values.metrics.enabled .Values.metrics.secure)) -}}
+true
+{{- end -}}
+{{- end }}
+
+{{/*
+Whether a built-in plugin runs; empty if not. Takes a dict: root, plugin.
+*/}}
+{{- define "kftrainer.runsPlugin" -}}
+{{- if not (has .plugin .root.Values.config.plugins.disabled) -}}
+true
+{{- end -}}
+{{- end }}
+
+{{/*
+Labels by which selectors find the pods of a component. They are those of Kubeflow Trainer's own
+chart, so that a release of it can be upgraded to this one: a Deployment's selector cannot change.
+Takes a dict: root, component.
+*/}}
+{{- define "kftrainer.selectorLabels" -}}
+app.kubernetes.io/name: kubeflow-trainer
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/part-of: kubeflow
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* Labels by which the manager's pods are found. Takes the root. */}}
+{{- define "kftrainer.managerSelectorLabels" -}}
+{{- $ours := include "kftrainer.selectorLabels" (dict "root" . "component" "manager") | fromYaml -}}
+{{- toYaml (merge $ours .Values.selectorLabels) -}}
+{{- end }}
+
+{{/*
+All labels of an object; ours win over those of the values. Takes a dict: root, component and
+perhaps labels, which are this object's own.
+*/}}
+{{- define "kftrainer.labels" -}}
+{{- $ours := include "kftrainer.selectorLabels" . | fromYaml -}}
+{{- $release := dict
+      "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63)
+      "app.kubernetes.io/version" (.root.Chart.AppVersion | replace "+" "_" | trunc 63)
+      "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- toYaml (merge $ours $release (.labels | default dict) .root.Values.commonLabels) -}}
+{{- end }}
+
+{{/*
+The metadata of an object. Takes a dict: root, name, component and perhaps
+  namespace     if it is not the release's
+  clusterScoped if it is in none
+  labels, annotations of this object alone
+*/}}
+{{- define "kftrainer.metadata" -}}
+name: {{ .name }}
+{{- if not .clusterScoped }}
+namespace: {{ .namespace | default .root.Release.Namespace }}
+{{- end }}
+labels:
+  {{- include "kftrainer.labels" . | nindent 2 }}
+{{- with merge (deepCopy (.annotations | default dict)) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+The reference of an image. Takes a dict: root, image, path (of the value, for messages) and perhaps
+tag, if the image says none.
+*/}}
+{{- define "kftrainer.image" -}}
+{{- $registry := .root.Values.global.imageRegistry | default .image.registry -}}
+{{- $name := ternary (printf "%s/%s" $registry .image.repository) .image.repository (ne $registry "") -}}
+{{- $tag := .image.tag | default (.tag | default "") -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $name .image.digest -}}
+{{- else if $tag -}}
+{{- printf "%s:%s" $name $tag -}}
+{{- else -}}
+{{- fail (printf "%s: say a tag or a digest, so that it is known what runs" .path) -}}
+{{- end -}}
+{{- end }}
+
+{{/* The image of the manager and the hooks. Takes the root. */}}
+{{- define "kftrainer.ownImage" -}}
+{{- include "kftrainer.image" (dict "root" . "image" .Values.image "path" "image" "tag" .Chart.AppVersion) -}}
+{{- end }}
+
+{{/* Pull secrets as a pod names them; each may be a name or `{name: …}`. Takes a list. */}}
+{{- define "kftrainer.pullSecrets" -}}
+{{- $names := list -}}
+{{- range . -}}
+{{- $names = append $names (ternary . (dict "name" .) (kindIs "map" .)) -}}
+{{- end -}}
+{{- with uniq $names -}}
+imagePullSecrets:
+{{ toYaml . }}
+{{- end -}}
+{{- end }}
+
+{{/* Pull secrets of our own pods. Takes the root. */}}
+{{- define "kftrainer.ownPullSecrets" -}}
+{{- include "kftrainer.pullSecrets" (concat .Values.global.imagePullSecrets .Values.imagePullSecrets) -}}
+{{- end }}
+
+{{/* The namespace that `helm test` asks in. */}}
+{{- define "kftrainer.testNamespace" -}}
+{{- .Values.hooks.test.namespace | default (first (append .Values.watchNamespaces .Release.Namespace)) -}}
+{{- end }}
+
+{{/* The manager's ServiceAccount, as the subject of a binding. */}}
+{{- define "kftrainer.managerSubject" -}}
+- kind: ServiceAccount
+  name: {{ include "kftrainer.serviceAccountName" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end }}

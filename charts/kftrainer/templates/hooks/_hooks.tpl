@@ -1,0 +1,124 @@
+{{/*
+What the hooks have in common. Their pods are of one component, which a NetworkPolicy knows.
+*/}}
+
+{{/* Annotations of a hook's object. Takes a dict: event, weight and perhaps log. */}}
+{{- define "kftrainer.hookAnnotations" -}}
+helm.sh/hook: {{ .event }}
+helm.sh/hook-weight: {{ .weight | quote }}
+# What has failed stays, to be looked at, until the hook runs again.
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- if .log }}
+# helm prints what the pod has said, whatever becomes of it.
+helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+{{- end }}
+{{- end }}
+
+{{/* The metadata of a hook's object. Takes a dict: root, event, name, weight and perhaps namespace, clusterScoped, log. */}}
+{{- define "kftrainer.hookMetadata" -}}
+{{- include "kftrainer.metadata" (merge (dict "component" "hook" "annotations" (include "kftrainer.hookAnnotations" . | fromYaml)) .) -}}
+{{- end }}
+
+{{/*
+A ServiceAccount that exists while the hook runs, and what it may do. Takes a dict: root, event, name
+and perhaps
+  clusterRules   as a list
+  rules          as a list, in `namespace`
+*/}}
+{{- define "kftrainer.hookAccount" -}}
+{{- $subjects := list (dict "kind" "ServiceAccount" "name" .name "namespace" .root.Release.Namespace) -}}
+{{- $account := dict "root" .root "event" .event "name" .name -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  {{- include "kftrainer.hookMetadata" (merge (dict "weight" -20) $account) | nindent 2 }}
+automountServiceAccountToken: false
+{{- if .root.Values.rbac.create }}
+{{- with .clusterRules }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  {{- include "kftrainer.hookMetadata" (merge (dict "weight" -20 "clusterScoped" true) $account) | nindent 2 }}
+rules:
+{{ toYaml . }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  {{- include "kftrainer.hookMetadata" (merge (dict "weight" -10 "clusterScoped" true) $account) | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: {{ $account.name }}
+subjects:
+{{ toYaml $subjects }}
+{{- end }}
+{{- if .rules }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  {{- include "kftrainer.hookMetadata" (merge (dict "weight" -20 "namespace" .namespace) $account) | nindent 2 }}
+rules:
+{{ toYaml .rules }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  {{- include "kftrainer.hookMetadata" (merge (dict "weight" -10 "namespace" .namespace) $account) | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ $account.name }}
+subjects:
+{{ toYaml $subjects }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The pod of a hook, from spec on. Takes a dict: root, name, args. */}}
+{{- define "kftrainer.hookPodSpec" -}}
+{{- $values := .root.Values -}}
+serviceAccountName: {{ .name }}
+automountServiceAccountToken: true
+restartPolicy: Never
+{{- with include "kftrainer.ownPullSecrets" .root }}
+{{ . }}
+{{- end }}
+{{- with $values.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+containers:
+- name: {{ first .args }}
+  image: {{ include "kftrainer.ownImage" .root }}
+  imagePullPolicy: {{ $values.image.pullPolicy }}
+  args:
+  {{- range .args }}
+  - {{ . }}
+  {{- end }}
+  {{- with $values.hooks.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.securityContext }}
+  securityContext:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  volumeMounts:
+  - name: tmp
+    mountPath: /tmp
+volumes:
+- name: tmp
+  emptyDir:
+    sizeLimit: 64Mi
+{{- with $values.hooks.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.hooks.tolerations }}
+tolerations:
+{{ toYaml . }}
+{{- end }}
+{{- end }}

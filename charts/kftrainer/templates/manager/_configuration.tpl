@@ -1,0 +1,45 @@
+{{/*
+The manager's configuration file. Ports come from the values that containers, Services, probes and
+policies use, too.
+*/}}
+
+{{- define "kftrainer.readinessEndpoint" -}}readyz{{- end }}
+{{- define "kftrainer.livenessEndpoint" -}}healthz{{- end }}
+
+{{- define "kftrainer.configuration" -}}
+{{- $config := .Values.config -}}
+apiVersion: config.trainer.kubeflow.org/v1alpha1
+kind: Configuration
+health:
+  healthProbeBindAddress: ":{{ int .Values.health.port }}"
+  readinessEndpointName: {{ include "kftrainer.readinessEndpoint" . }}
+  livenessEndpointName: {{ include "kftrainer.livenessEndpoint" . }}
+metrics:
+  bindAddress: {{ ternary (printf ":%d" (int .Values.metrics.port)) "0" .Values.metrics.enabled | quote }}
+  secureServing: {{ .Values.metrics.secure }}
+webhook:
+  port: {{ ternary (int .Values.webhook.port) 0 .Values.webhook.enabled }}
+leaderElection:
+  leaderElect: {{ $config.leaderElection.leaderElect }}
+  leaseDuration: {{ $config.leaderElection.leaseDuration }}
+  renewDeadline: {{ $config.leaderElection.renewDeadline }}
+  retryPeriod: {{ $config.leaderElection.retryPeriod }}
+  resourceName: {{ $config.leaderElection.resourceName }}
+{{- with $config.controller.groupKindConcurrency }}
+controller:
+  groupKindConcurrency:
+    {{- range $kind, $number := . }}
+    {{ $kind | trimSuffix ".trainer.kubeflow.org" }}.trainer.kubeflow.org: {{ int $number }}
+    {{- end }}
+{{- end }}
+certManagement:
+  enable: {{ eq .Values.certs.mode "self-managed" }}
+  webhookServiceName: {{ include "kftrainer.manager" . }}
+  webhookSecretName: {{ include "kftrainer.certSecretName" . }}
+clientConnection:
+  qps: {{ $config.clientConnection.qps }}
+  burst: {{ int $config.clientConnection.burst }}
+plugins:
+  enabled: {{ $config.plugins.enabled | toJson }}
+  disabled: {{ $config.plugins.disabled | toJson }}
+{{- end }}

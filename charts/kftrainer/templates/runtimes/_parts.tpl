@@ -1,0 +1,69 @@
+{{/*
+Pieces of the runtimes. All take a dict with root.
+*/}}
+
+{{/*
+The head of a runtime, up to mlPolicy. Takes a dict: root, name, framework.
+*/}}
+{{- define "kftrainer.runtimeHead" -}}
+{{- $labels := merge (dict "trainer.kubeflow.org/framework" .framework) .root.Values.runtimes.labels -}}
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: ClusterTrainingRuntime
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- toYaml $labels | nindent 4 }}
+  {{- with .root.Values.runtimes.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{/* The image of a container. Takes a dict: root, image, path. */}}
+{{- define "kftrainer.runtimeImage" -}}
+image: {{ include "kftrainer.image" . }}
+{{- with .root.Values.runtimes.imagePullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* The pull secrets of a pod. */}}
+{{- define "kftrainer.runtimePullSecrets" -}}
+{{- include "kftrainer.pullSecrets" .root.Values.runtimes.imagePullSecrets -}}
+{{- end }}
+
+{{/*
+A job of one container. Takes a dict: root, name, image, path and perhaps
+  step          which the job is of a TrainJob; none for MPI's workers
+  container     its name, unless it is the job's
+  rest          of the container, as a dict
+  pod           the rest of the pod, as a dict
+  job           the rest of the job, as a dict
+*/}}
+{{- define "kftrainer.runtimeJob" -}}
+- name: {{ .name }}
+  {{- with .job }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  template:
+    {{- with .step }}
+    metadata:
+      labels:
+        trainer.kubeflow.org/trainjob-ancestor-step: {{ . }}
+    {{- end }}
+    spec:
+      template:
+        spec:
+          {{- with include "kftrainer.runtimePullSecrets" . }}
+          {{- . | nindent 10 }}
+          {{- end }}
+          {{- with .pod }}
+          {{- toYaml . | nindent 10 }}
+          {{- end }}
+          containers:
+          - name: {{ .container | default .name }}
+            {{- include "kftrainer.runtimeImage" . | nindent 12 }}
+            {{- with .rest }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+{{- end }}

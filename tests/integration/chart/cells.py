@@ -1,0 +1,84 @@
+"""Sets of values that are worth a look: each is rendered once, and looked at from all sides."""
+
+from typing import Any
+
+from tests.support.helm import WITHOUT_CRDS, Values, merged
+
+DIGEST = f"sha256:{'0123456789abcdef' * 4}"
+TEAMS = ["team-a", "team-b"]
+# Not a certificate: nobody reads it before the API server does.
+AUTHORITY = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+MONITORS: Values = {"metrics": {"serviceMonitor": {"enabled": True}}}
+PROVIDED: Values = {"certs": {"mode": "provided", "existingSecret": "mine", "caBundle": AUTHORITY}}
+CERT_MANAGER: Values = {"certs": {"mode": "cert-manager"}}
+WITHOUT_MPI: Values = {"config": {"plugins": {"disabled": ["MPI"]}}}
+WITHOUT_GANGS: Values = {"config": {"plugins": {"disabled": ["CoScheduling", "Volcano"]}}}
+ALONE: Values = {"replicaCount": 1, "config": {"leaderElection": {"leaderElect": False}}}
+WITHOUT_WEBHOOK: Values = {"webhook": {"enabled": False}}
+
+NOTHING: Values = {
+    **merged(ALONE, WITHOUT_WEBHOOK),
+    "metrics": {"enabled": False},
+    "networkPolicy": {"enabled": False},
+    "runtimes": {"enabled": False},
+    "userRoles": {"create": False},
+    "publicConfigMap": {"create": False},
+    "podDisruptionBudget": {"enabled": False},
+    "rbac": {"create": False},
+    "serviceAccount": {"create": False, "name": "somebody"},
+}
+EVERYTHING_ON: Values = {
+    "metrics": {
+        "serviceMonitor": {"enabled": True},
+        "rules": {"enabled": True},
+        "dashboard": {"enabled": True},
+        "readers": [
+            {"kind": "ServiceAccount", "name": "prometheus", "namespace": "monitoring"},
+            {"kind": "Group", "name": "operators"},
+        ],
+    },
+    "rbac": {
+        "ownerReferencesPermissionEnforcement": True,
+        "extraRules": [{"apiGroups": ["acme.example"], "resources": ["runs"], "verbs": ["create"]}],
+    },
+    "runtimes": {"torchDistributedWithCache": {"enabled": True}},
+    "crds": {"install": True, "keep": False},
+    "hostNetwork": True,
+}
+MIRROR: Values = {
+    "global": {"imageRegistry": "mirror.example:5000/all", "imagePullSecrets": ["pull"]},
+    "image": {"digest": DIGEST},
+    "imagePullSecrets": [{"name": "pull"}, {"name": "other"}],
+    "runtimes": {
+        "imagePullSecrets": ["theirs"],
+        "imagePullPolicy": "Always",
+        "torchDistributed": {"image": {"digest": DIGEST}},
+        "torchDistributedWithCache": {"enabled": True},
+    },
+}
+PORTS: Values = {
+    "health": {"port": 10081},
+    "metrics": {"port": 10443},
+    "webhook": {"port": 11443},
+}
+
+CELLS: dict[str, dict[str, Any]] = {
+    name: merged(WITHOUT_CRDS, values)
+    for name, values in {
+        "defaults": {},
+        "alone": ALONE,
+        "cert-manager": CERT_MANAGER,
+        "cert-manager-monitored": merged(CERT_MANAGER, MONITORS),
+        "provided": PROVIDED,
+        "namespaces": {"watchNamespaces": TEAMS},
+        "nothing": NOTHING,
+        "everything": EVERYTHING_ON,
+        "without-mpi": WITHOUT_MPI,
+        "without-gangs": WITHOUT_GANGS,
+        "without-webhook": WITHOUT_WEBHOOK,
+        "open-metrics": {"metrics": {"secure": False, "podMonitor": {"enabled": True}}},
+        "mirror": MIRROR,
+        "ports": PORTS,
+    }.items()
+}

@@ -1,0 +1,88 @@
+"""A real API server takes all that is rendered, in dry runs, and finds the pods restricted."""
+
+from pathlib import Path
+
+import pytest
+
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.errors import ApiError
+from tests.integration.chart.cells import CELLS, TEAMS
+from tests.integration.chart.test_objects import FOREIGN, pod_of
+from tests.integration.chart.test_runtimes import ALL, runtimes_of
+from tests.support.helm import NAMESPACE, Object, render
+
+DRY_RUN = {"dryRun": "All", "fieldManager": "helm", "fieldValidation": "Strict"}
+RESTRICTED = "pod-security.kubernetes.io/enforce"
+
+
+async def namespaces_there(api: ApiClient) -> None:
+    for name in (NAMESPACE, *TEAMS):
+        await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+
+async def dry_run(api: ApiClient, thing: Object) -> Object:
+    """As helm would apply the object; raises ApiError if the server does not want it."""
+    return await api.request(
+        "PATCH",
+        await api.path_of(thing),
+        query=DRY_RUN,
+        body=thing,
+        content_type="application/apply-patch+yaml",
+    )
+
+
+async def test_the_server_takes_every_object(api: ApiClient, objects: list[Object]) -> None:
+    await namespaces_there(api)
+    for each in objects:
+        if each["apiVersion"] in FOREIGN or each["kind"] == "CustomResourceDefinition":
+            continue
+        try:
+            await dry_run(api, each)
+        except ApiError as error:
+            pytest.fail(f"{each['kind']} {each['metadata']['name']}: {error}")
+
+
+async def test_the_server_takes_the_crds(api: ApiClient, helm_program: Path) -> None:
+    for each in render(helm_program):
+        if each["kind"] == "CustomResourceDefinition":
+            taken = await dry_run(api, each)
+            assert taken["spec"]["versions"] == each["spec"]["versions"]
+
+
+async def test_the_server_takes_the_runtimes(api: ApiClient, helm_program: Path) -> None:
+    for values in (ALL, CELLS["mirror"]):
+        for each in runtimes_of(render(helm_program, values)).values():
+            await dry_run(api, each)
+
+
+async def test_the_pods_may_run_where_pods_are_restricted(
+    api: ApiClient, namespace: str, helm_program: Path
+) -> None:
+    labels = {RESTRICTED: "restricted", f"{RESTRICTED}-version": "latest"}
+    metadata = {"name": namespace, "labels": labels}
+    await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    account = {"name": "default", "namespace": namespace}  # nobody else makes it here
+    await api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    objects = render(helm_program, {"crds": {"keep": False}})
+    pods = [spec for each in objects if (spec := pod_of(each)) is not None]
+    assert len(pods) == 3  # the manager's and the hooks'
+    for number, spec in enumerate(pods):
+        assert await takes(api, namespace, number, spec) is None
+        loose = {**spec, "securityContext": {}}
+        assert "violates PodSecurity" in str(await takes(api, namespace, number, loose))
+
+
+async def takes(api: ApiClient, namespace: str, number: int, spec: Object) -> ApiError | None:
+    """Why the server does not take the pod."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"pod-{number}", "namespace": namespace},
+        "spec": {**spec, "serviceAccountName": "default"},
+    }
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    try:
+        await api.request("POST", path, query={"dryRun": "All"}, body=pod)
+    except ApiError as error:
+        return error
+    return None

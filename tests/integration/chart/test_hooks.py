@@ -1,0 +1,132 @@
+"""`helm test`, and the clean-up before the CRDs go: pods with rights of their own, for a while."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kftrainer.cli import check, purge
+from tests.integration.chart.cells import TEAMS
+from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.test_rbac import rights_in
+from tests.support.helm import HOOK, NAMESPACE, Object, is_hook, named, of_kind
+
+GOES: dict[str, Any] = {"crds": {"install": True, "keep": False}}
+GROUP = "trainer.kubeflow.org"
+
+
+def hooks_in(objects: list[Object], event: str) -> list[Object]:
+    return [
+        each for each in objects if is_hook(each) and each["metadata"]["annotations"][HOOK] == event
+    ]
+
+
+def parsed(add_parser: Callable[[Any], None], pod: Object) -> argparse.Namespace:
+    """The arguments of the pod, as the command's own parser takes them."""
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    [container] = pod["containers"]
+    return parser.parse_args(container["args"])
+
+
+def asked_of(objects: list[Object]) -> argparse.Namespace:
+    return parsed(check.add_parser, named(objects, "Pod")["spec"])
+
+
+def test_helm_test_looks_at_everything(rendered: Rendering) -> None:
+    arguments = asked_of(rendered())
+    assert (arguments.namespace, arguments.webhook, arguments.timeout) == (NAMESPACE, True, 60)
+    assert len(arguments.runtimes) == 7
+
+
+def test_helm_test_asks_where_the_webhook_answers(rendered: Rendering) -> None:
+    objects = rendered({"watchNamespaces": TEAMS})
+    assert asked_of(objects).namespace == TEAMS[0]
+    assert named(objects, "Role", "kubeflow-trainer-test")["metadata"]["namespace"] == TEAMS[0]
+    chosen = rendered({"hooks": {"test": {"namespace": "there", "timeoutSeconds": 5}}})
+    assert (asked_of(chosen).namespace, asked_of(chosen).timeout) == ("there", 5)
+    without = rendered({"webhook": {"enabled": False}})
+    assert asked_of(without).webhook is False
+    assert not of_kind(hooks_in(without, "test"), "Role")
+
+
+def test_helm_test_may_try_and_see_and_no_more(rendered: Rendering) -> None:
+    objects = hooks_in(rendered(), "test")
+    assert set(rights_in(named(objects, "Role"))) == {(f"trainjobs.{GROUP}", "create")}
+    cluster = set(rights_in(named(objects, "ClusterRole")))
+    assert cluster == {(f"clustertrainingruntimes.{GROUP}", "list")}
+
+
+def test_nothing_is_purged_while_the_crds_stay(rendered: Rendering) -> None:
+    for values in ({}, {"crds": {"install": True}}, {"crds": {"install": False, "keep": False}}):
+        assert not hooks_in(rendered(values), "pre-delete")
+
+
+def test_before_the_crds_go_everything_is_deleted_in_order(rendered: Rendering) -> None:
+    objects = hooks_in(rendered(GOES), "pre-delete")
+    job = named(objects, "Job")["spec"]
+    arguments = parsed(purge.add_parser, job["template"]["spec"])
+    assert (arguments.yes, arguments.timeout, arguments.namespaces) == (True, 240, [])
+    assert arguments.timeout < job["activeDeadlineSeconds"] < 300  # which is how long helm waits
+    assert job["backoffLimit"] == 1
+    assert set(rights_in(named(objects, "ClusterRole"))) == {
+        (f"{resource}.{GROUP}", verb)
+        for resource in ("trainjobs", "trainingruntimes", "clustertrainingruntimes")
+        for verb in ("list", "delete")
+    }
+    longer = rendered(GOES, {"hooks": {"purge": {"timeoutSeconds": 900}}})
+    spec = named(longer, "Job")["spec"]
+    assert parsed(purge.add_parser, spec["template"]["spec"]).timeout == 900
+    assert spec["activeDeadlineSeconds"] > 900
+
+
+@pytest.mark.parametrize("event", ["test", "pre-delete"])
+def test_rights_come_before_the_pod_and_go_with_it(rendered: Rendering, event: str) -> None:
+    objects = hooks_in(rendered(GOES), event)
+    weights = {}
+    for each in objects:
+        annotations = each["metadata"]["annotations"]
+        policy = annotations["helm.sh/hook-delete-policy"]
+        assert policy == "before-hook-creation,hook-succeeded"
+        weights.setdefault(each["kind"], int(annotations["helm.sh/hook-weight"]))
+    runs = "Pod" if event == "test" else "Job"
+    assert weights[runs] > weights["ClusterRoleBinding"] > weights["ServiceAccount"]
+    said = named(objects, runs)["metadata"]["annotations"]["helm.sh/hook-output-log-policy"]
+    assert said == "hook-succeeded,hook-failed"
+
+
+@pytest.mark.parametrize("event", ["test", "pre-delete"])
+def test_their_pods_are_ours_in_all_but_their_rights(rendered: Rendering, event: str) -> None:
+    values: dict[str, Any] = {
+        "image": {"tag": "9.9"},
+        "imagePullSecrets": ["pull"],
+        "hooks": {
+            "resources": {"limits": {"memory": "1Gi", "cpu": "1"}},
+            "nodeSelector": {"disk": "fast"},
+            "tolerations": [{"key": "only", "operator": "Exists"}],
+            "podLabels": {"mine": "yes"},
+            "podAnnotations": {"sidecar.istio.io/inject": "false"},
+        },
+    }
+    objects = rendered(GOES, values)
+    found = hooks_in(objects, event)
+    pod = named(found, "Pod") if event == "test" else named(found, "Job")["spec"]["template"]
+    spec = pod["spec"]
+    [container] = spec["containers"]
+    [manager] = named(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == manager["image"] == "ghcr.io/kftrainer/kftrainer:9.9"
+    assert container["resources"]["limits"] == {"memory": "1Gi", "cpu": "1"}
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
+    assert spec["nodeSelector"] == {"disk": "fast"}
+    assert spec["tolerations"] == [{"key": "only", "operator": "Exists"}]
+    assert spec["restartPolicy"] == "Never"
+    assert spec["serviceAccountName"] == named(found, "ServiceAccount")["metadata"]["name"]
+    assert pod["metadata"]["labels"]["mine"] == "yes"
+    assert pod["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
+    policy = named(objects, "NetworkPolicy", "kubeflow-trainer-hooks")["spec"]
+    chosen = policy["podSelector"]["matchLabels"]
+    assert chosen.items() <= pod["metadata"]["labels"].items()
+    # Nor must they be taken for the manager: no Service, budget or policy of its may find them.
+    selector = named(objects, "Deployment")["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= pod["metadata"]["labels"].items()

@@ -1,0 +1,49 @@
+"""What people are told after an installation."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.integration.chart.cells import CELLS, NOTHING
+from tests.support.helm import Values, notes
+
+JOBSET = (
+    "kubectl apply --server-side -f "
+    "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml"
+)
+KEPT: Values = {"crds": {"install": True}}
+GOES: Values = {"crds": {"install": True, "keep": False}}
+
+
+def test_how_to_go_on(helm_program: Path) -> None:
+    told = notes(helm_program, KEPT)
+    assert JOBSET in told
+    assert "rollout status deployment/kubeflow-trainer-controller-manager" in told
+    assert "helm -n kubeflow-system test kubeflow-trainer" in told
+    assert "Nobody scrapes the metrics yet" in told
+    assert "leaves the CustomResourceDefinitions" in told
+
+
+def test_the_first_train_job_is_one(helm_program: Path) -> None:
+    found = re.search(r"<<END\n(.*?)\n  END", notes(helm_program), re.DOTALL)
+    assert found
+    job = yaml.safe_load(found[1])
+    assert (job["kind"], job["spec"]["runtimeRef"]["name"]) == ("TrainJob", "plain")
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (NOTHING, "There are no metrics"),
+        (NOTHING, "There are no runtimes of this chart"),
+        (NOTHING, "Nobody looks at TrainJobs before"),
+        (GOES, "DELETES ALL TrainJobs"),
+        (CELLS["namespaces"], "in these namespaces only: team-a, team-b"),
+        (CELLS["cert-manager-monitored"], "kubeflow-trainer-metrics-reader"),
+    ],
+    ids=["metrics", "runtimes", "webhook", "crds", "namespaces", "readers"],
+)
+def test_what_is_not_as_usual(helm_program: Path, values: Values, said: str) -> None:
+    assert said in notes(helm_program, values)

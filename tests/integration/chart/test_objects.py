@@ -1,0 +1,139 @@
+"""What is true of all objects, with every set of values."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.chart.cells import CELLS
+from tests.integration.chart.conftest import Rendering
+from tests.support.helm import CHART, Object, helm, named, of_kind
+from tests.support.object_schemas import NEWEST, OLDEST, UnknownKindError, problems_of
+
+FOREIGN = {"monitoring.coreos.com/v1", "cert-manager.io/v1"}
+REFERENCE = re.compile(r"[a-z0-9.:/_-]+[a-z0-9](:[\w][\w.-]*|@sha256:[0-9a-f]{64})")
+
+
+def pod_of(thing: Object) -> Object | None:
+    """The spec of the pods that the object makes, or is."""
+    if thing["kind"] == "Pod":
+        spec: Object = thing["spec"]
+        return spec
+    if thing["kind"] in ("Deployment", "Job"):
+        return pod_of({**thing["spec"]["template"], "kind": "Pod"})
+    return None
+
+
+def test_helm_has_nothing_to_complain_about(cell: str, helm_program: Path) -> None:
+    helm(helm_program, "lint", "--strict", "--quiet", str(CHART), values=CELLS[cell])
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_kubernetes_knows_every_field(objects: list[Object], version: str) -> None:
+    unknown = set()
+    for each in objects:
+        if each["kind"] == "CustomResourceDefinition":
+            continue  # the API server itself looks at it
+        try:
+            problems = problems_of(each, version)
+        except UnknownKindError:
+            unknown.add(each["apiVersion"])
+            continue
+        assert not problems, (each["kind"], each["metadata"]["name"], problems)
+    assert unknown <= FOREIGN
+
+
+def test_no_object_is_there_twice(objects: list[Object]) -> None:
+    keys = [
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"])
+        for each in objects
+    ]
+    assert len(keys) == len(set(keys))
+
+
+def test_every_object_says_whose_it_is(objects: list[Object]) -> None:
+    for each in objects:
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/instance"] == "kubeflow-trainer"
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        assert labels["helm.sh/chart"] == "kftrainer-0.1.0"
+
+
+def test_every_image_says_what_runs(objects: list[Object]) -> None:
+    for image in images_in(objects):
+        assert REFERENCE.fullmatch(image), image
+        assert not image.endswith(":latest")
+
+
+def images_in(objects: list[Object]) -> set[str]:
+    """All images, those in the runtimes' files among them."""
+    files = [
+        yaml.safe_load(text)
+        for each in of_kind(objects, "ConfigMap")
+        for name, text in (each.get("data") or {}).items()
+        if each["metadata"]["name"].endswith("-runtimes")
+    ]
+    return {*_images(objects), *_images(files)}
+
+
+def _images(thing: Any) -> set[str]:
+    if isinstance(thing, list):
+        return {image for each in thing for image in _images(each)}
+    if not isinstance(thing, dict) or thing.get("kind") == "CustomResourceDefinition":
+        return set()
+    own = {thing["image"]} if isinstance(thing.get("image"), str) else set()
+    if thing.get("name") == "CACHE_IMAGE":
+        own.add(thing["value"])
+    return own | {image for each in thing.values() for image in _images(each)}
+
+
+def test_pods_are_as_pod_security_wants_them_restricted(objects: list[Object]) -> None:
+    pods = [spec for each in objects if (spec := pod_of(each)) is not None]
+    assert pods
+    for pod in pods:
+        context = pod["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert context["runAsUser"] == context["runAsGroup"] == context["fsGroup"] == 65532
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+            assert "memory" in container["resources"]["limits"]
+            assert "cpu" not in container["resources"]["limits"]
+        assert {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}} in pod["volumes"]
+
+
+def test_all_images_come_from_a_mirror_if_that_is_said(rendered: Rendering) -> None:
+    found = images_in(rendered(CELLS["mirror"]))
+    assert all(each.startswith("mirror.example:5000/all/") for each in found), found
+    digest = CELLS["mirror"]["image"]["digest"]
+    assert f"mirror.example:5000/all/kftrainer/kftrainer@{digest}" in found
+    assert f"mirror.example:5000/all/pytorch/pytorch@{digest}" in found
+
+
+def test_labels_and_annotations_of_all_objects(rendered: Rendering) -> None:
+    values = {
+        "commonLabels": {"team": "ml", "app.kubernetes.io/managed-by": "me"},
+        "commonAnnotations": {"note": "ours"},
+        "crds": {"install": True, "keep": False},
+        "metrics": {"serviceMonitor": {"enabled": True}},
+        "certs": {"mode": "cert-manager"},
+    }
+    plain = rendered({key: values[key] for key in ("crds", "metrics", "certs")})
+    objects = rendered(values)
+    for each in objects:
+        metadata = each["metadata"]
+        assert metadata["labels"]["team"] == "ml"
+        assert metadata["labels"]["app.kubernetes.io/managed-by"] == "Helm"
+        assert metadata["annotations"]["note"] == "ours"
+    deployment = named(objects, "Deployment")
+    assert deployment["spec"]["template"]["metadata"]["labels"]["team"] == "ml"
+    # A selector cannot be changed later.
+    before = named(plain, "Deployment")["spec"]["selector"]
+    assert deployment["spec"]["selector"] == before

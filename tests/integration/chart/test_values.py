@@ -1,0 +1,279 @@
+"""Values: each is told about, each does something, and what is wrong is refused with its path."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.chart.samples import FIRST, SECOND
+from tests.support.helm import CHART, WITHOUT_CRDS, Values, helm, merged, refusal, render
+
+DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+TEXT = (CHART / "values.yaml").read_text()
+# It has effects but is not said anywhere: other tests look at them.
+ELSEWHERE = {"certs.mode"}
+# What a switch needs to be of any use.
+GROUND: Mapping[str, Values] = {
+    "config.leaderElection.leaderElect": {"replicaCount": 1},
+    "serviceAccount.create": {"serviceAccount": {"name": "somebody"}},
+    "metrics.podMonitor.enabled": {"metrics": {"secure": False}},
+    "crds.install": {"crds": {"install": True}},
+    "crds.keep": {"crds": {"install": True}},
+}
+
+Place = tuple[str, ...]
+
+
+def leaves(values: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Every value with its place; what is empty, and lists, are values themselves."""
+    for key, value in values.items():
+        place = (*before, key)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, place)
+        else:
+            yield place, value
+
+
+def words(value: Any) -> Iterator[str]:
+    """All that is said in a value."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield key
+            yield from words(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from words(each)
+    elif not isinstance(value, bool):
+        yield str(value)
+
+
+def at(values: Mapping[str, Any], place: Place) -> Any:
+    """The value at this place; None if nothing is said."""
+    found: Any = values
+    for key in place:
+        if not isinstance(found, Mapping) or key not in found:
+            return None
+        found = found[key]
+    return found
+
+
+def with_value(place: Place, value: Any) -> dict[str, Any]:
+    for key in reversed(place):
+        value = {key: value}
+    return dict(value)
+
+
+def named(places: Iterable[Place]) -> dict[str, Place]:
+    return {".".join(place): place for place in places}
+
+
+SWITCHES = named(place for place, value in leaves(DEFAULTS) if isinstance(value, bool))
+OTHERS = named(place for place, value in leaves(DEFAULTS) if not isinstance(value, bool))
+
+
+@pytest.mark.parametrize("path", [path for path in OTHERS if path not in ELSEWHERE])
+def test_every_value_is_to_be_found_in_what_is_rendered(helm_program: Path, path: str) -> None:
+    place = OTHERS[path]
+    sets = {
+        name: sample for name, values in SETS.items() if (sample := at(values, place)) is not None
+    }
+    assert sets, f"samples.py has none for {path}"
+    for name, sample in sets.items():
+        assert sample != at(DEFAULTS, place)
+        text = rendered_text(helm_program, name)
+        if path == "metrics.rules.disabled":
+            assert not says(text, *sample)
+        else:
+            assert says(text, *words(sample)), sample
+
+
+SETS = {"first": FIRST, "second": SECOND}
+
+
+@cache
+def rendered_text(program: Path, name: str) -> str:
+    """What is rendered, but for the CRDs' schemas, which hold every word."""
+    objects = [
+        {**each, "spec": {}} if each["kind"] == "CustomResourceDefinition" else each
+        for each in render(program, SETS[name])
+    ]
+    return json.dumps(objects)
+
+
+def says(text: str, *found: str) -> bool:
+    """Whether all of these are in the text, not just as a part of another word."""
+    tails = (r"(?!\w)" if each[-1].isalnum() else "" for each in found)
+    return all(
+        re.search(rf"(?<!\w){re.escape(each)}{tail}", text)
+        for each, tail in zip(found, tails, strict=True)
+    )
+
+
+@pytest.mark.parametrize("path", SWITCHES)
+def test_every_switch_switches_something(helm_program: Path, path: str) -> None:
+    place = SWITCHES[path]
+    ground = merged(WITHOUT_CRDS, GROUND.get(path, {}))
+    turned = merged(ground, with_value(place, not at(DEFAULTS, place)))
+    assert render(helm_program, turned) != render(helm_program, ground)
+
+
+def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
+    def known(schema: Mapping[str, Any], before: str = "") -> Iterator[str]:
+        if "$ref" in schema:
+            schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
+        for key, each in schema.get("properties", {}).items():
+            yield f"{before}{key}"
+            yield from known(each, f"{before}{key}.")
+
+    there = {*SWITCHES, *OTHERS}
+    sections = {path[: end.start()] for path in there for end in re.finditer(r"\.", path)}
+    missing = {path for path in there if path not in set(known(SCHEMA))}
+    # What the schema knows within a piece of a Kubernetes object need not have a default.
+    unsaid = {
+        path
+        for path in known(SCHEMA)
+        if path not in there | sections and not any(path.startswith(f"{each}.") for each in there)
+    }
+    assert {path for path in missing if not _is_free(path)} == set()
+    assert {path for path in unsaid if not path.endswith((".claims", ".requests", ".limits"))} == {
+        "enabled",  # for charts that have this one as a dependency
+        "startupProbe.terminationGracePeriodSeconds",
+        "livenessProbe.terminationGracePeriodSeconds",
+    }
+
+
+def _is_free(path: str) -> bool:
+    """Whether it is within labels, quantities or a piece of a Kubernetes object."""
+    free = (".requests.", ".limits.", ".labels.", "ecurityContext.")
+    return any(each in path for each in free)
+
+
+def test_every_value_is_told_about() -> None:
+    """By a comment above it, or above its neighbour, or above all that it belongs to."""
+    told: dict[int, bool] = {}  # of the lines above, by how far they are indented
+    above, untold = "", []
+    for line in TEXT.splitlines():
+        depth = len(line) - len(line.lstrip())
+        if line.strip() and not line.lstrip().startswith("#"):
+            is_told = above.lstrip().startswith("#") or (bool(above) and told.get(depth, False))
+            is_told = is_told or any(known for each, known in told.items() if each < depth)
+            told = {each: known for each, known in told.items() if each < depth}
+            told[depth] = is_told
+            if not is_told and not line.endswith(":"):
+                untold.append(line)
+        above = line
+    assert not untold
+
+
+# What the schema says to each of these; it says all at once.
+WRONG = {
+    "replicaCout=2": "at '': additional properties 'replicaCout' not allowed",
+    "metrics.serviceMonitor.enbled=true": "/serviceMonitor': additional properties 'enbled' not",
+    "runtimes.torchtune.storage.clasName=x": "at '/runtimes/torchtune/storage': additional",
+    "config.leaderElection.leaderelect=true": "at '/config/leaderElection': additional",
+    "config.controller.groupKindConcurrency.trainJob=5": "/groupKindConcurrency': additional",
+    "resources.limit.memory=1Gi": "at '/resources': additional properties 'limit'",
+    "replicaCount=two": "at '/replicaCount': got string, want integer",
+    "webhook.enabled=yes": "at '/webhook/enabled': got string, want boolean",
+    "webhook.port=70000": "at '/webhook/port': maximum: got 70,000, want 65,535",
+    "metrics.port=0": "at '/metrics/port': minimum: got 0, want 1",
+    "webhook.timeoutSeconds=31": "at '/webhook/timeoutSeconds': maximum",
+    "webhook.failurePolicy=fail": "/failurePolicy': value must be one of 'Fail', 'Ignore'",
+    "certs.mode=vault": "at '/certs/mode': value must be one of 'self-managed', 'cert-manager'",
+    "logLevel=verbose": "at '/logLevel': value must be one of 'debug', 'info'",
+    "config.plugins.disabled={mpi}": "at '/config/plugins/disabled/0': value must be one of",
+    "config.leaderElection.leaseDuration=15": "at '/config/leaderElection/leaseDuration'",
+    "watchNamespaces={Team_A}": "at '/watchNamespaces/0'",
+    "image.digest=sha256:12": "at '/image/digest'",
+    "image.tag=a b": "at '/image/tag'",
+    "commonLabels.team=a b": "at '/commonLabels/team'",
+    "metrics.readers[0].kind=Robot": "at '/metrics/readers/0/kind'",
+    "metrics.readers[1].kind=ServiceAccount": "/readers/1': missing property 'namespace'",
+    "networkPolicy.apiServer.ports=null": "at '/networkPolicy/apiServer': missing property 'ports'",
+    "fullnameOverride=a-name-with-more-than-forty-four-characters-in-it": "at '/fullnameOverride'",
+}
+
+
+@pytest.mark.parametrize(("setting", "told"), WRONG.items(), ids=WRONG)
+def test_what_is_misspelt_or_of_the_wrong_kind_is_told_with_its_path(
+    helm_program: Path, setting: str, told: str
+) -> None:
+    assert told in refused(helm_program)
+
+
+@cache
+def refused(program: Path) -> str:
+    return refusal(program, *WRONG)
+
+
+# What hangs on several values.
+CONTRADICTIONS = {
+    ("config.leaderElection.leaderElect=false",): "replicaCount: with config.leaderElection",
+    ("config.leaderElection.leaseDuration=9s",): "config.leaderElection.leaseDuration: 9s must be",
+    ("config.leaderElection.leaseDuration=1h1ms", "config.leaderElection.renewDeadline=60.5m"): (
+        "config.leaderElection.leaseDuration: 1h1ms must be longer than renewDeadline"
+    ),
+    ("config.leaderElection.retryPeriod=9s",): "config.leaderElection.renewDeadline: 10s must be",
+    ("config.leaderElection.retryPeriod=0s",): "config.leaderElection.retryPeriod: must be longer",
+    ("config.clientConnection.qps=5", "config.clientConnection.burst=0"): (
+        "config.clientConnection.burst: must be at least 1"
+    ),
+    ("serviceAccount.create=false",): "serviceAccount.name: say which",
+    ("webhook.port=8443",): "webhook.port: 8443 is also metrics.port",
+    ("metrics.port=8081",): "metrics.port: 8081 is also health.port",
+    ("certs.mode=provided",): "certs.existingSecret: with certs.mode=provided",
+    ("certs.mode=provided", "certs.existingSecret=x"): "certs.caBundle: with certs.mode=provided",
+    ("certs.existingSecret=x",): "certs.existingSecret: it is used with certs.mode=provided only",
+    ("certs.caBundle=x",): "certs.caBundle: it is used with certs.mode=provided only",
+    ("certs.certManager.issuerRef.kind=Issuer",): "certs.certManager.issuerRef.name: say",
+    ("metrics.enabled=false", "metrics.serviceMonitor.enabled=true"): (
+        "metrics.serviceMonitor.enabled: there is nothing to scrape"
+    ),
+    ("metrics.enabled=false", "metrics.podMonitor.enabled=true"): (
+        "metrics.podMonitor.enabled: there is nothing to scrape"
+    ),
+    ("metrics.serviceMonitor.enabled=true", "metrics.podMonitor.enabled=true"): (
+        "metrics.podMonitor.enabled: everything would be scraped twice"
+    ),
+    ("metrics.podMonitor.enabled=true",): "metrics.podMonitor.authorization: a PodMonitor cannot",
+    ("podDisruptionBudget.maxUnavailable=",): "podDisruptionBudget.maxUnavailable: set this or",
+    ("runtimes.plain.image.tag=",): "runtimes.plain.image: say a tag or a digest",
+    ("runtimes.torchtune.modelInitializerImage.tag=",): (
+        "runtimes.torchtune.modelInitializerImage: say a tag or a digest"
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "told"), CONTRADICTIONS.items(), ids=map(str, CONTRADICTIONS))
+def test_what_does_not_go_together_is_told_with_its_path(
+    helm_program: Path, settings: tuple[str, ...], told: str
+) -> None:
+    assert told in refusal(helm_program, *settings)
+
+
+def test_a_release_name_that_is_too_long_is_told(helm_program: Path) -> None:
+    name = "a-release-with-a-name-of-more-than-forty-four-chars"
+    with pytest.raises(AssertionError, match="fullnameOverride: the release's name"):
+        helm(helm_program, "template", name, str(CHART))
+    helm(helm_program, "template", name, str(CHART), "--set", "fullnameOverride=short")
+
+
+def test_values_of_other_charts_are_not_in_the_way(helm_program: Path) -> None:
+    values = {"global": {"theirs": 1}, "enabled": True}
+    assert render(helm_program, merged(WITHOUT_CRDS, values))
+
+
+def test_security_can_be_left_to_openshift(helm_program: Path) -> None:
+    free = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
+    objects = render(helm_program, merged(WITHOUT_CRDS, {"podSecurityContext": free}))
+    [pod] = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }

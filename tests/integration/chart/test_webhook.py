@@ -1,0 +1,102 @@
+"""Whom the API server asks, and whom it trusts."""
+
+from base64 import b64decode, b64encode
+
+import pytest
+
+from kftrainer.webhooks.registration import configuration, host_names
+from tests.integration.chart.cells import AUTHORITY, CERT_MANAGER, PROVIDED, TEAMS
+from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.test_manager import MANAGER
+from tests.support.helm import NAMESPACE, Object, Values, merged, named, of_kind
+
+
+def webhooks_in(objects: list[Object]) -> Object:
+    return named(objects, "ValidatingWebhookConfiguration")
+
+
+@pytest.mark.parametrize("policy", ["Fail", "Ignore"])
+def test_it_is_registered_as_the_manager_says(rendered: Rendering, policy: str) -> None:
+    found = webhooks_in(rendered({"webhook": {"failurePolicy": policy, "timeoutSeconds": 7}}))
+    expected = configuration(MANAGER, NAMESPACE, required=policy == "Fail")
+    assert found["metadata"]["name"] == expected["metadata"]["name"]
+    for each in expected["webhooks"]:
+        each["timeoutSeconds"] = 7
+    assert found["webhooks"] == expected["webhooks"]
+
+
+def test_the_manager_alone_says_whom_to_trust(rendered: Rendering) -> None:
+    objects = rendered()
+    assert all("caBundle" not in each["clientConfig"] for each in webhooks_in(objects)["webhooks"])
+    # Keys of its own, even empty ones, would be helm's, and taken from the manager.
+    assert set(named(objects, "Secret")) == {"apiVersion", "kind", "metadata", "type"}
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [AUTHORITY, AUTHORITY.strip(), b64encode(AUTHORITY.encode()).decode()],
+    ids=["pem", "without-end", "base64"],
+)
+def test_a_provided_authority_is_trusted(rendered: Rendering, bundle: str) -> None:
+    found = webhooks_in(rendered(PROVIDED, {"certs": {"caBundle": bundle}}))
+    for each in found["webhooks"]:
+        assert b64decode(each["clientConfig"]["caBundle"]).decode() == AUTHORITY
+
+
+def test_somebody_else_may_inject_the_authority(rendered: Rendering) -> None:
+    asks = {"cert-manager.io/inject-ca-from-secret": "ns/mine"}
+    values = merged(PROVIDED, {"certs": {"caBundle": ""}, "webhook": {"annotations": asks}})
+    found = webhooks_in(rendered(values))
+    assert found["metadata"]["annotations"] == asks
+    assert all("caBundle" not in each["clientConfig"] for each in found["webhooks"])
+
+
+def test_cert_manager_makes_the_certificate_and_injects_its_authority(rendered: Rendering) -> None:
+    objects = rendered(CERT_MANAGER)
+    certificate = named(objects, "Certificate")
+    name = certificate["metadata"]["name"]
+    asked = webhooks_in(objects)["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
+    assert asked == f"{NAMESPACE}/{name}"
+    spec = certificate["spec"]
+    assert spec["dnsNames"] == list(host_names(MANAGER, NAMESPACE))
+    assert (spec["duration"], spec["renewBefore"]) == ("8760h", "720h")
+    issuer = named(objects, "Issuer")
+    assert issuer["spec"] == {"selfSigned": {}}
+    assert spec["issuerRef"] == {
+        "group": "cert-manager.io",
+        "kind": "Issuer",
+        "name": issuer["metadata"]["name"],
+    }
+
+
+def test_an_issuer_of_ones_own(rendered: Rendering) -> None:
+    own = {"name": "corporate", "kind": "ClusterIssuer", "group": "cert-manager.io"}
+    values = {"certs": {"certManager": {"issuerRef": own}, "clusterDomain": "corp.example"}}
+    objects = rendered(CERT_MANAGER, values)
+    assert not of_kind(objects, "Issuer")
+    spec = named(objects, "Certificate")["spec"]
+    assert spec["issuerRef"] == own
+    assert spec["dnsNames"][1] == f"{MANAGER}.{NAMESPACE}.svc.corp.example"
+
+
+OWN = {"matchLabels": {"training": "yes"}}
+WATCHED = {
+    "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": TEAMS}]
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, None),
+        ({"watchNamespaces": TEAMS}, WATCHED),
+        ({"webhook": {"namespaceSelector": OWN}}, OWN),
+        ({"watchNamespaces": TEAMS, "webhook": {"namespaceSelector": OWN}}, OWN),
+    ],
+    ids=["all", "watched", "chosen", "chosen-over-watched"],
+)
+def test_which_namespaces_it_is_asked_about(
+    rendered: Rendering, values: Values, expected: object
+) -> None:
+    for each in webhooks_in(rendered(values))["webhooks"]:
+        assert each.get("namespaceSelector") == expected
