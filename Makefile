@@ -38,7 +38,7 @@ check: $(READY)  ## Lint, types, import rules and unit tests: a minute, before e
 	@$(BIN)/pytest tests/test_house.py tests/unit
 
 .PHONY: generate
-generate: $(READY)  ## Write what is derived from the API types: CRDs and merge keys
+generate: $(READY)  ## Write what is derived: CRDs, merge keys, the dashboard, docs/configuration.md
 	@PYTHONPATH=hack $(BIN)/python -m generate
 
 .PHONY: bench bench-machinery
@@ -49,6 +49,15 @@ bench: bench-machinery  ## Measure everything that is claimed to be fast: minute
 	@PYTHONPATH=hack $(BIN)/python -m bench.admission
 bench-machinery: $(READY)  ## Measure queue, informer, watch and client against others
 	@PYTHONPATH=hack $(BIN)/python -m bench.machinery
+
+.PHONY: image image-check
+image: $(READY)  ## Build the image; IMAGE=…, BASE_IMAGE=…, BUILD_IMAGE=…, PIP_CONF=…, CA=… as you need
+	@PYTHONPATH=hack $(BIN)/python -m image $(if $(IMAGE),--tag $(IMAGE)) \
+		$(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(BUILD_IMAGE),--build-image $(BUILD_IMAGE)) \
+		$(if $(ENGINE),--engine $(ENGINE)) $(if $(PIP_CONF),--pip-conf $(PIP_CONF)) $(if $(CA),--ca $(CA)) \
+		$(if $(FLAGS),-- $(FLAGS))
+image-check: $(READY)  ## Build it from nothing, look into it and run it: Debian, root and minutes
+	@PYTHONPATH=hack $(BIN)/python -m image.check $(if $(PIP_CONF),--pip-conf $(PIP_CONF)) $(if $(CA),--ca $(CA))
 
 .PHONY: fmt
 fmt: $(READY)  ## Format the code and mend what can be mended
@@ -75,6 +84,8 @@ lock:  ## Choose new versions of all dependencies and pin them
 		--no-annotate pyproject.toml -o requirements.lock
 	@.lockenv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
 		--no-annotate --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	@echo hatchling | .lockenv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate -c requirements-dev.lock - -o requirements-build.lock
 
 .PHONY: clean
 clean:  ## Delete the environment and what the tools left; the cache of binaries stays

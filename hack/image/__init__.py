@@ -1,0 +1,1 @@
+"""The operator's image: how it is built, and how the result is looked at."""

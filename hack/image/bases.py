@@ -1,0 +1,73 @@
+"""Base images out of Debian's packages, for where no registry is in reach."""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+RELEASE = "trixie"
+BASE, BUILD = "localhost/kftrainer-check-base:1", "localhost/kftrainer-check-build:1"
+# Python is all that the operator takes, and venv is what building it takes.
+RUNS, BUILDS = "python3", "python3-venv"
+APT = (
+    *("apt-get", "-qq", "-o", "Dpkg::Use-Pty=0"),
+    *("-o", "APT::Install-Recommends=false", "-o", "APT::Sandbox::User=root"),
+)
+
+
+class Buildah:
+    """buildah with images in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        settings = folder / "storage.conf"
+        settings.write_text(
+            f'[storage]\ndriver = "overlay"\n'
+            f'graphroot = "{folder / "images"}"\nrunroot = "{folder / "run"}"\n'
+        )
+        self.environment = {
+            **os.environ,
+            "CONTAINERS_STORAGE_CONF": str(settings),
+            "BUILDAH_ISOLATION": "chroot",
+        }
+
+    def __call__(self, *arguments: str | Path) -> str:
+        """Run it and return what it says; raises CalledProcessError."""
+        return self.run(["buildah", *map(str, arguments)])
+
+    def run(self, command: Sequence[str]) -> str:
+        """Run a command that calls buildah, such as `make image`'s."""
+        done = subprocess.run(
+            command, env=self.environment, stdout=subprocess.PIPE, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    def image(self, name: str) -> dict[str, Any]:
+        """What the image says of itself."""
+        told: dict[str, Any] = json.loads(self("inspect", "--type", "image", name))
+        return told
+
+    def layers(self, name: str) -> list[str]:
+        """The digests of the image's layers."""
+        return list(self.image(name)["OCIv1"]["rootfs"]["diff_ids"])
+
+
+def make_bases(buildah: Buildah, folder: Path, release: str, mirror: str) -> None:
+    """An image with Python, and one in which it can install packages."""
+    root = folder / "debian"
+    subprocess.run(
+        ["debootstrap", "--variant=minbase", f"--include={RUNS}", release, root, mirror],
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    container = buildah("from", "scratch")
+    buildah("add", "--quiet", container, root, "/")
+    buildah("commit", "--quiet", container, BASE)
+    buildah("run", container, *APT, "update")
+    buildah(
+        *("run", "--env", "DEBIAN_FRONTEND=noninteractive", container),
+        *(*APT, "install", "--yes", BUILDS),
+    )
+    buildah("commit", "--quiet", container, BUILD)
+    buildah("rm", container)

@@ -1,0 +1,121 @@
+"""A container as a cluster would run it, made with plain tools: read-only, and not as root.
+
+The network is this machine's. A first process is not told of signals that it does not handle, as
+in a pod.
+"""
+
+import asyncio
+import os
+import shlex
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ANY_MOMENT = 60.0  # seconds; more than it takes on a busy machine
+# A tree of files as the kubelet has it made: only /tmp can be written, if there is one.
+SET_UP = """
+mount --make-rprivate /
+mount --bind "$ROOT" "$ROOT"
+mount -o remount,bind,ro "$ROOT"
+mount -t tmpfs -o mode=755,size=64k tmpfs "$ROOT/dev"
+mknod -m 666 "$ROOT/dev/null" c 1 3
+mknod -m 666 "$ROOT/dev/urandom" c 1 9
+mount -t proc proc "$ROOT/proc"
+mount -t tmpfs -o mode=755,size=1m tmpfs "$ROOT/run"
+mkdir -p "$ROOT/run/secrets/kubernetes.io/serviceaccount"
+cp "$ACCOUNT"/* "$ROOT/run/secrets/kubernetes.io/serviceaccount"
+mount -o remount,ro "$ROOT/run"
+if [ "$WRITABLE_TMP" ]; then mount -t tmpfs -o mode=1777,size=1m tmpfs "$ROOT/tmp"; fi
+exec setpriv --no-new-privs chroot --userspec="$USER" "$ROOT" /usr/bin/env -i "$@"
+"""
+
+
+class Container:
+    """A running container."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._process = process
+        self.log = log
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, if it did."""
+        return self._process.returncode
+
+    @property
+    def pid(self) -> int:
+        """Its first process, as this machine counts."""
+        outer = self._process.pid
+        [inner] = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
+        return int(inner)
+
+    def status(self, key: str) -> str:
+        """What the kernel says of its first process, such as its `Uid`."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith(f"{key}:"))
+
+    def open_files(self) -> list[str]:
+        """The regular files that it has open to write, besides its log."""
+        found = []
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            flags = Path(f"/proc/{self.pid}/fdinfo/{entry.name}").read_text().split()[3]
+            target = entry.readlink()
+            if int(flags, 8) & 3 and target.is_absolute() and target != self.log:
+                found.append(str(target))
+        return [each for each in found if not each.startswith("/dev/")]
+
+    def written(self) -> list[str]:
+        """What there is in its /tmp, where that can be written."""
+        folder = Path(f"/proc/{self.pid}/root/tmp")
+        return sorted(each.name for each in folder.iterdir()) if folder.is_mount() else []
+
+    async def stop(self) -> int:
+        """Tell it to stop, as the kubelet does; returns the exit code."""
+        os.kill(self.pid, signal.SIGTERM)
+        async with asyncio.timeout(ANY_MOMENT):
+            return await self._process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What is run, and in what."""
+
+    root: Path  # the image's tree of files
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    user: str
+    account: Path  # a folder with what a pod knows of its service account
+    writable_tmp: bool
+
+    def script(self) -> str:
+        """The shell's script that sets it up; what is to be run are its arguments."""
+        names = {
+            "ROOT": self.root,
+            "ACCOUNT": self.account,
+            "USER": self.user,
+            "WRITABLE_TMP": "yes" if self.writable_tmp else "",
+        }
+        said = (f"{name}={shlex.quote(str(value))}\n" for name, value in names.items())
+        return "".join(said) + SET_UP
+
+
+@asynccontextmanager
+async def running(pod: Pod, log: Path) -> AsyncIterator[Container]:
+    """The pod's container, until the block ends."""
+    values = [f"{name}={value}" for name, value in pod.environment.items()]
+    with log.open("wb") as said:
+        process = await asyncio.create_subprocess_exec(
+            *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+            *("sh", "-ec", pod.script(), "sh", *values, *pod.command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+        try:
+            yield Container(process, log)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()

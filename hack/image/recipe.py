@@ -1,0 +1,83 @@
+"""What goes into an image, and how each engine is told."""
+
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+NAME = "kftrainer"
+ENGINES = ("docker", "podman", "buildah")  # in this order
+# Where neither SOURCE_DATE_EPOCH nor a commit says otherwise; the Dockerfile has the same.
+DEFAULT_EPOCH = 1_577_836_800
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that the image depends on, besides the files."""
+
+    tag: str
+    epoch: int  # seconds; no file of ours is younger
+    version: str
+    revision: str
+    base_image: str | None = None
+    build_image: str | None = None
+    pip_conf: Path | None = None
+    ca: Path | None = None
+
+    def build_arguments(self) -> Iterator[tuple[str, str]]:
+        """The Dockerfile's arguments."""
+        if self.base_image:
+            yield "BASE_IMAGE", self.base_image
+        if self.build_image:
+            yield "BUILD_IMAGE", self.build_image
+        yield "SOURCE_DATE_EPOCH", str(self.epoch)
+        yield "VERSION", self.version
+        yield "REVISION", self.revision
+        yield "CREATED", datetime.fromtimestamp(self.epoch, UTC).isoformat()
+
+
+def command(engine: str, recipe: Recipe, more: Sequence[str] = ()) -> list[str]:
+    """The command that builds it.
+
+    Docker reads the time from SOURCE_DATE_EPOCH. The others have a flag, and write OCI images
+    unless told otherwise, which have no HEALTHCHECK.
+    """
+    out = [engine, "build", "--tag", recipe.tag]
+    if engine != "docker":
+        out += ["--format", "docker", "--timestamp", str(recipe.epoch)]
+    for name, value in recipe.build_arguments():
+        out += ["--build-arg", f"{name}={value}"]
+    for name, file in (("pip.conf", recipe.pip_conf), ("ca.crt", recipe.ca)):
+        if file:
+            out += ["--secret", f"id={name},src={file.absolute()}"]
+    return [*out, *more, str(ROOT)]
+
+
+def version() -> str:
+    """The project's version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return str(project["version"])
+
+
+def revision() -> str:
+    """The commit that is checked out; it is marked if the files are not as the commit has them."""
+    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def epoch(environment: Mapping[str, str]) -> int:
+    """The time that all files are to have: as the environment says, else that of the commit."""
+    said = environment.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
+    return int(said or DEFAULT_EPOCH)
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", ROOT, *arguments], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
