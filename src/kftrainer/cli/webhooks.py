@@ -1,9 +1,9 @@
 """The webhook server, put together: certificates, and what readiness asks."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import gettempdir
 
 from kftrainer.api.configuration import Configuration
 from kftrainer.kube.client import Client
@@ -22,8 +22,9 @@ from kftrainer.machinery.x509_making import Identity
 from kftrainer.webhooks import registration
 from kftrainer.webhooks.denials import Denials
 
-# Where others put certificates, if nobody says so: as controller-runtime has it.
-CERTIFICATES = Path(gettempdir()) / "k8s-webhook-server" / "serving-certs"
+# Where others put certificates, if nobody says so: as controller-runtime has it. Python's own way
+# to find the folder tries to write to it, and that need not be possible.
+CERTIFICATES = Path(os.environ.get("TMPDIR", "/tmp")) / "k8s-webhook-server" / "serving-certs"  # noqa: S108
 AUTHORITY, ORGANIZATION = "kubeflow-trainer-ca", "kubeflow-trainer"
 # API servers hear a moment later than we do that a replica has been told to stop.
 LINGER = 3.0

@@ -145,7 +145,7 @@ async def load_connection(
         return await in_cluster(clock=clock)
     except CredentialsError as not_in_cluster:
         home = HOME_KUBECONFIG.expanduser()
-        if not home.is_file():
+        if not os.path.isfile(home):  # nor if it stands in a folder that we may not look into
             raise CredentialsError(
                 "No API server to talk to: no kubeconfig was named, KUBECONFIG is not set, this is "
                 f"no pod ({not_in_cluster}) and there is no {HOME_KUBECONFIG}."
@@ -215,7 +215,8 @@ class _KubeconfigUser:
         from kubernetes_asyncio.config import ConfigException
         from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
-        if not any(Path(path).expanduser().is_file() for path in self._paths.split(os.pathsep)):
+        paths = map(os.path.expanduser, self._paths.split(os.pathsep))
+        if not any(map(os.path.isfile, paths)):
             raise CredentialsError(f"There is no kubeconfig {self._paths}.")
         configuration = Configuration()
         try:

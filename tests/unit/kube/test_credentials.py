@@ -83,6 +83,11 @@ async def test_a_file_that_is_not_there_is_told(
         await load_connection()
 
 
+async def test_a_file_that_cannot_be_looked_for_is_told_as_missing(home: Path) -> None:
+    with pytest.raises(CredentialsError, match=r"There is no kubeconfig "):
+        await load_connection(home / ("long" * 100))
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "3", "[]", "{", "a: [", "current-context: x", "{users: 3, contexts: [], clusters: []}"],
