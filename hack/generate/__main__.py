@@ -1,4 +1,4 @@
-"""`make generate`: writes the CRDs and the table of merge keys; `--check` only compares."""
+"""`make generate`: CRDs, merge keys, the dashboard, a document; `--check` only compares."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from generate import crds, merge_keys
+from generate import configuration, crds, dashboard, merge_keys
 from generate.schema import Library
 from kftrainer.devcluster import manifests, places
 from kftrainer.devcluster.errors import DevClusterError
@@ -19,6 +19,8 @@ from kftrainer.devcluster.progress import Progress
 ROOT = Path(__file__).parent.parent.parent
 CRD_FOLDER = ROOT / "src" / "kftrainer" / "api" / "crds"  # the chart has a link to it
 MERGE_KEYS = ROOT / "src" / "kftrainer" / "kube" / "pod_template_merge_keys.json"
+DASHBOARD = ROOT / "charts" / "kftrainer" / "files" / "dashboard.json"
+CONFIGURATION = ROOT / "docs" / "configuration.md"
 DEFINITIONS = "kubernetes-json-schema/v1.36.0-local/_definitions.json"
 HEADER = "# Generated from the types in src/kftrainer/api by `make generate`; edit those.\n"
 
@@ -48,6 +50,8 @@ def generated(library: Library) -> dict[Path, str]:
         out[path] = HEADER + yaml.dump(crd, Dumper=_PlainDumper, width=100, sort_keys=True)
     definitions = json.loads((files("kubernetes_validate") / DEFINITIONS).read_bytes())["$defs"]
     out[MERGE_KEYS] = json.dumps(merge_keys.table(definitions), indent=1, sort_keys=True) + "\n"
+    out[DASHBOARD] = json.dumps(dashboard.kftrainer(), indent=1, ensure_ascii=False) + "\n"
+    out[CONFIGURATION] = configuration.document()
     return out
 
 

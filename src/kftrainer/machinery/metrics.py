@@ -22,6 +22,9 @@ RECONCILE_BUCKETS = (
 REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 RESULTS = ("error", "requeue_after", "requeue", "success")
+# Series that are there from the start: of one that begins at one, no rate tells the first.
+VERDICTS = (200, 403, 429, 500, 504)
+REASONS_TO_DROP = ("failed", "queue_full", "refused", "spam", "unreachable")
 MOST_PRIORITIES = 25
 TOO_MANY_PRIORITIES = "exceeded_cardinality_limit"
 
@@ -310,7 +313,7 @@ class WebhookMetrics:
         self._seconds = families.seconds.labels(path)
         self._in_flight = families.in_flight.labels(path)
         self._requests = {code: families.requests.labels(path, code) for code in (200, 500)}
-        self._verdicts = {code: families.verdicts.labels(path, code) for code in (200, 403)}
+        self._verdicts = {code: families.verdicts.labels(path, code) for code in VERDICTS}
 
     def in_flight(self, delta: int) -> None:
         """So many more requests are being answered, or fewer."""
@@ -376,6 +379,8 @@ class Metrics:
             ("reason",),
             registry=self.registry,
         )
+        for reason in REASONS_TO_DROP:
+            self._events_dropped.labels(reason)
         self._certificate_reads = Counter(
             "certwatcher_read_certificate_total",
             "Times that a certificate was read.",

@@ -1,0 +1,366 @@
+"""What the Grafana dashboard of the chart shows."""
+
+from generate.grafana import Json, Panel, Query, Row, Variable, dashboard
+
+UID = "kftrainer"
+US = 'job="$job"'
+# Only the leader tells of TrainJobs, but while one takes over from another both may.
+THEIRS = f'{US},namespace=~"$namespace"'
+ONCE = "max by (namespace, runtime, state)"
+NOT_ENDED = 'state!~"Complete|Failed"'
+# Begins with the first denial by a rule, which no rate would tell.
+DENIALS = f"kftrainer_admission_denials_total{{{US}}}"
+DURATION = "kftrainer_trainjob_duration_seconds"
+ENDED = f"{DURATION}_count"
+COMPLETE = 'result="Complete"'
+RATE = "$__rate_interval"
+LATELY = "30m"  # TrainJobs are few: a shorter time would often have none
+STATES = {
+    "Pending": "yellow",
+    "Running": "blue",
+    "Suspended": "purple",
+    "Blocked": "orange",
+    "Complete": "green",
+    "Failed": "red",
+}
+
+VARIABLES = (
+    Variable("datasource", "Data source", "prometheus", is_source=True),
+    Variable("job", "Job", "label_values(kftrainer_build_info, job)"),
+    Variable(
+        "namespace",
+        "Namespace",
+        f"label_values(kftrainer_trainjobs{{{US}}}, namespace)",
+        takes_many=True,
+    ),
+)
+
+
+def quantile(share: float, metric: str, by: str = "", *, more: str = "", over: str = RATE) -> str:
+    """A quantile of a histogram, for each value of a label if one is named."""
+    labels = f"{by}, le" if by else "le"
+    selector = f"{US},{more}" if more else US
+    return (
+        f"histogram_quantile({share:g}, "
+        f"sum by ({labels}) (rate({metric}_bucket{{{selector}}}[{over}])))"
+    )
+
+
+def quantiles(metric: str, *, more: str = "", over: str = RATE) -> tuple[Query, ...]:
+    """The median and what one in twenty exceeds."""
+    return tuple(
+        Query(quantile(share, metric, more=more, over=over), legend)
+        for share, legend in ((0.5, "median"), (0.95, "95 %"))
+    )
+
+
+def rates(metric: str, by: str, legend: str = "") -> Query:
+    """How often a second, for each value of a label."""
+    return Query(f"sum by ({by}) (rate({metric}{{{US}}}[{RATE}]))", legend or f"{{{{{by}}}}}")
+
+
+AT_A_GLANCE = Row(
+    "At a glance",
+    (
+        Panel(
+            "TrainJobs",
+            tuple(
+                Query(
+                    f'sum({ONCE} (kftrainer_trainjobs{{{THEIRS},state="{state}"}})) or vector(0)',
+                    state,
+                )
+                for state in STATES
+            ),
+            display="stat",
+            width=9,
+            height=4,
+            colors=STATES,
+            description="How many there are in each state.",
+        ),
+        Panel(
+            "Failed",
+            (
+                Query(
+                    f'(sum(increase({ENDED}{{{US},result="Failed"}}[$__range])) or vector(0)) '
+                    f"/ (sum(increase({ENDED}{{{US}}}[$__range])) > 0)"
+                ),
+            ),
+            display="stat",
+            unit="percentunit",
+            width=3,
+            height=4,
+            red_above=0.5,
+            description="Of those that ended within the time that the dashboard shows.",
+        ),
+        Panel(
+            "Replicas up",
+            (Query(f"sum(up{{{US}}})"),),
+            display="stat",
+            width=3,
+            height=4,
+            red_below=1,
+        ),
+        Panel(
+            "Leaders",
+            (Query(f"sum(leader_election_master_status{{{US}}})"),),
+            display="stat",
+            width=3,
+            height=4,
+            red_below=1,
+            description="One, or nothing where no leader is elected.",
+        ),
+        Panel(
+            "Certificate",
+            (
+                Query(
+                    f"min(machinery_certificate_expiry_timestamp_seconds{{{US}}} - time()) / 86400"
+                ),
+            ),
+            display="stat",
+            unit="d",
+            width=3,
+            height=4,
+            red_below=21,
+            description="How long the one that expires first is still good.",
+        ),
+        Panel(
+            "Version",
+            (Query(f"max by (version) (kftrainer_build_info{{{US}}})", "{{version}}"),),
+            display="stat",
+            width=3,
+            height=4,
+            shows_names=True,
+        ),
+    ),
+)
+
+TRAINING = Row(
+    "Training",
+    (
+        Panel(
+            "TrainJobs by state",
+            (Query(f"sum by (state) ({ONCE} (kftrainer_trainjobs{{{THEIRS}}}))", "{{state}}"),),
+            style="area",
+            colors=STATES,
+        ),
+        Panel(
+            "Not ended, by runtime",
+            (
+                Query(
+                    f"sum by (runtime) ({ONCE} (kftrainer_trainjobs{{{THEIRS},{NOT_ENDED}}}))",
+                    "{{runtime}}",
+                ),
+            ),
+            style="area",
+        ),
+        Panel(
+            "Not ended, by namespace",
+            (
+                Query(
+                    "topk(10, sum by (namespace) "
+                    f"({ONCE} (kftrainer_trainjobs{{{THEIRS},{NOT_ENDED}}})))",
+                    "{{namespace}}",
+                ),
+            ),
+            style="area",
+            description="The ten with the most.",
+        ),
+        Panel(
+            "Ended, by result",
+            (Query(f"sum by (result) (increase({ENDED}{{{US}}}[{RATE}]))", "{{result}}"),),
+            style="bars",
+            colors=STATES,
+        ),
+        Panel(
+            "Failed, by runtime",
+            (
+                Query(
+                    f'sum by (runtime) (increase({ENDED}{{{US},result="Failed"}}[{LATELY}]))',
+                    "{{runtime}}",
+                ),
+            ),
+            description="Within 30 minutes.",
+        ),
+        Panel(
+            "Longest in its state",
+            (
+                Query(
+                    "time() - min by (state) "
+                    f"(kftrainer_trainjob_oldest_timestamp_seconds{{{THEIRS}}})",
+                    "{{state}}",
+                ),
+            ),
+            unit="s",
+            colors=STATES,
+            description="For how long the TrainJob that has been longest in it has been so.",
+        ),
+        Panel(
+            "From creation to JobSet",
+            quantiles("kftrainer_trainjob_jobset_creation_seconds", over=LATELY),
+            unit="s",
+            description="Of those within 30 minutes. This is what kftrainer itself takes.",
+        ),
+        Panel(
+            "From creation to the first pod running",
+            quantiles("kftrainer_trainjob_first_pod_running_seconds", over=LATELY),
+            unit="s",
+            description="Of those within 30 minutes; mostly queues, schedulers and images.",
+        ),
+        Panel(
+            "From creation to Complete",
+            (
+                *quantiles(DURATION, more=COMPLETE, over=LATELY),
+                Query(
+                    f"sum by (runtime) (rate({DURATION}_sum{{{US},{COMPLETE}}}[{LATELY}])) "
+                    f"/ sum by (runtime) (rate({DURATION}_count{{{US},{COMPLETE}}}[{LATELY}]))",
+                    "mean of {{runtime}}",
+                ),
+            ),
+            unit="s",
+            description="Of those within 30 minutes.",
+        ),
+    ),
+)
+
+OPERATOR = Row(
+    "Operator",
+    (
+        Panel(
+            "Reconciles",
+            (rates("controller_runtime_reconcile_total", "controller"),),
+            unit="ops",
+        ),
+        Panel(
+            "Reconciles that went wrong",
+            tuple(
+                Query(f"sum(increase(controller_runtime_{metric}{{{US}}}[{RATE}]))", legend)
+                for metric, legend in (
+                    ("reconcile_errors_total", "errors"),
+                    ("reconcile_panics_total", "of them unexpected"),
+                    ("reconcile_timeouts_total", "of them too slow"),
+                )
+            ),
+            style="bars",
+            description="Trouble with a TrainJob is told in its status, and is no error here.",
+        ),
+        Panel(
+            "Waiting to be reconciled",
+            (Query(f"sum by (controller) (workqueue_depth{{{US}}})", "{{controller}}"),),
+        ),
+        Panel(
+            "How long a reconcile takes",
+            quantiles("controller_runtime_reconcile_time_seconds"),
+            unit="s",
+        ),
+        Panel(
+            "How long it is waited for",
+            quantiles("workqueue_queue_duration_seconds"),
+            unit="s",
+        ),
+        Panel(
+            "How late the event loop is",
+            (
+                Query(
+                    quantile(0.99, "machinery_event_loop_lag_seconds", "instance"), "{{instance}}"
+                ),
+            ),
+            unit="s",
+            description="99 %, for each replica: all that it does waits for this.",
+        ),
+        Panel(
+            "Requests to the API server",
+            (rates("rest_client_requests_total", "code"),),
+            unit="reqps",
+            style="area",
+        ),
+        Panel(
+            "How long the API server takes",
+            (Query(quantile(0.95, "rest_client_request_duration_seconds", "verb"), "{{verb}}"),),
+            unit="s",
+            description="95 %, by method.",
+        ),
+        Panel(
+            "Objects in the cache",
+            (Query(f"max by (kind) (machinery_informer_objects{{{US}}})", "{{kind}}"),),
+        ),
+        Panel(
+            "Memory",
+            (Query(f"process_resident_memory_bytes{{{US}}}", "{{instance}}"),),
+            unit="bytes",
+        ),
+        Panel(
+            "CPU",
+            (Query(f"rate(process_cpu_seconds_total{{{US}}}[{RATE}])", "{{instance}}"),),
+            unit="short",
+            description="Cores, for each replica.",
+        ),
+        Panel(
+            "Watches begun anew",
+            (
+                Query(
+                    f"sum(increase(machinery_informer_watch_reconnects_total{{{US}}}[{RATE}]))",
+                    "resumed",
+                ),
+                Query(
+                    f"sum(increase(machinery_informer_relists_total{{{US}}}[{RATE}]))",
+                    "read from the start",
+                ),
+            ),
+            style="bars",
+        ),
+    ),
+)
+
+WEBHOOK = Row(
+    "Webhook",
+    (
+        Panel(
+            "Answers",
+            (rates("machinery_webhook_verdicts_total", "code"),),
+            unit="reqps",
+            style="area",
+            width=6,
+            description="200 for what is allowed, 403 for what is denied; others are trouble.",
+        ),
+        Panel(
+            "Denials, by rule",
+            (
+                Query(
+                    "topk(10, sum by (rule) (clamp_min("
+                    f"{DENIALS} - ({DENIALS} offset {RATE} or {DENIALS} * 0), 0)))",
+                    "{{rule}}",
+                ),
+            ),
+            style="bars",
+            width=6,
+            description="The ten that people meet most often.",
+        ),
+        Panel(
+            "How long an answer takes",
+            quantiles("controller_runtime_webhook_latency_seconds"),
+            unit="s",
+            width=6,
+        ),
+        Panel(
+            "Being answered",
+            (
+                Query(
+                    f"sum by (webhook) (controller_runtime_webhook_requests_in_flight{{{US}}})",
+                    "{{webhook}}",
+                ),
+            ),
+            width=6,
+        ),
+    ),
+)
+
+
+def kftrainer() -> Json:
+    """The dashboard."""
+    return dashboard(
+        UID,
+        "kftrainer",
+        rows=(AT_A_GLANCE, TRAINING, OPERATOR, WEBHOOK),
+        variables=VARIABLES,
+        description="TrainJobs, and the operator that runs them.",
+    )

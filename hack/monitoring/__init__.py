@@ -1,0 +1,1 @@
+"""A real Prometheus over a real manager: for tests, and for the picture of the dashboard."""

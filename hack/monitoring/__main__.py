@@ -1,0 +1,69 @@
+"""Draws docs/img/dashboard.svg: `PYTHONPATH=hack .venv/bin/python -m monitoring [SECONDS]`.
+
+Two replicas of the manager run some forty TrainJobs on a real control plane, a real Prometheus
+scrapes them, and the panels of the chart's dashboard are drawn from what it has seen.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kftrainer.devcluster import binaries, places
+from kftrainer.devcluster.controlplane import running
+from kftrainer.devcluster.errors import DevClusterError
+from kftrainer.devcluster.parts import PROMETHEUS
+from kftrainer.devcluster.progress import Progress
+from kftrainer.machinery.clock import SystemClock
+from monitoring.picture import Picture, Span
+from monitoring.prometheus import Target, reader_token, scraping
+from monitoring.stage import NAMESPACES, ROOT, SERVICE, SHAPE, furnish, managers, play
+
+DASHBOARD = ROOT / "charts" / "kftrainer" / "files" / "dashboard.json"
+DRAWN = ROOT / "docs" / "img" / "dashboard.svg"
+VARIABLES = {"job": SERVICE, "namespace": ".*", "__rate_interval": "15s", "__range": "10m"}
+SECONDS = 180.0
+STEP = 3.0
+
+
+async def picture(seconds: float) -> str:
+    """The dashboard after so many seconds of work, as SVG."""
+    progress, clock = Progress(sys.stderr), SystemClock()
+    cache = places.cache_home()
+    program = (await binaries.provide([PROMETHEUS], cache=cache, progress=progress))["prometheus"]
+    async with running(SHAPE, progress=progress) as plane, plane.client() as api:
+        with TemporaryDirectory(prefix="prometheus-") as home:
+            folder = Path(home)
+            async with managers(plane, api) as addresses:
+                await furnish(api)
+                token = await reader_token(api, NAMESPACES[0], folder / "token")
+                targets = [
+                    Target(SERVICE, address, token, {"instance": f"replica {number}"})
+                    for number, address in enumerate(addresses, 1)
+                ]
+                async with scraping(program, folder, targets) as prometheus:
+                    start = clock.now().timestamp()
+                    with progress.step(f"working for {seconds:g} s"):
+                        accepted, refused = await play(api, clock, seconds)
+                    print(f"{accepted} objects were created, and {refused} refused.")
+                    span = Span(start, start + seconds, STEP)
+                    dashboard = json.loads(DASHBOARD.read_text())
+                    return await Picture(prometheus, VARIABLES, span).draw(dashboard)
+
+
+def main(arguments: list[str]) -> int:
+    """Draw it, and tell errors as sentences."""
+    try:
+        drawn = asyncio.run(picture(float(arguments[0]) if arguments else SECONDS))
+    except DevClusterError as error:
+        print(f"monitoring: {error}", file=sys.stderr)
+        return 1
+    DRAWN.parent.mkdir(exist_ok=True)
+    DRAWN.write_text(drawn)
+    print(f"wrote: {DRAWN.relative_to(ROOT)} ({len(drawn.encode()) // 1024} KiB)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,200 @@
+"""A real Prometheus reads a manager at work, and has an answer to all that is asked of it."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.errors import NotReadyError
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.waiting import until
+from monitoring.panels import Asked, asked_by
+from monitoring.prometheus import Prometheus, Target, is_number, reader_token, scraping
+from tests.support.helm import CHART, WITHOUT_CRDS, named, render
+from tests.support.managers import ManagerProcess
+from tests.support.objects import train_job
+from tests.support.trainjobs import (
+    FAILS,
+    FOR_A_MOMENT,
+    FOR_LONG,
+    Ground,
+    one_try_runtime,
+    pods_with,
+)
+from tests.support.webhooks import admitting_manager, applicant_with
+
+JOB = "kubeflow-trainer-controller-manager"
+STRANGER, API_SERVER = "stranger", "apiserver"
+DASHBOARD = CHART / "files" / "dashboard.json"
+# As Grafana fills them in; all that happens does so within a few minutes.
+VARIABLES = {"job": JOB, "namespace": ".*", "__rate_interval": "10m", "__range": "10m"}
+WITHIN = 60.0
+FIRST_PODS = f'kftrainer_trainjob_first_pod_running_seconds_count{{job="{JOB}",runtime="once"}}'
+GOOD: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
+# What alerts read that a cluster without trouble does not have: each is there once it happens.
+OUR_WEBHOOKS = 'name=~"validator[.].+[.]trainer[.]kubeflow[.]org"'
+REFUSALS = "the API server has refused us nothing"
+ONLY_IN_TROUBLE = {
+    f'rest_client_requests_total{{code="401",job="{JOB}"}}': REFUSALS,
+    f'rest_client_requests_total{{code="403",job="{JOB}",method="GET"}}': REFUSALS,
+    f'rest_client_requests_total{{code=~"429|5..|<error>",job="{JOB}"}}': REFUSALS,
+    f"apiserver_admission_webhook_fail_open_count{{{OUR_WEBHOOKS}}}": "only with Ignore",
+}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A manager, and the Prometheus that scrapes it."""
+
+    prometheus: Prometheus
+    manager: ManagerProcess
+    namespace: str  # where the TrainJobs are
+
+    async def until_answered(self, expr: str, *, what: str, within: float = WITHIN) -> None:
+        """Wait until there are series with numbers for the expression."""
+
+        async def answered() -> bool:
+            return any(map(is_number, await self.prometheus.query(expr)))
+
+        await until(answered, within=within, what=f"an answer to {what}: {expr}")
+
+
+async def work(ground: Ground) -> None:
+    """TrainJobs of every state, and some that are refused."""
+    foreign: dict[str, Any] = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "blocked"},
+        "spec": {"suspend": True, "replicatedJobs": []},
+    }
+    await ground.create(foreign)
+    nowhere = {"nodeSelector": {"kubernetes.io/hostname": "there-is-none"}}
+    jobs: Mapping[str, Mapping[str, Any]] = {
+        "good": GOOD,
+        "bad": {"podTemplateOverrides": pods_with(labels=FAILS)},
+        "lasting": {"podTemplateOverrides": pods_with(annotations=FOR_LONG)},
+        "waiting": {"podTemplateOverrides": [{"targetJobs": [{"name": "node"}], "spec": nowhere}]},
+        "resting": {"suspend": True},
+        "blocked": {},
+    }
+    for name, spec in jobs.items():
+        await ground.create_job(name, "once", **spec)
+    person = applicant_with(ground.api)
+    wrong = {"name": "there-is-none", "kind": "TrainingRuntime"}
+    for number in range(3):
+        manifest = train_job(f"wrong-{number}", runtimeRef=wrong)
+        manifest["metadata"]["namespace"] = ground.namespace
+        assert (await person.create(manifest)).denial
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def watched(
+    full_control_plane: ControlPlane,
+    prometheus_program: Path,
+    helm_program: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Watched]:
+    """All of it, when the work has begun and some is over."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    values = {**WITHOUT_CRDS, "metrics": {"rules": {"enabled": True}}}
+    rules = named(render(helm_program, values), "PrometheusRule")["spec"]["groups"]
+    ports = PortReservations(places.ports(places.cache_home()))
+    address = f"{LOOPBACK}:{ports.reserve()}"
+    flags = ("--metrics-bind-address", address, "--leader-elect")
+    try:
+        async with (
+            full_control_plane.client() as api,
+            admitting_manager(full_control_plane, *flags) as manager,
+        ):
+            ground = Ground(api, await full_control_plane.create_namespace(api))
+            token = await reader_token(api, ground.namespace, folder / "token")
+            its_api = full_control_plane.url.removeprefix("https://")
+            targets = (
+                Target(JOB, address, token, labels={"namespace": "kubeflow-system"}),
+                Target(STRANGER, address),
+                Target(API_SERVER, its_api, token, only="apiserver_admission.*", every="5s"),
+            )
+            async with scraping(prometheus_program, folder, targets, rules) as prometheus:
+                watched = Watched(prometheus, manager, ground.namespace)
+                await watched.until_answered(f'up{{job="{JOB}"}} == 1', what="the manager")
+                # No rate tells what a series begins with, so somebody comes before the others.
+                await ground.create(one_try_runtime("once"))
+                await ground.create_job("first", "once", **GOOD)
+                await watched.until_answered(FIRST_PODS, what="the first")
+                await work(ground)
+                await ground.until_ended("good")
+                await ground.until_ended("bad", "Failed")
+                await ground.until_says("Blocked", "NameTaken", name="blocked")
+                yield watched
+    finally:
+        ports.release_all()
+
+
+def queries() -> list[Asked]:
+    """All that the dashboard asks."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [asked for panel in panels for asked in asked_by(panel, VARIABLES)]
+
+
+@pytest.mark.parametrize("asked", queries(), ids=lambda asked: f"{asked.panel}-{asked.legend}")
+async def test_every_panel_has_an_answer(watched: Watched, asked: Asked) -> None:
+    await watched.until_answered(asked.expr, what=asked.panel)
+
+
+async def test_what_is_misspelt_has_no_answer(watched: Watched) -> None:
+    with pytest.raises(NotReadyError, match=r"an answer to it: kftrainer_trainjob\{\} did not"):
+        await watched.until_answered("kftrainer_trainjob{}", what="it", within=3)
+
+
+async def test_a_stranger_is_shown_nothing(watched: Watched) -> None:
+    async def refused() -> bool:
+        return "401" in await watched.prometheus.complaint_about(STRANGER)
+
+    await until(refused, within=WITHIN, what="the scrape without a token being refused")
+    [up] = await watched.prometheus.query(f'up{{job="{STRANGER}"}}')
+    assert up.points[0][1] == 0
+    assert await watched.prometheus.complaint_about(JOB) == ""
+
+
+async def test_series_of_trainjobs_have_their_own_namespaces(watched: Watched) -> None:
+    asked = f'count by (namespace) (kftrainer_trainjobs{{job="{JOB}"}})'
+    found = {each.labels["namespace"] for each in await watched.prometheus.query(asked)}
+    assert watched.namespace in found
+    assert "kubeflow-system" not in found
+
+
+async def test_alerts_are_evaluated_and_none_fires(watched: Watched) -> None:
+    """What takes hours is for promtool to play; that a rule can be evaluated is seen here."""
+
+    async def evaluated() -> list[Object] | None:
+        rules = await watched.prometheus.rules()
+        return rules if all(each["health"] != "unknown" for each in rules) else None
+
+    rules = await until(evaluated, within=WITHIN, what="every rule being evaluated")
+    assert [(each["name"], each.get("lastError")) for each in rules if each["health"] != "ok"] == []
+    assert [each["name"] for each in rules if each["state"] == "firing"] == []
+
+
+async def test_alerts_read_what_there_is(watched: Watched, api: ApiClient) -> None:
+    """The last one: it takes the manager away, so that it cannot be called."""
+    await watched.manager.stop()
+    person = applicant_with(api)
+    missed = train_job("unseen", runtimeRef={"name": "once", "kind": "TrainingRuntime"})
+    missed["metadata"]["namespace"] = watched.namespace
+    assert "failed calling webhook" in (await person.create(missed)).message
+    read = {
+        selector: rule["name"]
+        for rule in await watched.prometheus.rules()
+        for selector in await watched.prometheus.selectors(rule["query"])
+    }
+    assert set(ONLY_IN_TROUBLE) <= set(read), "nobody reads this any more"
+    for selector, alert in read.items():
+        if selector not in ONLY_IN_TROUBLE:
+            await watched.until_answered(f"last_over_time({selector}[10m])", what=alert)
