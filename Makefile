@@ -18,8 +18,9 @@ demo: $(READY)  ## Run the demo on a real control plane of its own
 	@$(BIN)/python hack/demo.py
 
 .PHONY: test
-test: $(READY)  ## Run every test
-	@$(BIN)/pytest
+test: $(READY)  ## Run every test, in two processes; FLAGS='…' goes to pytest
+	@$(BIN)/python hack/supplies.py
+	@$(BIN)/pytest -n 2 --dist loadfile $(FLAGS)
 
 .PHONY: test-unit test-integration test-e2e
 test-unit: $(READY)  ## Run the tests that need no control plane

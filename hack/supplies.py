@@ -1,0 +1,33 @@
+"""Builds what the tests need before they start, where one can see how far it is.
+
+The tests run in several processes, which have no terminal. What cannot be had is told here and by
+the tests that miss it.
+"""
+
+import asyncio
+import sys
+
+from kftrainer.devcluster import binaries, manifests, places
+from kftrainer.devcluster.errors import MissingPartError
+from kftrainer.devcluster.parts import BINARIES, MANIFESTS
+from kftrainer.devcluster.progress import Progress
+
+
+async def gather() -> None:
+    """Find or build every program and every manifest."""
+    cache, progress = places.cache_home(), Progress(sys.stderr)
+    await binaries.provide(BINARIES, cache=cache, progress=progress)
+    for wanted in MANIFESTS:
+        await manifests.provide(wanted, cache=cache, progress=progress)
+
+
+def main() -> None:
+    """Gather what can be had."""
+    try:
+        asyncio.run(gather())
+    except MissingPartError as error:
+        print(error, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
