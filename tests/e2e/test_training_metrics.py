@@ -9,6 +9,7 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
+from tests.support.objects import API
 from tests.support.scraping import Scraper, scraper
 from tests.support.trainjobs import (
     BY_THE_END,
@@ -26,6 +27,7 @@ OLDEST = "kftrainer_trainjob_oldest_timestamp_seconds"
 MADE = "kftrainer_trainjob_jobset_creation_seconds_count"
 RAN = "kftrainer_trainjob_first_pod_running_seconds_count"
 TOOK = "kftrainer_trainjob_duration_seconds_count"
+FOR_ALL, OF_ITS_OWN = "ClusterTrainingRuntime", "_namespaced"
 NOWHERE = {"nodeSelector": {"kubernetes.io/hostname": "there-is-none"}}
 SHORT: dict[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
 
@@ -62,10 +64,18 @@ async def until_told(
         raise
 
 
+@pytest.fixture
+async def runtime(ground: Ground) -> AsyncIterator[str]:
+    """The name of a runtime for all namespaces that no other test has."""
+    name = f"of-{ground.namespace}"
+    await ground.api.create({**one_try_runtime(name), "kind": FOR_ALL})
+    yield name
+    await ground.api.delete(f"/apis/{API}/clustertrainingruntimes/{name}")
+
+
 async def begin(ground: Ground, runtime: str) -> None:
-    """A TrainJob in each state, on runtimes that no other test has."""
+    """A TrainJob in each state, one of them on a runtime of its namespace."""
     nowhere = [{"targetJobs": [{"name": "node"}], "spec": NOWHERE}]
-    await ground.create(one_try_runtime(runtime))
     await ground.create(one_try_runtime(f"{runtime}-bad"))
     jobs: dict[str, Any] = {
         "good": SHORT,
@@ -74,12 +84,17 @@ async def begin(ground: Ground, runtime: str) -> None:
         "waiting": {"podTemplateOverrides": nowhere},
     }
     for name, spec in jobs.items():
-        await ground.create_job(name, runtime, **spec)
+        await create_job(ground, name, runtime, **spec)
     await ground.create_job("blocked", f"{runtime}-none")
     failing = pods_with(labels=FAILS)
     await ground.create_job("bad", f"{runtime}-bad", podTemplateOverrides=failing)
     managed_by = "kueue.x-k8s.io/multikueue"
-    await ground.create_job("others", runtime, managedBy=managed_by)
+    await create_job(ground, "others", runtime, managedBy=managed_by)
+
+
+async def create_job(ground: Ground, name: str, runtime: str, **spec: Any) -> None:
+    """A TrainJob on a runtime for all namespaces."""
+    await ground.create_job(name, runtimeRef={"name": runtime, "kind": FOR_ALL}, **spec)
 
 
 STATES = {
@@ -93,19 +108,19 @@ STATES = {
 
 
 async def test_states_and_durations_are_told_once_and_go_with_their_jobs(
-    ground: Ground, control_plane: ControlPlane, metrics: Scraper
+    ground: Ground, control_plane: ControlPlane, metrics: Scraper, runtime: str
 ) -> None:
     namespace = ground.namespace
-    runtime = f"of-{namespace}"
     states = {(runtime + suffix, state): count for (suffix, state), count in STATES.items()}
-    async with ready_manager(control_plane, *metrics.flags) as manager:
+    flags = ("--namespace", namespace, *metrics.flags)
+    async with ready_manager(control_plane, *flags) as manager:
         await begin(ground, runtime)
         await until_told(metrics, COUNTS, "runtime", "state", told=states, namespace=namespace)
         await until_told(metrics, MADE, told={(): 4}, runtime=runtime)
         await until_told(metrics, RAN, told={(): 2}, runtime=runtime)
         await until_told(metrics, TOOK, told={(): 1}, runtime=runtime, result="Complete")
-        await until_told(metrics, TOOK, told={(): 1}, runtime=f"{runtime}-bad", result="Failed")
-        assert await metrics.series(MADE, runtime=f"{runtime}-none") == {}
+        await until_told(metrics, TOOK, told={(): 1}, runtime=OF_ITS_OWN, result="Failed")
+        assert await metrics.series(MADE, runtime=OF_ITS_OWN) == {(): 1}
         await check_oldest(ground, metrics)
         assert list(await metrics.series("kftrainer_build_info", "version", "python"))
 
@@ -113,13 +128,13 @@ async def test_states_and_durations_are_told_once_and_go_with_their_jobs(
         manager.start()
         await until_told(metrics, COUNTS, "runtime", "state", told=states, namespace=namespace)
         await check_oldest(ground, metrics)
-        await ground.create_job("later", runtime, **SHORT)
+        await create_job(ground, "later", runtime, **SHORT)
         await ground.suspend(suspend=False, name="resting")
         # Of the one that rested the pod is new to the manager, and its JobSet is not.
         await until_told(metrics, TOOK, told={(): 2}, runtime=runtime, result="Complete")
         await until_told(metrics, RAN, told={(): 2}, runtime=runtime)
         await until_told(metrics, MADE, told={(): 1}, runtime=runtime)
-        assert await metrics.series(TOOK, runtime=f"{runtime}-bad") == {}
+        assert await metrics.series(TOOK, runtime=OF_ITS_OWN) == {}
 
         for job in await ground.all("TrainJob"):
             await ground.delete("TrainJob", job["metadata"]["name"])

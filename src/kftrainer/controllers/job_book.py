@@ -10,13 +10,17 @@ from typing import Literal, Protocol
 
 from kftrainer.controllers.job_state import ENDED, JobFacts, State
 from kftrainer.kube.resource import ObjectKey
-from kftrainer.machinery.bounded_labels import BoundedLabels
+from kftrainer.machinery.bounded_labels import OTHER, BoundedLabels
 
 MOST_NAMESPACES, MOST_RUNTIMES = 500, 100
+MOST_PLACES = 2000  # of a namespace and a runtime: with all states, 12,000 series
+# What durations are told of instead of a TrainingRuntime: whoever may make these may make many, as
+# CI does, and each would have series for ever.
+NAMESPACED = "_namespaced"
 # Of these no condition tells since when they are so: that is known only from seeing it.
 UNTOLD: frozenset[State] = frozenset(("Pending", "Running"))
 
-Awaited = Literal["JobSet", "pod", "nothing"]
+Awaited = Literal["JobSet", "pod"]
 
 
 class Observer(Protocol):
@@ -49,17 +53,26 @@ class Group:
 class _Open:
     """A TrainJob that has not ended."""
 
+    uid: str
     group: Group
+    measured_as: str  # its runtime, where durations are told
     created: float
     since: float  # in its state
-    awaited: Awaited  # next in its life
+    awaits_job_set: bool
+    awaits_pod: bool
+
+    def learn(self, facts: JobFacts) -> None:
+        """What it says itself has happened, and nobody has told us when."""
+        self.awaits_job_set = self.awaits_job_set and not facts.has_rows
+        self.awaits_pod = self.awaits_pod and not facts.has_had_pods
 
 
 class JobBook:
     """Counts TrainJobs, and tells the durations of what it saw happen.
 
     So who had a JobSet, running pods or an end when it was entered is counted, but its duration is
-    not told: whoever kept the book before did that.
+    not told: who kept the book when it happened has done that, and what happened while nobody kept
+    one is told by nobody.
     """
 
     def __init__(
@@ -68,10 +81,12 @@ class JobBook:
         *,
         most_namespaces: int = MOST_NAMESPACES,
         most_runtimes: int = MOST_RUNTIMES,
+        most_places: int = MOST_PLACES,
     ) -> None:
         self._observer = observer
         self._namespaces = BoundedLabels(most_namespaces)
         self._runtimes = BoundedLabels(most_runtimes)
+        self._places = BoundedLabels(most_places)
         self._groups: dict[tuple[str, str, State], Group] = {}
         self._open: dict[ObjectKey, _Open] = {}
         self._ended: dict[ObjectKey, Group] = {}
@@ -98,7 +113,7 @@ class JobBook:
     ) -> None:
         """A TrainJob is like this now; whether it has a JobSet is asked if it is a new one."""
         known = self._open.get(key)
-        if known is not None and known.created == facts.created:
+        if known is not None and known.uid == facts.uid:
             self._update(key, known, facts, now)
             return
         group = self._enter(key, facts)
@@ -107,12 +122,14 @@ class JobBook:
         if facts.state in ENDED:
             self._ended[own_key] = group
             return
-        awaited: Awaited = "pod" if facts.has_rows or has_job_set() else "JobSet"
         self._open[own_key] = _Open(
+            uid=facts.uid,
             group=group,
+            measured_as=NAMESPACED if facts.has_namespaced_runtime else facts.runtime,
             created=facts.created,
             since=facts.since,
-            awaited="nothing" if facts.has_had_pods else awaited,
+            awaits_job_set=not (facts.has_rows or has_job_set()),
+            awaits_pod=not facts.has_had_pods,
         )
 
     def remove(self, key: ObjectKey) -> None:
@@ -122,27 +139,32 @@ class JobBook:
         if group is not None:
             self._leave(group)
 
-    def awaits(self, key: ObjectKey, what: Awaited) -> bool:
-        """Whether this is what comes next in the TrainJob's life."""
+    def awaiting(self, key: ObjectKey, what: Awaited) -> str | None:
+        """The uid of the TrainJob, if this is still to come in its life."""
         known = self._open.get(key)
-        return known is not None and known.awaited == what
+        if known is None:
+            return None
+        is_to_come = known.awaits_job_set if what == "JobSet" else known.awaits_pod
+        return known.uid if is_to_come else None
 
-    def job_set_made(self, key: ObjectKey, now: float) -> None:
-        """The TrainJob has got its JobSet."""
+    def job_set_made(self, key: ObjectKey, now: float | None) -> None:
+        """The TrainJob has got its JobSet; some time ago if no time is given."""
         known = self._open.get(key)
-        if known is not None and known.awaited == "JobSet":
-            known.awaited = "pod"
-            self._observer.job_set_made(known.group.runtime, max(0.0, now - known.created))
+        if known is not None and known.awaits_job_set:
+            known.awaits_job_set = False
+            if now is not None:
+                self._observer.job_set_made(known.measured_as, max(0.0, now - known.created))
 
     def pod_runs(self, key: ObjectKey, now: float | None) -> None:
         """A pod of the TrainJob runs; since some time ago if no time is given."""
         known = self._open.get(key)
-        if known is not None and known.awaited == "pod":
-            known.awaited = "nothing"
+        if known is not None and known.awaits_pod:
+            known.awaits_pod = False
             if now is not None:
-                self._observer.pod_runs(known.group.runtime, max(0.0, now - known.created))
+                self._observer.pod_runs(known.measured_as, max(0.0, now - known.created))
 
     def _update(self, key: ObjectKey, known: _Open, facts: JobFacts, now: float) -> None:
+        known.learn(facts)
         if facts.state in UNTOLD:
             known.since = known.since if facts.state == known.group.state else now
         else:
@@ -156,20 +178,26 @@ class JobBook:
             self._ended[ObjectKey(sys.intern(key.namespace), key.name)] = known.group
             if not facts.never_began:
                 seconds = max(0.0, facts.since - facts.created)
-                self._observer.ended(known.group.runtime, facts.state, seconds)
+                self._observer.ended(known.measured_as, facts.state, seconds)
 
     def _enter(self, key: ObjectKey, facts: JobFacts) -> Group:
         """The group that the TrainJob belongs to, with it."""
-        namespace = self._namespaces.label(key.namespace)
-        runtime = self._runtimes.label(facts.runtime)
+        namespace, runtime = self._place(key.namespace, facts.runtime)
         group = self._groups.get((namespace, runtime, facts.state))
         if group is None:
             group = Group(namespace, runtime, facts.state)
             self._groups[namespace, runtime, facts.state] = group
             self._namespaces.hold(namespace)
             self._runtimes.hold(runtime)
+            self._places.hold(_pair(namespace, runtime))
         group.jobs += 1
         return group
+
+    def _place(self, namespace: str, runtime: str) -> tuple[str, str]:
+        """The labels of a namespace and a runtime, for which there may be no room."""
+        place = self._namespaces.label(namespace), self._runtimes.label(runtime)
+        has_room = self._places.label(_pair(*place)) != OTHER
+        return place if has_room else (OTHER, OTHER)
 
     def _leave(self, group: Group) -> None:
         group.jobs -= 1
@@ -177,3 +205,8 @@ class JobBook:
             del self._groups[group.namespace, group.runtime, group.state]
             self._namespaces.release(group.namespace)
             self._runtimes.release(group.runtime)
+            self._places.release(_pair(group.namespace, group.runtime))
+
+
+def _pair(namespace: str, runtime: str) -> str:
+    return OTHER if namespace == runtime == OTHER else f"{namespace}/{runtime}"

@@ -6,9 +6,15 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kftrainer.controllers.job_book import MOST_RUNTIMES, JobBook
+from kftrainer.controllers.job_book import (
+    MOST_NAMESPACES,
+    MOST_PLACES,
+    MOST_RUNTIMES,
+    NAMESPACED,
+    JobBook,
+)
 from kftrainer.controllers.job_state import State
-from kftrainer.machinery.bounded_labels import BoundedLabels
+from kftrainer.machinery.bounded_labels import OTHER, BoundedLabels
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 JOB_SET_BUCKETS = (0.5, 1, 2, 5, 10, 30, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, DAY)
@@ -21,17 +27,23 @@ DURATION_BUCKETS = (
     *(DAY, 2 * DAY, 7 * DAY, 28 * DAY),
 )
 ROUNDED = "The API server cuts times of creation to whole seconds, so it may be one too many."
+BY_RUNTIME = (
+    "What happens while no manager leads is not in here. The runtime is the name of a "
+    f"ClusterTrainingRuntime, and {NAMESPACED} for all TrainingRuntimes; beyond "
+    f"{MOST_RUNTIMES} it is {OTHER}."
+)
 
 
 class JobHistograms:
     """How long things took, by runtime; series stay, so that rates over them are right."""
 
     def __init__(self, registry: CollectorRegistry, *, most_runtimes: int = MOST_RUNTIMES) -> None:
-        self._runtimes = BoundedLabels(most_runtimes)
+        self._runtimes = BoundedLabels(most_runtimes + 1)
+        self._runtimes.hold(NAMESPACED)
         self._job_set = Histogram(
             "kftrainer_trainjob_jobset_creation_seconds",
             "From the creation of a TrainJob to the moment at which the manager saw its JobSet, "
-            f"the time in which it was blocked included. {ROUNDED}",
+            f"the time in which it was blocked included. {ROUNDED} {BY_RUNTIME}",
             ("runtime",),
             registry=registry,
             buckets=JOB_SET_BUCKETS,
@@ -40,7 +52,7 @@ class JobHistograms:
             "kftrainer_trainjob_first_pod_running_seconds",
             "From the creation of a TrainJob to the moment at which the manager saw that a pod of "
             "it was ready or had succeeded, the time in which it was suspended or blocked "
-            f"included. {ROUNDED}",
+            f"included. {ROUNDED} {BY_RUNTIME}",
             ("runtime",),
             registry=registry,
             buckets=POD_BUCKETS,
@@ -48,7 +60,7 @@ class JobHistograms:
         self._duration = Histogram(
             "kftrainer_trainjob_duration_seconds",
             "From the creation of a TrainJob to its end, the time in which it was suspended or "
-            "waited for pods included, as its own status tells them.",
+            f"waited for pods included, as its own status tells them. {BY_RUNTIME}",
             ("runtime", "result"),
             registry=registry,
             buckets=DURATION_BUCKETS,
@@ -87,7 +99,9 @@ class JobCounts(Collector):
             "kftrainer_trainjobs",
             "How many TrainJobs are in which state. Running: all pods of at least one of its Jobs "
             "are ready. Pending: it waits for pods. The other states are as its conditions say; "
-            "one that is both Suspended and Blocked is Blocked.",
+            "one that is both Suspended and Blocked is Blocked. The runtime is the name of one of "
+            f"either kind. Beyond {MOST_NAMESPACES} namespaces or {MOST_RUNTIMES} runtimes these "
+            f"are {OTHER}; beyond {MOST_PLACES} pairs of the two, both are.",
             labels=("namespace", "runtime", "state"),
         )
         for group in self._book.groups():
@@ -97,7 +111,8 @@ class JobCounts(Collector):
             "kftrainer_trainjob_oldest_timestamp_seconds",
             "The time at which the TrainJob came into this state that has been in it longest. No "
             "status tells it of Pending and Running: where the manager did not see it happen, as "
-            "after a restart, it is the time of the TrainJob's creation or last resumption.",
+            "after a restart, it is the time of the TrainJob's creation or last resumption. The "
+            "namespace is that of kftrainer_trainjobs.",
             labels=("namespace", "state"),
         )
         for place, since in self._book.oldest().items():

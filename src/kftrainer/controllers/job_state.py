@@ -23,18 +23,21 @@ SIGNS_OF_PODS = ("ready", "succeeded", "failed")
 class JobFacts:
     """What metrics need to know of a TrainJob."""
 
+    uid: str
     runtime: str
     state: State
     created: float  # as all times here: seconds since 1970
     since: float  # when it came into the state, as far as its status tells
     has_rows: bool  # somebody has seen its JobSet
     has_had_pods: bool  # somebody has seen that they ran, or that they failed
+    has_namespaced_runtime: bool = False
     never_began: bool = False  # it failed because nobody knows its kind of runtime
 
 
 def facts_of(manifest: Manifest) -> JobFacts | None:
     """The facts of a TrainJob; None of one that somebody else is in charge of."""
     spec, status = manifest["spec"], manifest.get("status") or {}
+    reference = spec["runtimeRef"]
     if spec.get("managedBy", names.MANAGED_BY_US) != names.MANAGED_BY_US:
         return None
     created = _time(manifest["metadata"].get("creationTimestamp"), 0.0)
@@ -42,12 +45,14 @@ def facts_of(manifest: Manifest) -> JobFacts | None:
     rows = status.get("jobsStatus") or ()
     state, telling = _state(conditions, rows)
     return JobFacts(
-        runtime=spec["runtimeRef"]["name"],
+        uid=manifest["metadata"].get("uid", ""),
+        runtime=reference["name"],
         state=state,
         created=created,
         since=_time(telling.get("lastTransitionTime"), created),
         has_rows=bool(rows),
         has_had_pods=any(row.get(sign) for row in rows for sign in SIGNS_OF_PODS),
+        has_namespaced_runtime=reference.get("kind") == names.TRAINING_RUNTIME,
         never_began=telling.get("reason") == names.REASON_RUNTIME_NOT_SUPPORTED,
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -12,7 +13,7 @@ from kftrainer.controllers.first_pods import FirstPods, is_controlled_by, metada
 from kftrainer.controllers.job_book import JobBook
 from kftrainer.controllers.job_metrics import JobCounts
 from kftrainer.controllers.job_state import facts_of
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.resource import ObjectKey, Resource
 from kftrainer.machinery.cache import Cache, NotCachedError
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.clock import Clock
@@ -22,7 +23,8 @@ class JobWatch:
     """A service for the leader, to be started before what reconciles TrainJobs.
 
     It must not be what keeps the manager from working: it is ready at once, and waits for nothing
-    that may not come.
+    that may not come. When it has ended it hears and tells nothing, for who was the leader may
+    live on for a while beside the next.
     """
 
     name = "training metrics"
@@ -41,29 +43,37 @@ class JobWatch:
         self._registry = registry
         self._first_pods = first_pods
         self._clock = clock
-        self._has_begun = False
+        self._is_listening = False
         self._watches_job_sets = False
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Keep the book until told to stop."""
-        self._has_begun = True
+        self._is_listening = True
         told = self._cache.informer(TRAIN_JOBS).add_handler(self.train_job_changed)
         self.installed(JOB_SETS)
         ready()
-        async with asyncio.TaskGroup() as tasks:
-            counting = tasks.create_task(self._count(told, stop), name=f"{self.name}: count")
-            await stop.wait()
-            counting.cancel()
+        with ExitStack() as at_the_end:
+            at_the_end.callback(self._go_deaf)
+            async with asyncio.TaskGroup() as tasks:
+                counting = self._count(told, at_the_end)
+                task = tasks.create_task(counting, name=f"{self.name}: count")
+                await stop.wait()
+                task.cancel()
 
-    async def _count(self, told: asyncio.Event, stop: asyncio.Event) -> None:
+    async def _count(self, told: asyncio.Event, at_the_end: ExitStack) -> None:
         await self._cache.informer(TRAIN_JOBS).wait_synced()
         await told.wait()
-        self._registry.register(JobCounts(self._book))  # not before all are in it
-        await self._first_pods.run(stop)
+        counts = JobCounts(self._book)
+        self._registry.register(counts)  # not before all are in it
+        at_the_end.callback(self._registry.unregister, counts)
+        await self._first_pods.run()
+
+    def _go_deaf(self) -> None:
+        self._is_listening = False
 
     def installed(self, resource: Resource[Any]) -> None:
         """A kind has come into the cache; of JobSets we want to know, as soon as we run."""
-        if resource is not JOB_SETS or not self._has_begun or self._watches_job_sets:
+        if resource is not JOB_SETS or not self._is_listening or self._watches_job_sets:
             return
         try:
             self._cache.informer(JOB_SETS).add_handler(self.job_set_changed)
@@ -73,23 +83,27 @@ class JobWatch:
 
     def train_job_changed(self, change: Change[TrainJob]) -> None:
         """Enter a TrainJob as it is, or strike it out."""
+        if not self._is_listening:
+            return
         key, manifest = change.key, None if change.new is None else change.new.manifest
         facts = None if manifest is None else facts_of(manifest)
-        if manifest is None or facts is None:
+        if facts is None:
             self._book.remove(key)
-        else:
-            own = manifest["metadata"]
-            self._book.put(key, facts, self._now(), lambda: self._has_job_set(key, own))
+            return
+        uid = facts.uid
+        self._book.put(key, facts, self._now(), lambda: self._has_job_set(key, uid))
 
     def job_set_changed(self, change: Change[Any]) -> None:
-        """Note that a TrainJob has got its JobSet."""
-        if change.new is None or not self._book.awaits(change.key, "JobSet"):
+        """Note that a TrainJob has got its JobSet; one that was there before us is no news."""
+        if change.new is None or not self._is_listening:
             return
-        job = self._cache.informer(TRAIN_JOBS).seen(change.key)
-        if job is not None and is_controlled_by(change.new.metadata, job.metadata):
-            self._book.job_set_made(change.key, self._now())
+        now = None if change.initial else self._now()
+        job = self._book.awaiting(change.key, "JobSet")
+        if job is not None and is_controlled_by(change.new.metadata, job):
+            self._book.job_set_made(change.key, now)
+        self._first_pods.job_set_changed(change.key, now)
 
-    def _has_job_set(self, key: ObjectKey, job: Manifest) -> bool:
+    def _has_job_set(self, key: ObjectKey, job: str) -> bool:
         job_set = metadata_of_job_set(self._cache, key)
         return job_set is not None and is_controlled_by(job_set, job)
 

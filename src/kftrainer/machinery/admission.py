@@ -10,9 +10,9 @@ from typing import Any
 
 from kftrainer.kube.field import FieldError, Findings
 from kftrainer.kube.resource import Manifest
+from kftrainer.machinery.bounded_labels import OTHER
 
 GOOD = 200
-OTHER = "other"  # the rule of errors that name none
 MOST_ERRORS = 100  # that an answer tells of; a list can hold thousands of the same mistake
 
 # The API server drops a warning with a control character. When all warnings of a request are

@@ -8,13 +8,14 @@ from dataclasses import replace
 import structlog
 from structlog.contextvars import bind_contextvars
 
-from kftrainer.machinery.admission import OTHER, AdmissionRequest, Validator, Verdict, refused
+from kftrainer.machinery.admission import AdmissionRequest, Validator, Verdict, refused
 from kftrainer.machinery.admission_review import (
     MalformedReviewError,
     answer_within,
     decoded,
     encoded,
 )
+from kftrainer.machinery.bounded_labels import OTHER
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.metrics import Metrics, WebhookMetrics
 from kftrainer.machinery.webserver import NOT_FOUND, Answer, Asked, BodyError, Handler

@@ -122,6 +122,7 @@ class Controller:
         backoff = backoff if backoff is not None else Exponential()
         self._queue = WorkQueue(clock, backoff, metrics.for_queue(name))
         self._watches: list[_Watch] = []
+        self._early: dict[Request, None] = {}  # each once, in the order in which they came
         self._has_begun = False
 
     @property
@@ -140,8 +141,15 @@ class Controller:
             self._begin(watch)
 
     def enqueue(self, request: Request) -> None:
-        """Look at this object, though nothing that is watched has changed."""
-        self._queue.add(request)
+        """Look at this object, though nothing that is watched has changed.
+
+        Before the controller runs this is only noted: on a replica that does not lead, a queue that
+        fills up would look like one that nobody comes to.
+        """
+        if self._has_begun:
+            self._queue.add(request)
+        else:
+            self._early[request] = None
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Work until `stop` is set; ready when all that it watches has been read."""
@@ -149,6 +157,9 @@ class Controller:
             raise ValueError(f"the controller {self._name} watches nothing")
         self._has_begun = True
         begun = [self._begin(watch) for watch in self._watches]
+        for request in self._early:
+            self._queue.add(request, priority=INITIAL_PRIORITY)
+        self._early.clear()
         if not await self._synced(begun, stop):
             return
         async with asyncio.TaskGroup() as group:

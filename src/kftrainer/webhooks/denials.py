@@ -5,20 +5,21 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
-from kftrainer.machinery.admission import OTHER, AdmissionRequest, Verdict
+from kftrainer.machinery.admission import AdmissionRequest, Verdict
 from kftrainer.machinery.admission_handler import OWN_RULES
+from kftrainer.machinery.bounded_labels import OTHER, BoundedLabels
 from kftrainer.runtime.rule_names import Rule
 from kftrainer.webhooks.registration import KINDS, webhook_path
 
 MOST_RULES: Final = 200
-TOO_MANY_RULES: Final = "_other"
 NAME: Final = re.compile(r"[a-zA-Z0-9][-_./a-zA-Z0-9]{0,62}")
 
 
 class Denials:
     """Counts broken rules by kind.
 
-    Plugins name rules of their own: beyond a bound they become one, and ours are always told apart.
+    Plugins name rules of their own: beyond a bound they are all the same one, as errors are that
+    name none. Ours are always told apart.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -31,7 +32,9 @@ class Denials:
         )
         # Not the kind that a request says it is about: who sends it could make up any.
         self._kinds = {webhook_path(resource): resource.kind for resource in KINDS}
-        self._rules = {*map(str, Rule), *OWN_RULES}
+        self._rules = BoundedLabels(MOST_RULES)
+        for rule in (*map(str, Rule), *OWN_RULES):
+            self._rules.hold(rule)
 
     def count(self, path: str, request: AdmissionRequest, verdict: Verdict) -> None:
         """Somebody was refused at this path."""
@@ -42,12 +45,7 @@ class Denials:
             self._family.labels(kind, rule).inc()
 
     def _bounded(self, rule: str) -> str:
-        """The rule, if there are not too many of them yet; one whose name is none is another."""
-        if rule in self._rules:
-            return rule
-        if not NAME.fullmatch(rule):
-            return OTHER
-        if len(self._rules) >= MOST_RULES:
-            return TOO_MANY_RULES
-        self._rules.add(rule)
-        return rule
+        """The rule, if that is a name and there are not too many of them."""
+        label = self._rules.label(rule) if NAME.fullmatch(rule) else OTHER
+        self._rules.hold(label)  # for ever, as its series
+        return label

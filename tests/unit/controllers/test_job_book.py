@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.controllers.job_book import JobBook
+from kftrainer.controllers.job_book import NAMESPACED, JobBook
 from kftrainer.controllers.job_state import JobFacts, State
 from kftrainer.kube.resource import ObjectKey
 from kftrainer.machinery.bounded_labels import OTHER
@@ -48,7 +48,7 @@ class Books(JobBook):
         has_job_set: bool = False,
         **more: Any,
     ) -> None:
-        facts = JobFacts("torch", state, CREATED, CREATED, has_rows=False, has_had_pods=False)
+        facts = JobFacts("1", "torch", state, CREATED, CREATED, has_rows=False, has_had_pods=False)
         self.put(key, replace(facts, **more), now, lambda: has_job_set)
 
     def counts(self) -> dict[tuple[str, str, str], int]:
@@ -69,7 +69,6 @@ def test_a_job_is_in_one_state_at_a_time() -> None:
 def test_a_life_is_told_once() -> None:
     book = Books()
     book.see()
-    book.pod_runs(KEY, CREATED + 1)  # somebody else's, as it has no JobSet
     for _ in range(2):
         book.job_set_made(KEY, CREATED + 2)
     for _ in range(2):
@@ -125,10 +124,53 @@ def test_another_job_of_the_same_name_has_a_life_of_its_own(before: State) -> No
     book.see(before)
     book.job_set_made(KEY, CREATED + 1)
     book.witness.told.clear()
-    book.see("Pending", created=CREATED + 50, since=CREATED + 50, runtime="jax")
+    book.see("Pending", uid="2", runtime="jax")  # of the same second
     assert book.counts() == {("team", "jax", "Pending"): 1}
-    book.job_set_made(KEY, CREATED + 53)
+    book.job_set_made(KEY, CREATED + 3)
     assert book.witness.told == [("JobSet", "jax", 3)]
+
+
+def test_what_a_job_says_itself_is_not_awaited_any_more_and_not_measured() -> None:
+    book = Books()
+    book.see()
+    book.see(has_rows=True)
+    assert [book.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
+    book.see("Running", has_rows=True, has_had_pods=True)
+    assert book.awaiting(KEY, "pod") is None
+    book.see("Pending", has_rows=True)  # its pods are started again
+    book.job_set_made(KEY, CREATED + 5000)
+    book.pod_runs(KEY, CREATED + 5000)  # the end of what has run all the time
+    assert book.witness.told == []
+
+
+def test_a_pod_may_be_told_before_its_job_set() -> None:
+    book = Books()
+    book.see()
+    book.pod_runs(KEY, CREATED + 2)
+    book.job_set_made(KEY, CREATED + 3)
+    assert book.witness.told == [("pod", "torch", 2), ("JobSet", "torch", 3)]
+
+
+def test_a_job_set_of_some_time_ago_is_not_measured() -> None:
+    book = Books()
+    book.see()
+    book.job_set_made(KEY, None)
+    book.job_set_made(KEY, CREATED + 5)
+    assert book.witness.told == []
+    assert [book.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
+
+
+def test_durations_of_all_namespaced_runtimes_are_one() -> None:
+    book = Books()
+    for name in "ab":
+        key = ObjectKey("team", name)
+        book.see(key=key, runtime=name, has_namespaced_runtime=True)
+        book.job_set_made(key, CREATED + 1)
+        book.pod_runs(key, CREATED + 2)
+        book.see("Failed", key=key, runtime=name, has_namespaced_runtime=True, since=CREATED + 3)
+    told = [("JobSet", NAMESPACED, 1), ("pod", NAMESPACED, 2), ("Failed", NAMESPACED, 3)]
+    assert book.witness.told == told * 2
+    assert book.counts() == {("team", "a", "Failed"): 1, ("team", "b", "Failed"): 1}
 
 
 def test_since_when_is_told_by_conditions_or_seen() -> None:
@@ -186,51 +228,78 @@ def test_namespaces_and_runtimes_are_bounded_and_make_room_when_they_go() -> Non
     }
 
 
+def test_pairs_of_namespace_and_runtime_are_bounded_and_make_room_when_they_go() -> None:
+    book = Books(most_places=2)
+    for namespace, runtime in ("ab", "aa", "ba", "bb"):
+        book.see(key=ObjectKey(namespace, runtime), runtime=runtime)
+    book.see("Running", key=ObjectKey("a", "another"), runtime="b")
+    book.see("Running", key=ObjectKey("b", "another"), runtime="b")
+    assert book.counts() == {
+        ("a", "b", "Pending"): 1,
+        ("a", "a", "Pending"): 1,
+        (OTHER, OTHER, "Pending"): 2,
+        ("a", "b", "Running"): 1,
+        (OTHER, OTHER, "Running"): 1,
+    }
+    for namespace, name in (("a", "a"), ("b", "b"), ("b", "another")):
+        book.remove(ObjectKey(namespace, name))
+    book.see("Running", key=ObjectKey("b", "a"), runtime="a")
+    assert book.counts() == {
+        ("a", "b", "Pending"): 1,
+        ("a", "b", "Running"): 1,
+        ("b", "a", "Running"): 1,
+    }
+
+
 NAMES = st.sampled_from("abc")
 CHANGES = st.tuples(
     st.builds(ObjectKey, NAMES, NAMES),
     st.one_of(
         st.none(),
-        st.tuples(NAMES, st.sampled_from(STATES), st.sampled_from([CREATED, CREATED + 1])),
+        st.tuples(NAMES, st.sampled_from(STATES), st.sampled_from("12")),
     ),
 )
 
 
-@given(st.lists(CHANGES, max_size=60), st.integers(0, 3), st.integers(0, 3))
+@given(st.lists(CHANGES, max_size=60), st.integers(0, 3), st.integers(0, 3), st.integers(0, 9))
 def test_counts_are_what_a_recount_says(
-    changes: list[tuple[ObjectKey, tuple[str, State, float] | None]],
+    changes: list[tuple[ObjectKey, tuple[str, State, str] | None]],
     namespaces: int,
     runtimes: int,
+    places: int,
 ) -> None:
-    book = Books(most_namespaces=namespaces, most_runtimes=runtimes)
-    there: dict[ObjectKey, tuple[str, State, float]] = {}
-    runtime_of: dict[tuple[ObjectKey, float], str] = {}  # which nobody can change
+    book = Books(most_namespaces=namespaces, most_runtimes=runtimes, most_places=places)
+    there: dict[ObjectKey, tuple[str, State, str]] = {}
+    runtime_of: dict[tuple[ObjectKey, str], str] = {}  # which nobody can change
     for key, change in changes:
         if change is None:
             book.remove(key)
             there.pop(key, None)
         else:
-            runtime, state, created = change
-            if key not in there or there[key][2] != created:
-                runtime_of[key, created] = runtime
-            runtime = runtime_of[key, created]
-            book.see(state, key=key, created=created, runtime=runtime)
-            there[key] = (runtime, state, created)
+            runtime, state, uid = change
+            if key not in there or there[key][2] != uid:
+                runtime_of[key, uid] = runtime
+            runtime = runtime_of[key, uid]
+            book.see(state, key=key, uid=uid, runtime=runtime)
+            there[key] = (runtime, state, uid)
     found = book.counts()
     assert all(found.values())
     by_state = Counter(state for _, state, _ in there.values())
     assert sum_by(found, 2) == by_state
-    if namespaces == runtimes == 3:
+    if (namespaces, runtimes, places) == (3, 3, 9):
         every = Counter(
             (key.namespace, runtime, state) for key, (runtime, state, _) in there.items()
         )
         assert found == every
     assert len({namespace for namespace, _, _ in found} - {OTHER}) <= namespaces
     assert len({runtime for _, runtime, _ in found} - {OTHER}) <= runtimes
+    pairs = {(namespace, runtime) for namespace, runtime, _ in found}
+    assert len(pairs - {(OTHER, OTHER)}) <= places
     for key in list(there):
         book.remove(key)
     assert book.counts() == {}
-    assert (book._namespaces._holders, book._runtimes._holders) == ({}, {})
+    for labels in (book._namespaces, book._runtimes, book._places):
+        assert labels._holders == {}
 
 
 def sum_by(counts: dict[tuple[str, str, str], int], part: int) -> Counter[str]:

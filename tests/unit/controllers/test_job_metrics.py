@@ -1,6 +1,9 @@
+from itertools import product
+from typing import get_args
+
 from prometheus_client import CollectorRegistry
 
-from kftrainer.controllers.job_book import JobBook
+from kftrainer.controllers.job_book import NAMESPACED, JobBook
 from kftrainer.controllers.job_metrics import (
     DURATION_BUCKETS,
     JOB_SET_BUCKETS,
@@ -25,7 +28,7 @@ class Exported:
 
     def see(self, name: str, state: State = "Pending", at: float = 0, runtime: str = "t") -> None:
         since = CREATED + at
-        facts = JobFacts(runtime, state, CREATED, since, has_rows=False, has_had_pods=False)
+        facts = JobFacts("1", runtime, state, CREATED, since, has_rows=False, has_had_pods=False)
         self.book.put(ObjectKey("ns", name), facts, since, lambda: False)
 
     def lines(self, *without: str) -> list[str]:
@@ -101,6 +104,42 @@ def test_a_runtime_that_was_measured_keeps_its_series_and_others_share_one() -> 
         'kftrainer_trainjob_duration_seconds_count{runtime="_other",result="Complete"} 2',
         'kftrainer_trainjob_duration_seconds_count{runtime="_other",result="Failed"} 0',
     ]
+
+
+def test_there_is_always_room_for_all_namespaced_runtimes() -> None:
+    registry = CollectorRegistry()
+    histograms = JobHistograms(registry, most_runtimes=1)
+    for runtime in ("first", "second", NAMESPACED):
+        histograms.job_set_made(runtime, 1)
+    text = exposition(registry).decode()
+    for label in ("first", "_other", "_namespaced"):
+        assert f'jobset_creation_seconds_count{{runtime="{label}"}} 1\n' in text
+
+
+def test_help_says_what_durations_leave_out_and_what_the_runtime_is() -> None:
+    it = Exported()
+    it.see("job")
+    it.book.job_set_made(ObjectKey("ns", "job"), CREATED + 1)
+    it.book.pod_runs(ObjectKey("ns", "job"), CREATED + 1)
+    text = exposition(it.registry).decode()
+    helps = [line for line in text.splitlines() if line.startswith("# HELP") and "From" in line]
+    assert len(helps) == 3
+    for line in helps:
+        assert "What happens while no manager leads is not in here." in line
+        assert "_namespaced for all TrainingRuntimes" in line
+
+
+def test_there_are_never_too_many_series_for_a_scrape() -> None:
+    it = Exported()
+    states: tuple[State, ...] = get_args(State)
+    for place, state in product(range(2500), states):
+        name = str(place % 100)
+        facts = JobFacts(name, name, state, CREATED, CREATED, has_rows=False, has_had_pods=False)
+        it.book.put(ObjectKey(f"team-{place // 100}", f"{name}-{state}"), facts, 0, lambda: False)
+    counts = [line for line in it.lines() if line.startswith("kftrainer_trainjobs{")]
+    assert len(counts) == 2001 * len(states)
+    assert sum(float(line.rpartition(" ")[2]) for line in counts) == 2500 * len(states)
+    assert 'kftrainer_trainjobs{namespace="_other",runtime="_other",state="Failed"} 500' in counts
 
 
 def test_ends_are_at_zero_before_they_come() -> None:

@@ -24,7 +24,7 @@ def row(name: str = "node", **counts: int) -> Object:
 
 def facts(*conditions: Object, rows: tuple[Object, ...] = (), **spec: Any) -> JobFacts:
     job = train_job(**spec)
-    job["metadata"]["creationTimestamp"] = CREATED
+    job["metadata"] |= {"creationTimestamp": CREATED, "uid": "7"}
     if conditions or rows:
         job["status"] = {"conditions": list(conditions), "jobsStatus": list(rows)}
     found = facts_of(job)
@@ -34,6 +34,7 @@ def facts(*conditions: Object, rows: tuple[Object, ...] = (), **spec: Any) -> Jo
 
 def test_a_new_job_waits_since_its_creation() -> None:
     assert facts() == JobFacts(
+        uid="7",
         runtime="torch-distributed",
         state="Pending",
         created=seconds(CREATED),
@@ -95,6 +96,14 @@ def test_it_runs_while_all_pods_of_a_job_are_there(
 ) -> None:
     found = facts(rows=tuple(rows))
     assert (found.state, found.has_had_pods, found.has_rows) == (state, has_had_pods, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_namespaced"), [("TrainingRuntime", True), ("ClusterTrainingRuntime", False)]
+)
+def test_whose_runtime_it_is(kind: str, is_namespaced: bool) -> None:
+    found = facts(runtimeRef={"name": "mine", "kind": kind})
+    assert (found.runtime, found.has_namespaced_runtime) == ("mine", is_namespaced)
 
 
 def test_a_job_of_somebody_else_is_none_of_ours() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ from kftrainer.controllers.job_watch import JobWatch
 from kftrainer.kube.client import Client
 from kftrainer.kube.errors import ForbiddenError, TransportError
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.watch import Bookmark, Upserted, WatchEvent
 from kftrainer.machinery.cache import Cache, NotCachedError
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.entry import EntryMaker
@@ -27,6 +29,7 @@ from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.objects import Object, train_job
 
 CREATED = "2025-12-31T23:59:50Z"  # ten seconds before the clock's time
+KEY = ObjectKey("ns", "job")
 MADE = "kftrainer_trainjob_jobset_creation_seconds"
 RAN = "kftrainer_trainjob_first_pod_running_seconds"
 
@@ -84,10 +87,22 @@ class NoPods:
 
     def __init__(self) -> None:
         self.has_begun = False
+        self.ends = 0
+        self.gives_up = False
+        self.job_sets: list[tuple[ObjectKey, float | None]] = []
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self) -> None:
         self.has_begun = True
-        await stop.wait()
+        if self.gives_up:
+            return
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.ends += 1
+            raise
+
+    def job_set_changed(self, key: ObjectKey, now: float | None) -> None:
+        self.job_sets.append((key, now))
 
 
 class Desk:
@@ -185,7 +200,45 @@ async def test_a_job_set_that_was_there_before_is_not_measured(desk: Desk) -> No
     async with desk.leading():
         desk.sets.put(an_object("s", owner="1"))
         assert desk.measured(MADE) == []
-        assert desk.book.awaits(ObjectKey("ns", "job"), "pod")
+        assert desk.book.awaiting(KEY, "pod") == "1"
+
+
+async def test_a_job_set_that_is_found_late_is_not_measured(desk: Desk) -> None:
+    """Nobody knows since when it is there, if its kind was not read when the TrainJob was."""
+    del desk.cache.informers[JOB_SETS]
+    async with desk.leading():
+        desk.jobs.put(a_job())
+        desk.sets.put(an_object("s", owner="1"))
+        desk.cache.informers[JOB_SETS] = desk.sets
+        desk.watch.installed(JOB_SETS)
+        desk.sets.put(an_object("s", owner="1"))
+        assert desk.measured(MADE) == []
+        assert desk.pods.job_sets == [(KEY, None), (KEY, desk.clock.now().timestamp())]
+
+
+@pytest.mark.parametrize("how", ["stopped", "cancelled"])
+async def test_who_does_not_lead_any_more_neither_hears_nor_tells(desk: Desk, how: str) -> None:
+    desk.jobs.put(a_job())
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(desk.watch.run(lambda: None, stop))
+        await at_rest()
+        assert desk.series("kftrainer_trainjobs")
+        stop.set() if how == "stopped" else task.cancel()
+    assert desk.pods.ends == 1
+    assert desk.series("kftrainer_trainjobs") == {}
+    desk.sets.put(an_object("s", owner="1"))
+    desk.jobs.put(a_job("2"))
+    desk.watch.installed(JOB_SETS)
+    assert (desk.measured(MADE), desk.pods.job_sets) == ([], [])
+    assert desk.book.awaiting(KEY, "JobSet") == "1", "the book is as it was"
+
+
+async def test_who_stops_before_all_is_known_has_told_nothing(desk: Desk) -> None:
+    desk.jobs.told.clear()
+    async with desk.leading():
+        pass
+    assert not desk.pods.has_begun
 
 
 async def test_job_sets_may_be_installed_later(desk: Desk) -> None:
@@ -228,49 +281,131 @@ def first_pods(desk: Desk, client: Client | None = None) -> FirstPods:
     )
 
 
+class Jobs(Asked):
+    """The server's Jobs, which an informer watches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.news: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        self.versions = count(1)
+
+    @asynccontextmanager
+    async def watch(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        async def events() -> AsyncIterator[WatchEvent]:
+            while True:
+                yield await self.news.get()
+
+        yield events()
+
+    async def show(self, name: str = "j", *, owner: str = "s", **status: int) -> None:
+        """A Job is like this."""
+        job = an_object(name, owner, status=status)
+        job["metadata"] |= {"name": name, "resourceVersion": str(next(self.versions))}
+        await self.tell(Upserted(job, added=True))
+
+    async def tell(self, event: WatchEvent) -> None:
+        self.news.put_nowait(event)
+        await at_rest()
+
+    async def all_shown(self) -> None:
+        """What comes from now on is new."""
+        await self.tell(Bookmark(str(next(self.versions)), initial_events_end=True))
+
+
 @pytest.fixture
-async def pods(desk: Desk) -> AsyncIterator[FirstPods]:
-    """What is told of Jobs, when a TrainJob has its JobSet."""
-    async with desk.leading():
+async def shown(desk: Desk) -> AsyncIterator[Jobs]:
+    """Jobs that are being listed, when a TrainJob has its JobSet."""
+    jobs = Jobs()
+    watching = first_pods(desk, jobs)
+    desk.pods.job_set_changed = watching.job_set_changed  # type: ignore[method-assign]
+    async with desk.leading(), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(watching.run())
         desk.jobs.put(a_job())
         desk.sets.put(an_object("s", owner="1"))
-        yield first_pods(desk)
+        yield jobs
+        task.cancel()
 
 
-def told(pods: FirstPods, job: Object, *, initial: bool = False) -> None:
-    """What an informer does."""
-    if pods.is_awaited(job):
-        pods.changed(Change(key_of(job), None, EntryMaker(JOBS, None, {}).make(job), initial))
+@pytest.fixture
+async def pods(shown: Jobs) -> Jobs:
+    """The same, when they have been listed."""
+    await shown.all_shown()
+    return shown
 
 
-@pytest.mark.parametrize("sign", ["ready", "succeeded"])
-def test_the_first_pod_is_measured_once(desk: Desk, pods: FirstPods, sign: str) -> None:
-    told(pods, an_object("j", owner="s"))
-    told(pods, an_object("j", owner="s", status={"active": 1, "ready": 0, "failed": 1}))
+@pytest.mark.parametrize("sign", [{"ready": 1}, {"succeeded": 1}], ids=str)
+async def test_the_first_pod_is_measured_once(desk: Desk, pods: Jobs, sign: Any) -> None:
+    await pods.show()
+    await pods.show(active=1, ready=0, failed=1)
     assert desk.measured(RAN) == []
-    for _ in range(2):
-        told(pods, an_object("j", owner="s", status={sign: 1}))
+    for name in "jjk":
+        await pods.show(name, **sign)
     assert desk.measured(RAN) == [10, 1]
 
 
-def test_pods_of_an_earlier_job_set_do_not_count(desk: Desk, pods: FirstPods) -> None:
-    told(pods, an_object("j", owner="earlier", status={"ready": 1}))
+async def test_the_first_pod_may_run_before_its_job_set_is_seen(desk: Desk, pods: Jobs) -> None:
+    desk.sets.delete(an_object("s", owner="1"))
+    desk.jobs.put(a_job("2"))
+    await pods.show(ready=1)  # of the one that was there before
+    await pods.show("k", owner="t", ready=1)
+    assert desk.measured(RAN) == []
+    await desk.clock.advance(5)
+    desk.sets.put(an_object("t", owner="2"))
+    assert desk.measured(RAN) == [15, 1]
+    await desk.clock.advance(5)
+    await pods.show("k", owner="t", succeeded=1)
+    assert desk.measured(RAN) == [15, 1], "not the length of the training"
+
+
+async def test_the_first_pod_may_be_of_a_job_set_that_was_made_anew(desk: Desk, pods: Jobs) -> None:
+    await pods.show(owner="t", ready=1)
+    assert desk.measured(RAN) == []
+    desk.sets.put(an_object("t", owner="1"))
+    assert desk.measured(RAN) == [10, 1]
+
+
+async def test_pods_of_an_earlier_job_set_do_not_count(desk: Desk, pods: Jobs) -> None:
+    await pods.show(owner="earlier", ready=1)
+    desk.sets.put(an_object("s", owner="1"))
     assert desk.measured(RAN) == []
 
 
-def test_without_job_sets_there_is_nobody_whose_pods_they_are(desk: Desk, pods: FirstPods) -> None:
+async def test_pods_of_an_earlier_job_do_not_count(desk: Desk, pods: Jobs) -> None:
+    desk.jobs.put(a_job("2"))
+    await pods.show(ready=1)
+    desk.sets.put(an_object("s", owner="1"))
+    assert desk.measured(RAN) == []
+
+
+async def test_without_job_sets_there_is_nobody_whose_pods_they_are(desk: Desk, pods: Jobs) -> None:
     del desk.cache.informers[JOB_SETS]
-    assert not pods.is_awaited(an_object("j", owner="s", status={"ready": 1}))
-    unlabelled = an_object("j", owner="s", status={"ready": 1})
-    del unlabelled["metadata"]["labels"]
-    assert not pods.is_awaited(unlabelled)
+    await pods.show(ready=1)
+    assert desk.measured(RAN) == []
 
 
-def test_pods_that_ran_before_are_not_measured(desk: Desk, pods: FirstPods) -> None:
+async def test_what_is_labelled_oddly_is_nobodys(desk: Desk, pods: Jobs) -> None:
     job = an_object("j", owner="s", status={"ready": 1})
-    told(pods, job, initial=True)
-    told(pods, job)
-    pods.changed(Change(key_of(job), None, None))
+    del job["metadata"]["labels"]
+    job["metadata"]["resourceVersion"] = "9"
+    await pods.tell(Upserted(job, added=True))
+    assert desk.measured(RAN) == []
+
+
+async def test_pods_that_ran_before_are_not_measured(desk: Desk, shown: Jobs) -> None:
+    await shown.show(ready=1)
+    await shown.all_shown()
+    await shown.show("k", ready=1)
+    desk.sets.put(an_object("s", owner="1"))
+    assert desk.measured(RAN) == []
+
+
+async def test_pods_of_which_the_train_job_tells_first_are_not_measured(
+    desk: Desk, pods: Jobs
+) -> None:
+    """As when Jobs could not be read for some time."""
+    row = {"name": "node", "ready": 1, "succeeded": 0, "failed": 0, "active": 1}
+    desk.jobs.put({**a_job(), "status": {"jobsStatus": [row]}})
+    await pods.show(succeeded=1)
     assert desk.measured(RAN) == []
 
 
@@ -291,24 +426,51 @@ async def test_without_the_right_it_warns_once_and_asks_now_and_then(
     desk: Desk, started: list[str]
 ) -> None:
     refusals = [ForbiddenError(403, "Forbidden", "jobs is forbidden") for _ in range(3)]
-    stop = asyncio.Event()
     with capture_logs() as logged:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(first_pods(desk, Asked(*refusals)).run(stop))
+            task = tasks.create_task(first_pods(desk, Asked(*refusals)).run())
             await desk.clock.advance(2 * ASK_AGAIN)
             assert started == []
             assert [entry["log_level"] for entry in logged] == ["warning", "debug", "debug"]
+            assert logged[0]["consequence"] == f"{RAN} stays empty"
             await desk.clock.advance(ASK_AGAIN)
             assert started == ["informer of Job.batch"]
-            stop.set()
+            task.cancel()
 
 
 async def test_a_server_that_cannot_be_asked_is_left_to_the_informer(
     desk: Desk, started: list[str]
 ) -> None:
-    stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(first_pods(desk, Asked(TransportError("gone"))).run(stop))
+        task = tasks.create_task(first_pods(desk, Asked(TransportError("gone"))).run())
         await at_rest()
         assert started == ["informer of Job.batch"]
-        stop.set()
+        task.cancel()
+
+
+@pytest.mark.parametrize("part", ["_has_had_pods", "_slim", "_index_job_set"])
+async def test_a_bug_in_reading_jobs_ends_nothing_but_that(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def broken(_: Any) -> Any:
+        raise KeyError(part)
+
+    monkeypatch.setattr(f"kftrainer.controllers.first_pods.{part}", broken)
+    jobs = Jobs()
+    with capture_logs() as logged:
+        async with asyncio.timeout(10), desk.leading(), asyncio.TaskGroup() as tasks:
+            desk.jobs.put(a_job())
+            tasks.create_task(first_pods(desk, jobs).run())
+            await jobs.show(ready=1)
+    [said] = [each for each in logged if each["log_level"] == "error"]
+    assert said["event"] == "training_metrics.gave_up"
+    assert said["consequence"] == f"nothing is added to {RAN}"
+
+
+async def test_all_else_goes_on_when_jobs_are_given_up(desk: Desk) -> None:
+    desk.pods.gives_up = True
+    async with desk.leading():
+        desk.jobs.put(a_job())
+        desk.sets.put(an_object("s", owner="1"))
+        assert desk.measured(MADE) == [10, 1]
+        assert len(desk.series("kftrainer_trainjobs")) == 1

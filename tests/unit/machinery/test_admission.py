@@ -76,7 +76,7 @@ def test_the_same_mistake_a_thousand_times_does_not_fill_the_screen() -> None:
 
 def test_other_refusals_have_no_details() -> None:
     assert refused(400, "BadRequest", "what?") == Verdict(
-        allowed=False, code=400, reason="BadRequest", message="what?", rules=("other",)
+        allowed=False, code=400, reason="BadRequest", message="what?", rules=("_other",)
     )
     assert refused(500, "InternalError", "oh", rule="plugin-failed").rules == ("plugin-failed",)
 
@@ -84,7 +84,7 @@ def test_other_refusals_have_no_details() -> None:
 def test_each_broken_rule_is_named_once_in_the_order_of_the_errors() -> None:
     errors = [required(f"list[{n}]", rule="lists") for n in range(1000)]
     errors += [forbidden("b", "no", rule="b"), required("c"), required("d")]
-    assert verdict_of(Findings(errors), REQUEST).rules == ("lists", "b", "other")
+    assert verdict_of(Findings(errors), REQUEST).rules == ("lists", "b", "_other")
 
 
 def test_what_is_allowed_breaks_no_rule() -> None:
@@ -96,7 +96,7 @@ def test_what_is_allowed_breaks_no_rule() -> None:
 def test_whatever_plugins_call_their_rules_each_is_there_once(rules: list[str]) -> None:
     named = broken_rules(required("a", rule=rule) for rule in rules)
     assert len(set(named)) == len(named)
-    assert set(named) == {rule or "other" for rule in rules}
+    assert set(named) == {rule or "_other" for rule in rules}
 
 
 @pytest.mark.parametrize("rule", [None, 7, ["a"]], ids=repr)

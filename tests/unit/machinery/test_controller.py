@@ -116,6 +116,11 @@ class World:
         labels = {"controller": "widget", **labels}
         return self.metrics.registry.get_sample_value(f"controller_runtime_{name}", labels)
 
+    def of_queue(self, name: str) -> float:
+        """What a metric of the queue says, whatever the priority."""
+        samples = (each for family in self.metrics.registry.collect() for each in family.samples)
+        return sum(each.value for each in samples if each.name == f"workqueue_{name}")
+
     def results(self) -> dict[str, float]:
         """How many reconciles had which result, and what else was counted, if anything was."""
         names = ("reconcile_errors", "terminal_reconcile_errors", "reconcile_panics")
@@ -258,6 +263,25 @@ async def test_what_was_there_before_waits_for_what_happens_now() -> None:
         held.set()
         await at_rest()
         assert [name for _, name in it.reconciler.calls] == ["a", "c", "b"]
+
+
+async def test_what_is_enqueued_before_it_runs_waits_outside_of_the_queue() -> None:
+    it = World(succeed)
+    for request in (A, B, A):
+        it.controller.enqueue(request)
+    await it.clock.advance(1000)  # on a replica that does not lead
+    assert (it.of_queue("depth"), it.of_queue("adds_total")) == (0, 0)
+    it.informer.told.clear()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(it.run())
+        await at_rest()
+        assert it.of_queue("depth") == 2
+        it.controller.enqueue(C)
+        it.informer.told.set()
+        await at_rest()
+        assert it.reconciler.calls == [(1000, "c"), (1000, "a"), (1000, "b")]
+        assert (it.of_queue("depth"), it.of_queue("queue_duration_seconds_sum")) == (0, 0)
+        it.stop.set()
 
 
 async def test_only_what_passes_all_predicates_is_handled() -> None:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "src" / "kftrainer"
 DOCUMENT = ROOT / "docs" / "admission.md"
 MAKERS = ("invalid", "required", "forbidden", "FieldError", "refused")
-NAMED = re.compile(r"^\| `([a-z-]+)` \| (?!.*\*warning:\*)", re.MULTILINE)
+NAMED = re.compile(r"^\| `([a-z_-]+)` \| (?!.*\*warning:\*)", re.MULTILINE)
 WARNED = "is warned:\n\n"  # before a table of rules that refuse nothing
 FILES = sorted(
     file for folder in ("runtime", "webhooks") for file in (SOURCES / folder).rglob("*.py")

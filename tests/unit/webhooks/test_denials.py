@@ -9,9 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.machinery.admission import AdmissionRequest, Verdict
+from kftrainer.machinery.bounded_labels import OTHER
 from kftrainer.machinery.exposition import exposition
 from kftrainer.runtime.rule_names import Rule
-from kftrainer.webhooks.denials import MOST_RULES, TOO_MANY_RULES, Denials
+from kftrainer.webhooks.denials import MOST_RULES, Denials
 from kftrainer.webhooks.registration import KINDS, webhook_path
 
 JOBS = webhook_path(TRAIN_JOBS)
@@ -91,7 +92,7 @@ def test_dry_runs_do_not_count() -> None:
 def test_what_has_no_name_that_can_be_shown_is_other(rules: Sequence[str]) -> None:
     board = Board()
     board.deny(*rules)
-    assert board.counts() == {("TrainJob", "other"): 1}
+    assert board.counts() == {("TrainJob", OTHER): 1}
 
 
 def test_too_many_rules_become_one_but_ours_do_not() -> None:
@@ -101,12 +102,14 @@ def test_too_many_rules_become_one_but_ours_do_not() -> None:
     rules = {rule for _, rule in board.counts()}
     assert len(rules) <= MOST_RULES + 1
     assert made_up[0] in rules
-    assert board.counts()["TrainJob", TOO_MANY_RULES] == 1
-    ours = (*Rule, "other", "timeout", "too-many-requests", "internal-error")
+    assert board.counts()["TrainJob", OTHER] == 1
+    ours = (*Rule, "timeout", "too-many-requests", "internal-error")
     board.deny(*ours)
     board.deny(made_up[0])
     counts = board.counts()
     assert {counts["TrainJob", rule] for rule in ours} == {1}
+    board.deny()
+    assert board.counts()["TrainJob", OTHER] == 2, "what names no rule is no other series"
     assert counts["TrainJob", made_up[0]] == 2
     assert len({rule for _, rule in counts}) <= MOST_RULES + 1
 
