@@ -3,9 +3,7 @@
 import asyncio
 import copy
 import re
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -16,6 +14,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import conditions_of, reconciles
+from tests.support.lives import FETCHING, WITH_INITIALIZERS, Life, disk, on_nodes
 from tests.support.managers import ManagerProcess
 from tests.support.objects import replicated_job, runtime, train_job
 from tests.support.plans import pod_of
@@ -43,20 +42,6 @@ CACHE_ACCOUNT = {
 }
 
 
-def disk(name: str) -> Object:
-    """A disk for the claims of one TrainJob with initializers, as there is nobody to make some."""
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": "20Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "hostPath": {"path": "/nowhere"},
-        },
-    }
-
-
 def shipped(name: str) -> Object:
     """One of the shipped runtimes, to be changed."""
     return copy.deepcopy(next(each for each in SHIPPED if each["metadata"]["name"] == name))
@@ -74,27 +59,6 @@ def plain() -> Object:
     return runtime("plain", mlPolicy={"numNodes": 2})
 
 
-@dataclass(frozen=True)
-class Life:
-    """A TrainJob, and how many pods each of its jobs has in the end."""
-
-    runtime: str
-    pods: Mapping[str, int]
-    kind: str = "ClusterTrainingRuntime"
-    spec: Mapping[str, Any] = field(default_factory=dict)
-
-
-def on_nodes(number: int) -> Mapping[str, Any]:
-    return {"trainer": {"numNodes": number}}
-
-
-FETCHING: Mapping[str, Any] = {
-    "initializer": {
-        "dataset": {"storageUri": "hf://team/dataset"},
-        "model": {"storageUri": "hf://team/model"},
-    }
-}
-WITH_INITIALIZERS = {"dataset-initializer": 1, "model-initializer": 1, "node": 1}
 LIVES = {
     "torch": Life("torch-distributed", {"node": 2}, spec=on_nodes(2)),
     "cached": Life("torch-distributed-with-cache", {"dataset-initializer": 1, "node": 1}),
@@ -118,8 +82,7 @@ async def begin(ground: Ground) -> None:
     for own in (CACHE_ACCOUNT, outside_launcher(), plain()):
         await ground.create(own)
     for name, life in LIVES.items():
-        reference = {"kind": life.kind, "name": life.runtime}
-        await ground.create(train_job(name, **{**life.spec, "runtimeRef": reference}))
+        await life.begin(ground, name)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.process import ManagedProcess, tail
 from kftrainer.devcluster.waiting import until
 
+KFTRAINER = (sys.executable, "-m", "kftrainer.cli.main")
 READY_WITHIN = 60.0
 # A manager that is told to stop has thirty seconds to finish what it does.
 STOPPED_WITHIN = 35.0
@@ -91,19 +92,29 @@ class ManagerProcess:
 @asynccontextmanager
 async def manager_process(kubeconfig: Path, *flags: str) -> AsyncIterator[ManagerProcess]:
     """A manager that has been started; at the end of the block no reconcile may have raised."""
+    ports = PortReservations(places.ports(places.cache_home()))
+    address = f"{LOOPBACK}:{ports.reserve()}"
+    argv = (
+        *KFTRAINER,
+        *("manager", "--kubeconfig", str(kubeconfig)),
+        *("--metrics-bind-address", "0", "--health-probe-bind-address", address),
+        *("--webhook-port", "0"),
+        *flags,
+    )
+    try:
+        async with started(argv, f"http://{address}") as manager:
+            yield manager
+    finally:
+        ports.release_all()
+
+
+@asynccontextmanager
+async def started(argv: Sequence[str], health_url: str) -> AsyncIterator[ManagerProcess]:
+    """A manager by its whole command line, which says where it tells its health."""
     with TemporaryDirectory(prefix="manager-") as home:
-        ports = PortReservations(places.ports(places.cache_home()))
-        address = f"{LOOPBACK}:{ports.reserve()}"
-        argv = (
-            *(sys.executable, "-m", "kftrainer.cli.main", "manager"),
-            *("--kubeconfig", str(kubeconfig)),
-            *("--metrics-bind-address", "0", "--health-probe-bind-address", address),
-            *("--webhook-port", "0"),
-            *flags,
-        )
         process = ManagedProcess("manager", argv, Path(home) / "manager.log", Path(home))
         process.start()
-        manager = ManagerProcess(process, f"http://{address}")
+        manager = ManagerProcess(process, health_url)
         try:
             yield manager
             manager.check_no_reconcile_raised()
@@ -112,4 +123,3 @@ async def manager_process(kubeconfig: Path, *flags: str) -> AsyncIterator[Manage
             raise
         finally:
             process.kill()
-            ports.release_all()

@@ -1,7 +1,33 @@
-"""Which processes run on this machine."""
+"""Which processes run on this machine, and programs that run to their end."""
 
+import asyncio
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What became of a program."""
+
+    code: int
+    printed: str
+    complaint: str
+
+
+async def ran(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Ran:
+    """Run the program to its end; it is killed if nobody waits for that any more."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*argv, env=env, stdout=pipe, stderr=pipe)
+    try:
+        printed, complaint = await process.communicate()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.communicate()
+        raise
+    assert process.returncode is not None
+    return Ran(process.returncode, printed.decode(), complaint.decode())
 
 
 def processes_of(folder: Path | str) -> list[str]:

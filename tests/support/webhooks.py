@@ -184,8 +184,8 @@ def webhook_flags(port: int) -> tuple[str, ...]:
     return ("--webhook-host", LOOPBACK, "--webhook-port", str(port))
 
 
-async def wait_called(plane: ControlPlane) -> None:
-    """Return when the API server calls the webhook, and believes it.
+async def wait_called(plane: ControlPlane, namespace: str = "default") -> None:
+    """Return when the API server calls the webhook for TrainJobs there, and believes it.
 
     It learns of the registration and of the certificate a moment after they are written: until
     then it calls nobody, or cannot.
@@ -193,7 +193,7 @@ async def wait_called(plane: ControlPlane) -> None:
     probe: Object = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {"name": "is-the-webhook-called", "namespace": "default"},
+        "metadata": {"name": "is-the-webhook-called", "namespace": namespace},
         "spec": {"runtimeRef": {"name": "there-is-none"}},
     }
     async with applicant(plane) as person:

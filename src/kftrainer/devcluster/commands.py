@@ -80,6 +80,15 @@ def apiserver(
     ]
 
 
+def audited(*, policy: Path, log: Path) -> Argv:
+    """Flags of an API server that logs the requests that the policy names."""
+    return [
+        f"--audit-policy-file={policy}",
+        f"--audit-log-path={log}",
+        "--audit-log-maxsize=1000",  # in MB: no second file begins in the life of a plane
+    ]
+
+
 def _served(port: int, serving: KeyPair, kubeconfig: Path) -> Argv:
     return [
         f"--kubeconfig={kubeconfig}",

@@ -37,6 +37,19 @@ class ControlPlane:
         """The parts, in the order in which they were started."""
         return tuple(self._site.processes)
 
+    @property
+    def audit_log(self) -> Path:
+        """Where the API server says who asked it for what, one JSON object a line.
+
+        A line is written when the answer is over, so a moment after who asked has it.
+        """
+        return self.folder / kubernetes.AUDIT_LOG
+
+    @property
+    def service_socket(self) -> Path:
+        """Where the API server asks for connections to Services, as of an HTTP proxy (CONNECT)."""
+        return self.folder / kubernetes.SERVICE_SOCKET
+
     def kubeconfig_for(self, user: str, groups: Iterable[str] = ()) -> Path:
         """A kubeconfig for this user, whose rights come from RBAC alone."""
         file_name = user.replace("/", "_").replace(":", "_")
@@ -75,7 +88,7 @@ async def _put_up(site: Site, shape: Shape, crds: Sequence[Document], progress: 
     with progress.step("starting etcd"):
         etcd = await kubernetes.start_etcd(site)
     with progress.step("starting kube-apiserver"):
-        signing = await kubernetes.start_apiserver(site, etcd, service_accounts=shape.controllers)
+        signing = await kubernetes.start_apiserver(site, etcd, shape)
     async with site.client() as client:
         with progress.step("installing CRDs"):
             for definition in crds:

@@ -1,5 +1,6 @@
 """Puts up the parts that Kubernetes itself is made of."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +10,21 @@ from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.manifests import Document, read_documents
 from kftrainer.devcluster.ports import LOOPBACK
 from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.site import READY_WITHIN, Site
 from kftrainer.devcluster.waiting import until
 
 CRD = "CustomResourceDefinition"
+AUDIT_LOG = "audit.log"
+SERVICE_SOCKET = "services.sock"
+# Each request once, when it is answered: who, what and which answer, but not what was in it.
+# A watch has no end that one could wait for: its beginning is told, too.
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
 
 
 async def start_etcd(site: Site) -> commands.EtcdAccess:
@@ -35,9 +47,37 @@ async def start_etcd(site: Site) -> commands.EtcdAccess:
     return access
 
 
-async def start_apiserver(
-    site: Site, etcd: commands.EtcdAccess, *, service_accounts: bool
-) -> pki.SigningKey:
+def _audit_flags(site: Site) -> commands.Argv:
+    policy = site.folder / "audit-policy.json"
+    policy.write_text(json.dumps(AUDIT_POLICY))
+    return commands.audited(policy=policy, log=site.folder / AUDIT_LOG)
+
+
+def _service_proxy_flags(site: Site) -> commands.Argv:
+    """Flags that send calls to Services, and no others, to a Unix socket.
+
+    A Service's address leads nowhere here. Who listens at the socket plays kube-proxy, and what
+    is installed need not be changed for its webhooks to be called.
+    """
+    file = site.folder / "egress.json"
+    file.write_text(json.dumps(egress(site.folder / SERVICE_SOCKET)))
+    return [f"--egress-selector-config-file={file}"]
+
+
+def egress(socket: Path) -> Document:
+    """How the API server is to reach what runs in the cluster."""
+    connection = {
+        "proxyProtocol": "HTTPConnect",
+        "transport": {"uds": {"udsName": str(socket)}},
+    }
+    return {
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{"name": "cluster", "connection": connection}],
+    }
+
+
+async def start_apiserver(site: Site, etcd: commands.EtcdAccess, shape: Shape) -> pki.SigningKey:
     """Start the API server; returns the key that signs service account tokens."""
     signing = pki.new_signing_key(site.folder / "pki", "service-accounts")
     argv = commands.apiserver(
@@ -48,8 +88,12 @@ async def start_apiserver(
         serving=site.serving,
         signing=signing,
     )
-    if not service_accounts:
+    if not shape.controllers:
         argv.append("--disable-admission-plugins=ServiceAccount")
+    if shape.audit:
+        argv += _audit_flags(site)
+    if shape.service_proxy:
+        argv += _service_proxy_flags(site)
     process = site.begin("kube-apiserver", argv)
     await site.wait_ready(process, f"{site.url}/readyz", site.admin_tls())
     async with site.client() as client:

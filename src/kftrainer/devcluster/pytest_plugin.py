@@ -75,9 +75,9 @@ def _or_skip() -> Iterator[None]:
         pytest.skip(f"{NOT_TO_BE_HAD}{error}")
 
 
-async def _for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
+async def for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
+    """A control plane for a fixture of a session to yield."""
     progress = Progress(_Terminal(config))
-    shape = replace(shape, crd_files=tuple(config.getini("devcluster_crds")))
     with _or_skip():
         await gather_supplies(shape, places.cache_home(), progress)
     try:
@@ -87,17 +87,27 @@ async def _for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[Con
         pytest.fail(str(error), pytrace=False)  # it ends with the log of the part that failed
 
 
+def _with_crds(config: pytest.Config, shape: Shape) -> Shape:
+    return replace(shape, crd_files=tuple(config.getini("devcluster_crds")))
+
+
+async def _for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
+    """The same, with the kinds that the project names."""
+    async for plane in for_session(config, _with_crds(config, shape)):
+        yield plane
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def bare_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
     """etcd and kube-apiserver, shared by the session; tests ask for `control_plane`."""
-    async for plane in _for_session(pytestconfig, BARE):
+    async for plane in for_session(pytestconfig, _with_crds(pytestconfig, BARE)):
         yield plane
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def full_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
     """The whole cluster, shared by the session; tests ask for `control_plane`."""
-    async for plane in _for_session(pytestconfig, FULL):
+    async for plane in for_session(pytestconfig, _with_crds(pytestconfig, FULL)):
         yield plane
 
 
@@ -124,9 +134,16 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
         plane = request.getfixturevalue("bare_control_plane")
     else:
         pytest.fail("mark the test `integration` or `e2e` to say how much of a cluster it needs")
+    with watched(request.node, plane):
+        yield plane
+
+
+@contextmanager
+def watched(test: pytest.Item, plane: ControlPlane) -> Iterator[None]:
+    """Tell what the control plane logs if the test fails; at its end every part must run."""
     logs = [process.log for process in plane.processes]
-    request.node.stash[log_sizes] = {log: log.stat().st_size for log in logs}
-    yield plane
+    test.stash[log_sizes] = {log: log.stat().st_size for log in logs}
+    yield
     for process in plane.processes:
         process.check()
 

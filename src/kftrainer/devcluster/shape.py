@@ -27,6 +27,8 @@ class Shape:
     node_capacity: Mapping[str, str] = field(default_factory=lambda: NODE_CAPACITY)
     pod_seconds: float = 1.0  # how long a Job's pods run on the fake nodes
     port: int | None = None  # of the API server; None lets a free one be chosen
+    audit: bool = False  # the API server logs who asked it for what
+    service_proxy: bool = False  # the API server calls Services through a socket of ours
     crds: tuple[Manifests, ...] = ()  # kinds of other projects to serve
     crd_files: tuple[Path, ...] = ()  # kinds to serve, from files
 

@@ -29,7 +29,9 @@ from kftrainer.machinery.serving_tls import self_signed
 from kftrainer.machinery.webserver import DEFAULT_LIMITS, WebServer
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.webhooks.denials import Denials
 from kftrainer.webhooks.registration import webhook_path
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
@@ -88,6 +90,16 @@ class House:
     def panics(self) -> float | None:
         return self.metrics.registry.get_sample_value("controller_runtime_webhook_panics_total")
 
+    @property
+    def broken_rules(self) -> set[tuple[str, str]]:
+        """The rules that somebody was refused for, by kind."""
+        return {
+            (sample.labels["kind"], sample.labels["rule"])
+            for family in self.metrics.registry.collect()
+            if family.name == "kftrainer_admission_denials"
+            for sample in family.samples
+        }
+
     async def is_well(self) -> bool:
         """Whether a good request is answered well."""
         wire = await self.wire()
@@ -108,7 +120,8 @@ async def house(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[House]:
             for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
         },
     }
-    handler = admission(validators, clock=clock, metrics=metrics)
+    count = Denials(metrics.registry).count
+    handler = admission(validators, clock=clock, metrics=metrics, on_refusal=count)
     tls = self_signed(clock.now())
     server = WebServer("webhooks", "127.0.0.1:0", handler, tls=tls, limits=limits)
     async with running(server, budget=Budget(clock, 10)):
@@ -246,6 +259,9 @@ async def test_whatever_is_sent_is_answered_with_a_review_or_a_4xx(
             await fuzzer.run()
             assert await server.is_well()
             assert server.panics == 0
+    kinds, rules = (set(each) for each in zip(*server.broken_rules, strict=True))
+    assert kinds == {"TrainJob", "ClusterTrainingRuntime"}
+    assert {"schema", "runtime-missing", "runtime-trainer"} <= rules <= {*map(str, Rule)}
     assert sum(fuzzer.statuses.values()) > 0.95 * REQUESTS
     assert fuzzer.statuses[200] > REQUESTS / 4, "most are no longer looked at by validators"
     assert set(fuzzer.statuses) == {200, 400, 404, 405, 415}

@@ -1,0 +1,409 @@
+"""The chart, installed by helm: its manager lives on exactly the rights that it is granted.
+
+The manager runs as two processes, with the arguments, ConfigMaps and ServiceAccount of the
+Deployment that is in the cluster. The API server calls it by its Service and tells in its audit log
+what it was asked for: nothing may have been refused, and no right may be left over.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from kftrainer.controllers.shipped_runtimes import shipped
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.jobset import PROBE as JOB_SET_PROBE
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import IN_USE, a_runtime, conditions_of, finalizers
+from tests.support.audit import refused, requests_of, rights_of, unused
+from tests.support.installations import (
+    DEPLOYMENT,
+    MANAGER,
+    Cluster,
+    Ports,
+    account_of,
+    free_ports,
+    holder,
+    hook,
+    play_kubelet,
+    replicas,
+    wipe,
+)
+from tests.support.lives import FETCHING, WITH_INITIALIZERS, Life, disk, on_nodes
+from tests.support.managers import ManagerProcess
+from tests.support.objects import runtime, train_job
+from tests.support.releases import (
+    CHART,
+    NAME,
+    NAMESPACE,
+    Release,
+    record_size,
+    token,
+    user_of,
+)
+from tests.support.trainjobs import (
+    BY_THE_END,
+    FAILS,
+    FOR_LONG,
+    Ground,
+    one_try_runtime,
+    pods_with,
+    summary,
+)
+from tests.support.webhooks import (
+    CONFIGURATION_PATH,
+    MERGE,
+    SECRET_PATH,
+    applicant_with,
+    wait_called,
+)
+
+LARGEST_RECORD = 500_000  # bytes; etcd takes a MiB
+READER = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
+LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
+FAILING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(labels=FAILS)}
+LIVES = {
+    "torch": Life("torch-distributed", {"node": 2}, spec=on_nodes(2)),
+    "llama-1b": Life("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
+    "llama-3b": Life("torchtune-llama3.2-3b", WITH_INITIALIZERS),
+    "qwen": Life("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
+    "deepspeed": Life("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
+    "mlx": Life("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
+    "plain": Life("plain", {"node": 2}, spec=on_nodes(2)),
+}
+LIMIT_RANGE = {
+    "apiVersion": "v1",
+    "kind": "LimitRange",
+    "metadata": {"name": "defaults"},
+    "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "250m"}}]},
+}
+RUNTIMES = sorted(life.runtime for life in LIVES.values())
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The operator, installed and running."""
+
+    release: Release
+    ports: Sequence[Ports]
+    managers: Sequence[ManagerProcess]
+    cluster: Cluster
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def installed(chart_cluster: Cluster, helm_program: Path) -> AsyncIterator[Installed]:
+    """The chart with its default values, but for the ports and one who may read the metrics."""
+    release = Release(helm_program, chart_cluster.plane, chart_cluster.home)
+    try:
+        with free_ports(2) as ports:
+            values = {**ports[0].values(), "logLevel": "debug"}
+            values["metrics"] = {**values["metrics"], "readers": [READER]}
+            await release.install(CHART, "--wait", values=values)
+            async with replicas(chart_cluster, ports) as managers:
+                yield Installed(release, ports, managers, chart_cluster)
+    finally:
+        async with chart_cluster.plane.client() as api:
+            await wipe(release, api)
+
+
+@pytest.fixture
+def control_plane(watched_chart_plane: ControlPlane) -> ControlPlane:
+    """The cluster of charts, for the fixtures of all tests."""
+    return watched_chart_plane
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def lives_namespace(installed: Installed) -> str:
+    """Where a TrainJob runs on each shipped runtime, all at once."""
+    plane = installed.cluster.plane
+    async with plane.client() as api:
+        ground = Ground(api, await plane.create_namespace(api))
+        await until_shipped(api)
+        for name in ("llama-1b", "llama-3b", "qwen"):
+            await api.apply(disk(f"{ground.namespace}-{name}"))
+        for name, life in LIVES.items():
+            await life.begin(ground, name)
+    return ground.namespace
+
+
+@pytest.fixture
+def ground(api: ApiClient, namespace: str, lives_namespace: str) -> Ground:
+    """A namespace of the test's own."""
+    return Ground(api, namespace)
+
+
+async def until_shipped(api: ApiClient) -> list[Object]:
+    """Wait for the runtimes of the chart."""
+
+    async def there() -> list[Object] | None:
+        path = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
+        found: list[Object] = (await api.get(path))["items"]
+        return found if len(found) >= len(RUNTIMES) else None
+
+    return await until(there, within=BY_THE_END, what="the runtimes of the chart being there")
+
+
+async def test_helm_says_that_it_is_deployed_and_its_record_is_small(
+    installed: Installed, api: ApiClient
+) -> None:
+    assert f"{NAME}\t{NAMESPACE}" in await installed.release("list")
+    deployment = await api.get(DEPLOYMENT)
+    assert deployment["status"]["availableReplicas"] == deployment["spec"]["replicas"] == 2
+    [record] = await installed.release.records(api)
+    assert record_size(record) < LARGEST_RECORD
+
+
+async def test_the_manager_has_applied_the_runtimes(installed: Installed, api: ApiClient) -> None:
+    found = await until_shipped(api)
+    assert sorted(each["metadata"]["name"] for each in found) == RUNTIMES
+    labels = {each["metadata"]["labels"]["trainer.kubeflow.org/managed-by"] for each in found}
+    assert labels == {"kftrainer"}
+
+
+async def test_the_certificate_is_there_and_believed(installed: Installed, api: ApiClient) -> None:
+    secret = await api.get(SECRET_PATH)
+    assert {"ca.crt", "ca.key", "tls.crt", "tls.key"} <= {*secret["data"]}
+    assert await bundles(api) == {secret["data"]["ca.crt"]}
+
+
+@pytest.mark.parametrize("how", ["emptied", "deleted"])
+async def test_a_lost_certificate_is_made_anew(
+    installed: Installed, api: ApiClient, how: str
+) -> None:
+    before = (await api.get(SECRET_PATH))["data"]
+    if how == "deleted":
+        await api.delete(SECRET_PATH)
+    else:
+        await api.request("PATCH", SECRET_PATH, body={"data": None}, content_type=MERGE)
+
+    async def is_believed() -> bool:
+        secret = await api.get_or_none(SECRET_PATH)
+        authority = (secret or {}).get("data", {}).get("ca.crt", before["ca.crt"])
+        return authority != before["ca.crt"] and await bundles(api) == {authority}
+
+    await until(is_believed, within=BY_THE_END, what="a new certificate that is believed")
+    await wait_called(installed.cluster.plane)
+
+
+async def bundles(api: ApiClient) -> set[str]:
+    """Whom the API server trusts when it calls the webhook."""
+    found = await api.get(CONFIGURATION_PATH)
+    return {each["clientConfig"]["caBundle"] for each in found["webhooks"]}
+
+
+async def test_a_suspended_job_goes_on_and_keeps_its_job_set(ground: Ground) -> None:
+    """And says twice that its JobSet stays as it is, after its runtime was changed."""
+    await ground.create(a_runtime("torch"))
+    await ground.create_job(**LASTING)
+    await ground.until_running("train", 1)
+    edited = a_runtime("torch")
+    edited["spec"]["mlPolicy"]["torch"] = {"numProcPerNode": 3}
+    await ground.patch("TrainingRuntime", "torch", {"spec": edited["spec"]})
+
+    await ground.suspend(suspend=True)
+    await ground.until_left("train", ["Pod"])
+    await ground.until_says("Suspended", "Suspended")
+    await ground.suspend(suspend=False)
+    await ground.until_running("train", 1)
+
+    async def told_twice() -> bool:
+        events = [each for each in await ground.all("Event") if each["reason"] == "JobSetKept"]
+        return sum(each.get("count", 1) for each in events) > 1
+
+    await until(told_twice, within=BY_THE_END, what="an Event that happened twice")
+
+
+async def test_a_failing_job_fails(ground: Ground) -> None:
+    await ground.create(one_try_runtime())
+    await ground.create_job("bad", "once", **FAILING)
+    assert summary(await ground.until_ended("bad", "Failed")) == {"Failed": "True/FailedJobs"}
+
+
+@pytest.mark.parametrize("kind", ["PodGroup", "Volcano"])
+async def test_a_gang_has_a_pod_group_which_changes_with_it(ground: Ground, kind: str) -> None:
+    name = {"PodGroup": "gang", "Volcano": "volcano"}[kind]
+    await ground.create_runtime(name)
+    await ground.create_job(runtime=name, suspend=True, **on_nodes(2))
+    group = await ground.until_there(kind)
+    assert group["spec"]["minMember"] == 2
+    await ground.create(LIMIT_RANGE)
+
+    async def has_grown() -> bool:
+        return (await ground.get(kind))["spec"].get("minResources") == {"cpu": "500m"}
+
+    await until(has_grown, within=BY_THE_END, what="a PodGroup that asks for the defaults")
+    await ground.suspend(suspend=False)
+    await ground.until_ended("train")
+
+
+# By the kind of an object that somebody else has: the runtime of a TrainJob that needs one of the
+# same name, and the name.
+FOREIGN = {
+    "v1/Secret": ("mpi", "train-mpi-ssh-auth"),
+    "v1/ConfigMap": ("mpi", "train-mpi-hostfile"),
+    "scheduling.x-k8s.io/v1alpha1/PodGroup": ("gang", "train"),
+    "scheduling.volcano.sh/v1beta1/PodGroup": ("volcano", "train"),
+    "jobset.x-k8s.io/v1alpha2/JobSet": ("torch", "train"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_what_is_somebody_elses_is_left_alone(ground: Ground, kind: str) -> None:
+    name, taken = FOREIGN[kind]
+    api_version, _, kind = kind.rpartition("/")
+    spec = {"spec": JOB_SET_PROBE["spec"]} if kind == "JobSet" else {}
+    theirs = {"apiVersion": api_version, "kind": kind, "metadata": {"name": taken}, **spec}
+    await ground.create(theirs)
+    await ground.create_runtime(name)
+    await ground.create_job(runtime=name)
+
+    async def blocked() -> Object | None:
+        found = conditions_of(await ground.get("TrainJob"))
+        return found.get("Blocked")
+
+    told = await until(blocked, within=BY_THE_END, what="the TrainJob being Blocked")
+    assert taken in told["message"]
+
+
+@pytest.mark.parametrize("name", LIVES)
+async def test_a_job_on_a_shipped_runtime_runs_to_its_end(
+    api: ApiClient, lives_namespace: str, name: str
+) -> None:
+    lives = Ground(api, lives_namespace)
+    assert summary(await lives.until_ended(name)) == {"Complete": "True/AllJobsCompleted"}
+    assert await lives.pod_counts(name) == LIVES[name].pods
+
+
+async def test_wrong_jobs_are_refused_after_a_second_look(ground: Ground) -> None:
+    person = applicant_with(ground.api)
+
+    async def denied(manifest: Object) -> str:
+        metadata = {**manifest["metadata"], "namespace": ground.namespace}
+        return (await person.create({**manifest, "metadata": metadata})).denial
+
+    for kind in ("TrainingRuntime", "ClusterTrainingRuntime"):
+        reference = {"kind": kind, "name": "nowhere"}
+        assert "nowhere" in await denied(train_job(runtimeRef=reference))
+    gang = runtime("gang", podGroupPolicy={"volcano": {}})
+    pod = gang["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    pod["spec"]["priorityClassName"] = "no-such-class"
+    await ground.create(gang)
+    of_gang = {"kind": "TrainingRuntime", "name": "gang"}
+    assert "no-such-class" in await denied(train_job(runtimeRef=of_gang))
+
+    await ground.create(runtime("torch"))
+    await ground.create_job(**LASTING)
+    await ground.until_running("train", 1)
+    job = train_job("train")
+    job["metadata"]["namespace"] = ground.namespace
+    heard = await person.patch(job, {"spec": {"podTemplateOverrides": []}})
+    assert "podTemplateOverrides" in heard.denial
+
+
+async def test_a_runtime_in_use_stays_until_the_last_job_is_gone(ground: Ground) -> None:
+    await ground.create(runtime("torch"))
+    await ground.create_job(suspend=True)
+    await ground.until_in_use()
+    await ground.delete("TrainingRuntime", "torch")
+    assert (await ground.get("TrainingRuntime", "torch"))["metadata"]["deletionTimestamp"]
+    await ground.delete("TrainJob")
+    await ground.until_gone("TrainingRuntime", "torch")
+
+
+async def test_a_shipped_runtime_in_use_is_held_and_comes_back(
+    api: ApiClient, lives_namespace: str
+) -> None:
+    lives = Ground(api, lives_namespace)
+    await lives.until_ended("plain")
+    path = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/plain"
+    before = await api.get(path)
+    assert IN_USE in finalizers(before)
+    await api.delete(path)
+    await lives.delete("TrainJob", "plain")
+
+    async def is_another() -> bool:
+        found = await api.get_or_none(path)
+        return found is not None and found["metadata"]["uid"] != before["metadata"]["uid"]
+
+    await until(is_another, within=BY_THE_END, what="the manager applying the runtime again")
+
+
+async def test_metrics_are_for_those_whom_the_chart_names(
+    installed: Installed, api: ApiClient, namespace: str
+) -> None:
+    readers = {
+        200: await token(api, READER["name"], READER["namespace"]),
+        403: await token(api, "default", namespace),
+        401: "made up",
+    }
+    async with aiohttp.ClientSession() as session:
+        for ports in installed.ports:
+            for status, shown in readers.items():
+                header = {"Authorization": f"Bearer {shown}"}
+                async with session.get(ports.metrics_url, headers=header, ssl=False) as page:
+                    assert page.status == status
+                    told = await page.text()
+                    assert ("kftrainer_build_info" in told) == (status == 200)
+
+
+async def test_helm_test_runs_a_check_that_finds_everything_well(
+    installed: Installed, api: ApiClient
+) -> None:
+    check = hook(await installed.release.objects("hooks"), "test")
+    async with asyncio.TaskGroup() as both:
+        testing = both.create_task(installed.release("test", NAME))
+        printed = await play_kubelet(installed.cluster, api, check)
+    assert "Phase:          Succeeded" in testing.result()
+    assert "refuses a wrong TrainJob" in printed
+    assert all(name in printed for name in RUNTIMES)
+
+
+async def test_a_runtime_that_the_chart_has_no_more_is_deleted(
+    installed: Installed, api: ApiClient
+) -> None:
+    former = shipped(runtime("former", "ClusterTrainingRuntime")).manifest
+    path = await api.path_of(await api.create(former))
+
+    async def gone() -> bool:
+        return await api.get_or_none(path) is None
+
+    await until(gone, within=BY_THE_END, what="the end of a runtime that is in no file")
+
+
+async def test_the_standby_takes_over_from_a_leader_that_stops(
+    installed: Installed, ground: Ground
+) -> None:
+    first = await holder(ground.api)
+    await ground.create(runtime("torch"))
+    leader, standby = installed.managers
+    if not leader.log_entries("trainjob.created_object"):
+        leader, standby = standby, leader
+    await leader.stop()
+
+    async def has_changed() -> bool:
+        return await holder(ground.api) not in ("", first)
+
+    await until(has_changed, within=BY_THE_END, what="the standby leading")
+    await ground.create_job()
+    await ground.until_ended("train")
+    assert standby.log_entries("trainjob.created_object")
+
+
+async def test_no_right_was_missing_and_none_is_left_over(
+    installed: Installed, api: ApiClient
+) -> None:
+    """The last one: all that the manager does has been done."""
+    objects = [*await installed.release.objects(), *await installed.release.objects("hooks")]
+    log = installed.cluster.plane.audit_log
+    for account in (MANAGER, account_of(hook(objects, "test"))):
+        asked = requests_of(log, user_of(account))
+        rights = rights_of(objects, account, NAMESPACE)
+        assert rights
+        assert not refused(asked), account
+        assert not unused(rights, asked), account

@@ -1,0 +1,295 @@
+"""Releases come and go: upgrade, rollback, uninstall, and an upgrade from Kubeflow Trainer itself.
+
+Meanwhile TrainJobs go on, and what people have made stays unless they say otherwise.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from tests.support.audit import refused, requests_of, rights_of, unused
+from tests.support.installations import (
+    CRDS,
+    DEPLOYMENT,
+    KINDS,
+    Cluster,
+    Ports,
+    account_of,
+    forget_kinds,
+    hook,
+    play_kubelet,
+    replicas,
+)
+from tests.support.objects import API, runtime, train_job
+from tests.support.releases import CHART, NAME, NAMESPACE, Release, user_of
+from tests.support.trainjobs import BY_THE_END, FOR_LONG, Ground, pods_with, summary
+from tests.support.upstream_chart import upstream_chart
+from tests.support.webhooks import CONFIGURATION_PATH, MERGE, SECRET_PATH
+
+LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
+SHIPPED = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
+OF_PLAIN = {"kind": "ClusterTrainingRuntime", "name": "plain"}
+RETIRED = """
+  retired.yaml: |
+    apiVersion: trainer.kubeflow.org/v1alpha1
+    kind: ClusterTrainingRuntime
+    metadata:
+      name: retired
+    spec:
+      mlPolicy: {numNodes: 1}
+      template:
+        spec:
+          replicatedJobs:
+          - name: node
+            template:
+              metadata:
+                labels: {trainer.kubeflow.org/trainjob-ancestor-step: trainer}
+              spec:
+                template:
+                  spec:
+                    containers: [{name: node, image: "old:1"}]
+"""
+
+
+def edit(file: Path, *changes: tuple[str, str]) -> None:
+    """Replace texts of a file, each of which must be in it once."""
+    text = file.read_text()
+    for old, new in changes:
+        assert text.count(old) == 1, f"{file} has not once: {old}"
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+def older_chart(folder: Path) -> Path:
+    """The chart as an earlier release might have been.
+
+    It knows less of TrainJobs, ships a runtime more and another `plain`, and configures otherwise.
+    """
+    chart = folder / "older"
+    shutil.copytree(CHART, chart)
+    now = yaml.safe_load((chart / "Chart.yaml").read_text())["version"]
+    edit(chart / "Chart.yaml", (f"\nversion: {now}", "\nversion: 0.0.9"))
+    edit(chart / "values.yaml", ("burst: 100", "burst: 90"), ("tag: 3.13-slim", "tag: 3.12-slim"))
+    edit(
+        chart / "templates" / "runtimes" / "configmap.yaml",
+        ("{{- . | nindent 2 }}", "{{- . | nindent 2 }}" + RETIRED.rstrip()),
+    )
+    file = chart / "files" / "crds" / "trainjobs.trainer.kubeflow.org.yaml"
+    definition = yaml.safe_load(file.read_text())
+    [version] = definition["spec"]["versions"]
+    version["additionalPrinterColumns"].pop()
+    del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["initializer"]
+    metadata = definition.pop("metadata")  # which the template knows as a text
+    head = f"metadata:\n  name: {metadata['name']}\n"
+    file.write_text(head + yaml.safe_dump(definition))
+    return chart
+
+
+@pytest.fixture
+def control_plane(watched_chart_plane: ControlPlane) -> ControlPlane:
+    """The cluster of charts, for the fixtures of all tests."""
+    return watched_chart_plane
+
+
+@pytest.fixture
+def ground(api: ApiClient, namespace: str) -> Ground:
+    """A namespace of the test's own."""
+    return Ground(api, namespace)
+
+
+async def until_shipped(api: ApiClient, *there: str, gone: Sequence[str] = ()) -> dict[str, Object]:
+    """Wait until these runtimes are there, and those are not."""
+
+    async def as_wished() -> dict[str, Object] | None:
+        found = {each["metadata"]["name"]: each for each in (await api.get(SHIPPED))["items"]}
+        return found if {*there} <= {*found} and not {*gone} & {*found} else None
+
+    what = f"{there} being there and {gone} being gone"
+    return await until(as_wished, within=BY_THE_END, what=what)
+
+
+async def until_image(api: ApiClient, name: str, ending: str) -> None:
+    """Wait until the runtime has an image whose name ends like this."""
+
+    async def has_it() -> bool:
+        return image_of((await until_shipped(api, name))[name]).endswith(ending)
+
+    await until(has_it, within=BY_THE_END, what=f"the runtime {name} with an image {ending}")
+
+
+def image_of(runtime: Object) -> str:
+    """The image of the runtime's first container."""
+    job = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]
+    image: str = job["template"]["spec"]["template"]["spec"]["containers"][0]["image"]
+    return image
+
+
+async def bundles(api: ApiClient) -> set[str]:
+    """Whom the API server trusts when it calls the webhook."""
+    found = await api.get(CONFIGURATION_PATH)
+    return {each["clientConfig"].get("caBundle", "") for each in found["webhooks"]}
+
+
+async def begin_lasting(ground: Ground, **spec: Any) -> dict[str, str]:
+    """A TrainJob that goes on for an hour; what it consists of."""
+    await ground.create_job("lasting", **{**LASTING, "runtimeRef": OF_PLAIN, **spec})
+    await ground.until_running("lasting", 1)
+    return await parts(ground)
+
+
+async def parts(ground: Ground) -> dict[str, str]:
+    """What the TrainJob consists of, which nobody has made anew as long as it is the same."""
+    job_set = await ground.get("JobSet", "lasting")
+    [pod] = await ground.pods("lasting")
+    assert pod["status"]["phase"] == "Running"
+    return {each["metadata"]["uid"]: each["metadata"]["name"] for each in (job_set, pod)}
+
+
+async def crd(api: ApiClient) -> Object:
+    """What the API server knows of TrainJobs."""
+    [version] = (await api.get(f"{CRDS}/trainjobs.trainer.kubeflow.org"))["spec"]["versions"]
+    found: Object = version
+    return found
+
+
+async def pod_annotations(api: ApiClient) -> dict[str, str]:
+    """The annotations of the manager's pods, by which they are replaced if something changed."""
+    deployment = await api.get(DEPLOYMENT)
+    found: dict[str, str] = deployment["spec"]["template"]["metadata"]["annotations"]
+    return found
+
+
+async def test_an_upgrade_and_a_rollback(
+    release: Release,
+    chart_cluster: Cluster,
+    ports: Sequence[Ports],
+    values: dict[str, Any],
+    ground: Ground,
+    tmp_path: Path,
+) -> None:
+    api = ground.api
+    await release.install(older_chart(tmp_path), values=values)
+    old, new = ports
+    async with replicas(chart_cluster, [old]) as [before]:
+        await until_shipped(api, "retired", "mlx-distributed")
+        await until_image(api, "plain", ":3.12-slim")
+        lasting = await begin_lasting(ground)
+        known, annotations, trusted = await crd(api), await pod_annotations(api), await bundles(api)
+        assert trusted != {""}
+
+        without = {"mlxDistributed": {"enabled": False}}
+        await release.upgrade(values={**values, "runtimes": without})
+        assert await bundles(api) == trusted
+        changed = await pod_annotations(api)
+        assert {key for key in changed if changed[key] != annotations[key]} == {
+            "checksum/config",
+            "checksum/runtimes",
+        }
+        learnt = await crd(api)
+        assert len(learnt["additionalPrinterColumns"]) == len(known["additionalPrinterColumns"]) + 1
+        async with replicas(chart_cluster, [new], beside=[old]):
+            await before.stop()
+            await until_shipped(api, gone=["retired", "mlx-distributed"])
+            await until_image(api, "plain", ":3.13-slim")
+            assert await parts(ground) == lasting
+
+    await release("rollback", NAME)
+    assert await bundles(api) == trusted
+    assert (await crd(api))["additionalPrinterColumns"] == known["additionalPrinterColumns"]
+    async with replicas(chart_cluster, [old]):
+        await until_shipped(api, "retired", "mlx-distributed")
+        await until_image(api, "plain", ":3.12-slim")
+        assert await parts(ground) == lasting
+
+
+async def test_an_uninstall_keeps_what_people_have_unless_they_say_otherwise(
+    release: Release,
+    chart_cluster: Cluster,
+    ports: Sequence[Ports],
+    values: dict[str, Any],
+    ground: Ground,
+) -> None:
+    api, plane = ground.api, chart_cluster.plane
+    await release.install(values=values)
+    async with replicas(chart_cluster, ports[:1]):
+        await until_shipped(api, "plain")
+        lasting = await begin_lasting(ground)
+    await release.uninstall()
+    for path in (DEPLOYMENT, CONFIGURATION_PATH, SECRET_PATH):
+        assert await api.get_or_none(path) is None
+    await until_shipped(api, "plain", "torch-distributed")
+    assert await parts(ground) == lasting
+
+    # Nothing but the same name and namespace is needed: what was kept still says whose it is.
+    slowly = {"podAnnotations": FOR_LONG}  # until we say that the hook's pod has ended
+    await release.install(values={**values, "crds": {"keep": False}, "hooks": slowly})
+    hooks = await release.objects("hooks")
+    purge = hook(hooks, "pre-delete")
+    start = plane.audit_log.stat().st_size
+    async with replicas(chart_cluster, ports[:1]) as [manager]:
+        await ground.suspend(suspend=True, name="lasting")
+        await ground.until_left("lasting", ["Pod"])
+        await ground.create(runtime("own"))
+        await ground.create_job("own", "own", suspend=True)
+        await ground.until_in_use("own")
+        async with asyncio.TaskGroup() as both:
+            both.create_task(release.uninstall())
+            printed = await play_kubelet(chart_cluster, api, purge)
+            manager.kill()  # with its rights
+    assert "TrainJob" in printed
+    for plural in KINDS:
+        assert await api.get_or_none(f"{CRDS}/{plural}.trainer.kubeflow.org") is None
+
+    account = account_of(purge)
+    asked = requests_of(plane.audit_log, user_of(account), start=start)
+    rights = rights_of(hooks, account, NAMESPACE)
+    assert rights
+    assert not refused(asked)
+    assert not unused(rights, asked)
+
+
+async def test_kubeflow_trainer_is_upgraded_in_place(
+    release: Release,
+    chart_cluster: Cluster,
+    ports: Sequence[Ports],
+    values: dict[str, Any],
+    ground: Ground,
+    tmp_path: Path,
+) -> None:
+    """As docs/install.md tells it. Nobody runs the original: its webhook is not asked."""
+    api = ground.api
+    await forget_kinds(api)  # that they are in no release is what makes it difficult
+    await release.install(
+        await upstream_chart(tmp_path),
+        "--server-side=false",  # as Helm 3 does it
+        values={"webhook": {"failurePolicy": "Ignore"}, "jobset": {"install": False}},
+    )
+    await api.create(runtime("torch-distributed", "ClusterTrainingRuntime"))
+    await ground.create(runtime("own"))
+    await ground.create_job("waiting", "own", suspend=True)
+    reference = {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
+    await ground.create(train_job("begun", runtimeRef=reference, suspend=True))
+
+    await release.upgrade(CHART, "--take-ownership", "--reset-values", values=values)
+    async with replicas(chart_cluster, ports[:1]):
+        theirs = (await until_shipped(api, "plain", "torch-distributed"))["torch-distributed"]
+        assert image_of(theirs) == "trainer"
+        # What others have made is theirs until they say otherwise.
+        label = {"metadata": {"labels": {"trainer.kubeflow.org/managed-by": "kftrainer"}}}
+        path = await api.path_of(theirs | {"apiVersion": API, "kind": "ClusterTrainingRuntime"})
+        await api.request("PATCH", path, body=label, content_type=MERGE)
+        await until_image(api, "torch-distributed", "-runtime")
+        for name in ("waiting", "begun"):
+            await ground.suspend(suspend=False, name=name)
+        for name in ("waiting", "begun"):
+            assert summary(await ground.until_ended(name))["Complete"] == "True/AllJobsCompleted"
+    await release.uninstall()
+    await until_shipped(api, "torch-distributed")

@@ -1,0 +1,132 @@
+"""What the API server's audit log tells: who asked for what, and which rights that took."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CREATED, FORBIDDEN = 201, 403
+BY_A_WEBHOOK = "denied the request"  # it answers like RBAC, but not for want of a right
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of a user, and how it was answered."""
+
+    user: str
+    verb: str
+    group: str
+    resource: str  # with its subresource, as roles say it: trainjobs/status
+    namespace: str
+    name: str
+    code: int
+    path: str
+    message: str = ""  # why it was refused
+
+    @property
+    def verbs(self) -> frozenset[str]:
+        """The verbs it took, or would have taken elsewhere.
+
+        An apply that made the object took two. A watch that is sent all that is there first stands
+        for a list, which it is where API servers cannot do that.
+        """
+        if self.verb == "patch" and self.code == CREATED:
+            return frozenset({"patch", "create"})
+        if self.verb == "watch" and "sendInitialEvents=true" in self.path:
+            return frozenset({"watch", "list"})
+        return frozenset({self.verb})
+
+    def __str__(self) -> str:
+        return f"{self.code} {self.verb} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One verb on one resource, as a role grants it."""
+
+    role: str
+    group: str
+    resource: str
+    verb: str
+    name: str = ""  # of the only object, if it is about one
+    namespace: str = ""  # of the only namespace, if it is about one
+
+    def is_used_by(self, asked: Asked) -> bool:
+        """Whether the request would not have been possible without it."""
+        return (
+            self.verb in asked.verbs
+            and (self.group, self.resource) == (asked.group, asked.resource)
+            and self.name in ("", asked.name)
+            and self.namespace in ("", asked.namespace)
+        )
+
+    def __str__(self) -> str:
+        of = f" {self.name}" if self.name else ""
+        return f"{self.role}: {self.verb} {self.resource}.{self.group or 'core'}{of}"
+
+
+def requests_of(log: Path, *users: str, start: int = 0) -> list[Asked]:
+    """The requests of the users in the log, from this byte of it on."""
+    with log.open("rb") as file:
+        file.seek(start)
+        whole, _, _ = file.read().rpartition(b"\n")
+    events = (json.loads(line) for line in whole.splitlines())
+    return [_asked(each) for each in events if each["user"]["username"] in users]
+
+
+def _asked(event: Mapping[str, Any]) -> Asked:
+    what = event.get("objectRef", {})
+    parts = (what.get("resource", ""), what.get("subresource", ""))
+    return Asked(
+        user=event["user"]["username"],
+        verb=event["verb"],
+        group=what.get("apiGroup", ""),
+        resource="/".join(part for part in parts if part),
+        namespace=what.get("namespace", ""),
+        name=what.get("name", ""),
+        code=event["responseStatus"]["code"],
+        path=event["requestURI"],
+        message=event["responseStatus"].get("message", ""),
+    )
+
+
+def refused(asked: Iterable[Asked]) -> Sequence[str]:
+    """The requests that nobody had granted, each once."""
+    forbidden = (each for each in asked if each.code == FORBIDDEN)
+    return [*dict.fromkeys(str(each) for each in forbidden if BY_A_WEBHOOK not in each.message)]
+
+
+def unused(rights: Iterable[Right], asked: Sequence[Asked]) -> Sequence[str]:
+    """The rights that no request took."""
+    return [str(each) for each in rights if not any(map(each.is_used_by, asked))]
+
+
+def rights_of(objects: Iterable[Mapping[str, Any]], account: str, namespace: str) -> list[Right]:
+    """What those roles among the objects grant that are bound to the ServiceAccount."""
+    found = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    granted: list[Right] = []
+    for (kind, _), binding in found.items():
+        if kind in ("ClusterRoleBinding", "RoleBinding") and _is_of(binding, account, namespace):
+            role = found[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
+            scope = binding["metadata"]["namespace"] if kind == "RoleBinding" else ""
+            granted += _rights(role, scope)
+    return granted
+
+
+def _is_of(binding: Mapping[str, Any], account: str, namespace: str) -> bool:
+    return any(
+        (each["kind"], each["name"], each.get("namespace"))
+        == ("ServiceAccount", account, namespace)
+        for each in binding.get("subjects") or ()
+    )
+
+
+def _rights(role: Mapping[str, Any], namespace: str) -> Iterator[Right]:
+    told = f"{role['kind']} {role['metadata']['name']}"
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    for name in rule.get("resourceNames", [""]):
+                        yield Right(told, group, resource, verb, name, namespace)

@@ -1,0 +1,240 @@
+"""The operator as its chart installs it: replicas of the manager that the API server calls."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.client import NOT_FOUND, ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.waiting import until
+from tests.support.managers import ManagerProcess, started
+from tests.support.objects import API
+from tests.support.processes import ran
+from tests.support.releases import NAME, NAMESPACE, PodProgram, Release
+from tests.support.service_proxy import ServiceRoutes
+from tests.support.webhooks import MERGE, SECRET_PATH, wait_called
+
+MANAGER = f"{NAME}-controller-manager"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{MANAGER}"
+SERVICE = f"/api/v1/namespaces/{NAMESPACE}/services/{MANAGER}"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+GROUP = "trainer.kubeflow.org"
+KINDS = {
+    "trainjobs": "TrainJob",
+    "trainingruntimes": "TrainingRuntime",
+    "clustertrainingruntimes": "ClusterTrainingRuntime",
+}
+WITHIN = 60.0
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/trainer.kubeflow.org"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a replica listens; in a cluster each has an address of its own, here a port."""
+
+    webhook: int
+    metrics: int
+    health: int
+
+    def values(self) -> Mapping[str, Any]:
+        """What to tell the chart, so that the first replica listens there."""
+        return {
+            "webhook": {"port": self.webhook},
+            "metrics": {"port": self.metrics},
+            "health": {"port": self.health},
+        }
+
+    def flags(self) -> Sequence[str]:
+        """What to tell another replica beyond what the chart tells it."""
+        return (
+            *("--webhook-port", str(self.webhook)),
+            *("--metrics-bind-address", f":{self.metrics}"),
+            *("--health-probe-bind-address", f":{self.health}"),
+        )
+
+    @property
+    def metrics_url(self) -> str:
+        """Where the replica tells its metrics."""
+        return f"https://{LOOPBACK}:{self.metrics}/metrics"
+
+
+@contextmanager
+def free_ports(replicas: int) -> Iterator[Sequence[Ports]]:
+    """Ports for so many replicas."""
+    ports = PortReservations(places.ports(places.cache_home()))
+    try:
+        yield [Ports(ports.reserve(), ports.reserve(), ports.reserve()) for _ in range(replicas)]
+    finally:
+        ports.release_all()
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where the operator is to be installed."""
+
+    plane: ControlPlane
+    routes: ServiceRoutes
+    home: Path
+
+
+def webhook_address(service: Object) -> str:
+    """Where the API server calls the webhook."""
+    [port] = [each for each in service["spec"]["ports"] if each["name"] == "webhook-server"]
+    return f"{service['spec']['clusterIP']}:{port['port']}"
+
+
+def target_port(service: Object, deployment: Object) -> int:
+    """The port of the pods that the webhook's Service leads to."""
+    [port] = [each for each in service["spec"]["ports"] if each["name"] == "webhook-server"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    by_name = {each["name"]: each["containerPort"] for each in container["ports"]}
+    target: int = by_name.get(port["targetPort"], port["targetPort"])
+    return target
+
+
+@asynccontextmanager
+async def replicas(
+    cluster: Cluster,
+    ports: Sequence[Ports],
+    *,
+    beside: Sequence[Ports] = (),
+    namespace: str = "default",
+) -> AsyncIterator[Sequence[ManagerProcess]]:
+    """The manager that is installed: a process for each ports, ready and called by the API server.
+
+    The API server calls the first one that listens, as it would call those that are ready; they
+    may be beside older ones. The namespace is one that they look after.
+    """
+    async with cluster.plane.client() as api, AsyncExitStack() as stack:
+        deployment, service = await api.get(DEPLOYMENT), await api.get(SERVICE)
+        answering = [each.webhook for each in (*beside, *ports)]
+        cluster.routes.lead({webhook_address(service): answering})
+        program = PodProgram(cluster.plane, api, cluster.home)
+        managers = []
+        for each in ports:
+            is_told = each.webhook == target_port(service, deployment)
+            flags = () if is_told else each.flags()
+            argv = await program.argv(deployment["spec"]["template"]["spec"], *flags)
+            url = f"http://{LOOPBACK}:{each.health}"
+            managers.append(await stack.enter_async_context(started(argv, url)))
+        for manager in managers:
+            await manager.wait_ready()
+        await wait_called(cluster.plane, namespace)
+        yield managers
+        await stack.aclose()
+        # They were killed, and could not give it back: nobody is to wait until it has run out.
+        if await api.get_or_none(LEASE):
+            await api.delete(LEASE)
+
+
+async def holder(api: ApiClient) -> str:
+    """Who leads; empty if nobody does."""
+    lease = await api.get_or_none(LEASE)
+    return str(lease["spec"].get("holderIdentity") or "") if lease else ""
+
+
+async def wipe(release: Release, api: ApiClient) -> None:
+    """Leave nothing of the operator but its kinds, whatever state it is in; no manager runs.
+
+    The garbage collector takes half a minute to notice kinds that are new.
+    """
+    await release("uninstall", NAME, "--no-hooks", "--ignore-not-found")
+    if await api.get_or_none(SECRET_PATH):  # helm leaves it if the manager has made it anew
+        await api.delete(SECRET_PATH)
+    await _until_not_found(api, _delete_all, "the end of all TrainJobs and runtimes")
+
+
+async def forget_kinds(api: ApiClient) -> None:
+    """Leave the kinds neither, after a wipe."""
+    await _until_not_found(api, _delete_kind, "the end of all CustomResourceDefinitions")
+
+
+async def _until_not_found(
+    api: ApiClient, end: Callable[[ApiClient, str], Awaitable[bool]], what: str
+) -> None:
+    left = list(KINDS)
+
+    async def is_over() -> bool:
+        for plural in tuple(left):
+            try:
+                over = await end(api, plural)
+            except ApiError as error:  # it goes in this moment, or its storage is busy with that
+                over = error.status == NOT_FOUND
+            if over:
+                left.remove(plural)
+        return not left
+
+    await until(is_over, within=WITHIN, what=what)
+
+
+async def _delete_kind(api: ApiClient, plural: str) -> bool:
+    await api.delete(f"{CRDS}/{plural}.{GROUP}")
+    return False
+
+
+async def _delete_all(api: ApiClient, plural: str) -> bool:
+    """Delete the objects of the kind, also those that would wait for a manager."""
+    found = (await api.get(f"/apis/{API}/{plural}"))["items"]
+    for each in found:
+        path = await api.path_of({**each, "apiVersion": API, "kind": KINDS[plural]})
+        if each["metadata"].get("finalizers"):
+            nobody = {"metadata": {"finalizers": None}}
+            await api.request("PATCH", path, body=nobody, content_type=MERGE)
+        await api.delete(path)
+    return not found
+
+
+def hook(hooks: Sequence[Object], moment: str) -> Object:
+    """The Pod or Job that helm runs at this moment."""
+    [found] = [
+        each
+        for each in hooks
+        if each["kind"] in ("Pod", "Job")
+        and moment in each["metadata"]["annotations"]["helm.sh/hook"].split(",")
+    ]
+    return found
+
+
+def account_of(hook: Object) -> str:
+    """The ServiceAccount that a hook runs as."""
+    spec = hook["spec"] if hook["kind"] == "Pod" else hook["spec"]["template"]["spec"]
+    return str(spec["serviceAccountName"])
+
+
+async def play_kubelet(cluster: Cluster, api: ApiClient, hook: Object) -> str:
+    """Run what the hook's pod is to run, and tell how it ended; what it printed.
+
+    Its node is a fake that lets it run for ever.
+    """
+    pod = await _running_pod(api, hook)
+    argv = await PodProgram(cluster.plane, api, cluster.home).argv(pod["spec"])
+    program = await ran(argv)
+    [container] = pod["status"]["containerStatuses"]
+    ended = {"exitCode": program.code, "reason": "Error" if program.code else "Completed"}
+    status = {
+        "phase": "Failed" if program.code else "Succeeded",
+        "containerStatuses": [{**container, "ready": False, "state": {"terminated": ended}}],
+    }
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}/status"
+    await api.request("PATCH", path, body={"status": status}, content_type=MERGE)
+    assert program.code == 0, program.complaint
+    return program.printed
+
+
+async def _running_pod(api: ApiClient, hook: Object) -> Object:
+    name = hook["metadata"]["name"]
+
+    async def running() -> Object | None:
+        pods = (await api.get(f"/api/v1/namespaces/{NAMESPACE}/pods"))["items"]
+        for pod in pods:
+            owners = [each["name"] for each in pod["metadata"].get("ownerReferences", ())]
+            if name in (pod["metadata"]["name"], *owners):
+                return pod if pod["status"].get("phase") == "Running" else None
+        return None
+
+    return await until(running, within=WITHIN, what=f"a pod of the hook {name} running")

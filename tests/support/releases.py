@@ -1,0 +1,169 @@
+"""Releases of Helm charts on a real API server, and the programs of their pods as processes.
+
+Pods of fake nodes run nothing. So what a chart's pod would run is run here: with the arguments of
+its container, the ConfigMaps that it mounts in folders, and the token of its ServiceAccount.
+"""
+
+import base64
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.manifests import Loader
+from tests.support.managers import KFTRAINER
+from tests.support.processes import ran
+
+CHART = Path(__file__).parents[2] / "charts" / "kftrainer"
+NAME, NAMESPACE = "kubeflow-trainer", "kubeflow-system"
+TOKEN_SECONDS = 3600
+
+
+class HelmError(AssertionError):
+    """helm did not do as it was told."""
+
+
+class Release:
+    """The one release of the operator in a cluster, as its administrator sees it with helm."""
+
+    def __init__(self, helm: Path, plane: ControlPlane, home: Path) -> None:
+        self._argv = (str(helm), f"--kubeconfig={plane.kubeconfig}", f"--namespace={NAMESPACE}")
+        self._environment = {**os.environ, "HOME": str(home)}
+        self._home = home
+
+    async def __call__(self, *arguments: str | Path) -> str:
+        """What helm prints; it must succeed."""
+        argv = (*self._argv, *map(str, arguments))
+        helm = await ran(argv, self._environment)
+        if helm.code:
+            raise HelmError(f"helm {' '.join(map(str, arguments))}: {helm.complaint}")
+        return helm.printed
+
+    async def install(
+        self, chart: Path = CHART, *flags: str, values: Mapping[str, Any] | None = None
+    ) -> str:
+        """Install the chart."""
+        given = self._values(values or {})
+        return await self("install", NAME, chart, "--create-namespace", *given, *flags)
+
+    async def upgrade(
+        self, chart: Path = CHART, *flags: str, values: Mapping[str, Any] | None = None
+    ) -> str:
+        """Upgrade to the chart."""
+        return await self("upgrade", NAME, chart, *self._values(values or {}), *flags)
+
+    async def uninstall(self, *flags: str) -> str:
+        """Uninstall the release, and wait until what belongs to it is gone."""
+        return await self("uninstall", NAME, "--wait", *flags)
+
+    def _values(self, values: Mapping[str, Any]) -> Sequence[str]:
+        file = self._home / "values.yaml"
+        file.write_text(yaml.safe_dump(dict(values)))
+        return ("--values", str(file))
+
+    async def objects(self, part: str = "manifest") -> list[Object]:
+        """What the release has installed, or its `hooks`, as they were rendered."""
+        text = await self("get", part, NAME)
+        return [each for each in yaml.load_all(text, Loader=Loader) if each]
+
+    async def records(self, api: ApiClient) -> Iterator[Object]:
+        """The Secrets in which helm keeps the revisions of the release."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+        found = (await api.get(path))["items"]
+        return (each for each in found if each["type"] == "helm.sh/release.v1")
+
+
+def record_size(record: Object) -> int:
+    """How large a release's record is in etcd, which takes no more than a MiB."""
+    return len(base64.b64decode(record["data"]["release"]))
+
+
+class PodProgram:
+    """The program of a pod, to be run as a process beside the cluster."""
+
+    def __init__(self, plane: ControlPlane, api: ApiClient, home: Path) -> None:
+        self._plane = plane
+        self._api = api
+        self._home = home
+
+    async def argv(self, pod: Object, *flags: str) -> tuple[str, ...]:
+        """The command line of the pod's container, as the pod's ServiceAccount and nobody else."""
+        [container] = pod["containers"]
+        assert "command" not in container, "the image says what is run"
+        places = await self._mounted(pod, container)
+        told = [_replaced(each, places) for each in container["args"]]
+        kubeconfig = await self.kubeconfig(pod["serviceAccountName"])
+        return (*KFTRAINER, *told, "--kubeconfig", str(kubeconfig), *flags)
+
+    async def _mounted(self, pod: Object, container: Object) -> Mapping[str, Path]:
+        """The live ConfigMaps as folders, by where the container has them."""
+        maps = {
+            each["name"]: each["configMap"]["name"]
+            for each in pod.get("volumes", ())
+            if "configMap" in each
+        }
+        places = {}
+        for mount in container.get("volumeMounts", ()):
+            if mount["name"] in maps:
+                places[mount["mountPath"]] = await self._folder(maps[mount["name"]])
+        return places
+
+    async def _folder(self, config_map: str) -> Path:
+        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{config_map}"
+        data = (await self._api.get(path)).get("data", {})
+        folder = self._home / config_map
+        folder.mkdir(exist_ok=True)
+        for file in folder.iterdir():
+            file.unlink()
+        for key, text in data.items():
+            (folder / key).write_text(text)
+        return folder
+
+    async def kubeconfig(self, account: str, namespace: str = NAMESPACE) -> Path:
+        """A kubeconfig with nothing but a token of the ServiceAccount."""
+        file = self._home / f"{namespace}-{account}.yaml"
+        user = {"token": await token(self._api, account, namespace)}
+        cluster = {
+            "server": self._plane.url,
+            "certificate-authority": str(self._plane.certificate_authority),
+        }
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "it", "cluster": cluster}],
+            "users": [{"name": account, "user": user}],
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": account}}],
+            "current-context": "it",
+        }
+        file.write_text(json.dumps(document))
+        return file
+
+
+async def token(api: ApiClient, account: str, namespace: str = NAMESPACE) -> str:
+    """A token as the kubelet asks for it."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": TOKEN_SECONDS},
+    }
+    answer = await api.request("POST", path, body=body)
+    issued: str = answer["status"]["token"]
+    return issued
+
+
+def user_of(account: str, namespace: str = NAMESPACE) -> str:
+    """The ServiceAccount's name as a user."""
+    return f"system:serviceaccount:{namespace}:{account}"
+
+
+def _replaced(argument: str, places: Mapping[str, Path]) -> str:
+    """The argument with the folders that are really there."""
+    for mounted, folder in places.items():
+        argument = argument.replace(mounted, str(folder))
+    return argument

@@ -1,0 +1,26 @@
+"""What the API server is told, and what other processes are told about it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from kftrainer.devcluster import commands, kubernetes
+from kftrainer.devcluster.shape import FULL, Shape
+
+
+def test_requests_are_logged_once_they_are_answered_and_without_what_was_in_them() -> None:
+    assert kubernetes.AUDIT_POLICY["omitStages"] == ["RequestReceived"]
+    assert kubernetes.AUDIT_POLICY["rules"] == [{"level": "Metadata"}]
+    flags = commands.audited(policy=Path("/p"), log=Path("/l"))
+    assert flags[:2] == ["--audit-policy-file=/p", "--audit-log-path=/l"]
+
+
+def test_only_calls_to_services_go_through_the_socket() -> None:
+    """JobSet's webhooks are called by URL, and etcd is not in the cluster."""
+    [selection] = kubernetes.egress(Path("/s"))["egressSelections"]
+    assert selection["name"] == "cluster"
+    assert selection["connection"]["transport"] == {"uds": {"udsName": "/s"}}
+
+
+def test_a_shape_says_the_same_in_another_process() -> None:
+    shape = replace(FULL, audit=True, service_proxy=True)
+    assert Shape.from_json(shape.to_json()) == shape
