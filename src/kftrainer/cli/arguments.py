@@ -4,6 +4,8 @@ import argparse
 from math import inf
 from pathlib import Path
 
+from kftrainer.kube.metadata_rules import DNS_LABEL, LABEL_WORDS, LONGEST_LABEL
+
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
     """Add `-f`: the documents."""
@@ -50,6 +52,17 @@ def add_timeout(parser: argparse.ArgumentParser, seconds: float) -> None:
         metavar="SECONDS",
         help="how long to wait for everything together (default: %(default)g)",
     )
+
+
+def namespace_name(text: str) -> str:
+    """The type of an argument that names a namespace; an empty one would mean all of them."""
+    if DNS_LABEL.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of a namespace: it {LABEL_WORDS}")
+    if len(text) > LONGEST_LABEL:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of a namespace: it is longer than {LONGEST_LABEL} characters"
+        )
+    return text
 
 
 def _seconds(text: str) -> float:

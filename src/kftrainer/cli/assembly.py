@@ -260,7 +260,12 @@ class Assembly:
             yield controller
         if (shipped := self._surroundings.runtimes) is not None:
             yield shipped_runtimes_controller(
-                shipped, self._client, self._cache, clock=self._clock, metrics=self._metrics
+                shipped,
+                self._client,
+                self._cache,
+                clock=self._clock,
+                metrics=self._metrics,
+                sees_all=not self._surroundings.namespaces,
             )
 
     def _webhooks(self) -> Webhooks:

@@ -6,23 +6,36 @@ from functools import partial
 from typing import Any
 
 from kftrainer.api import names
-from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
-from kftrainer.cli.arguments import add_connection, add_timeout
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.cli.arguments import add_connection, add_timeout, namespace_name
 from kftrainer.cli.cluster import CommandError, Patience, connected, run_on_cluster, say
+from kftrainer.controllers.shipped_steps import is_shipped
 from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ApiError, ForbiddenError, KubeError, NotFoundError, ServerError
+from kftrainer.kube.discovery import RestMapper
+from kftrainer.kube.errors import (
+    ForbiddenError,
+    InvalidError,
+    KubeError,
+    NotFoundError,
+    ServerError,
+)
+from kftrainer.kube.meta import ObjectMeta
 from kftrainer.kube.resource import Manifest
+from kftrainer.kube.transport import Transport
 from kftrainer.machinery.clock import Clock, SystemClock
 from kftrainer.webhooks.registration import webhook_name
 
 SECONDS = 60.0
 NAMESPACE = "default"
+KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 WEBHOOK = webhook_name(TRAIN_JOBS)
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
 DESCRIPTION = """\
 Look whether the operator in a cluster does its work: the API server knows TrainJobs, the runtimes
 that are expected are there, and the webhook refuses a wrong TrainJob and accepts a good one. It
-waits for what is not there yet. Nothing is changed: the TrainJobs are tried in dry runs.
+waits for what is not there yet. Nothing is changed: the TrainJobs are tried in dry runs. It does
+not look whether a manager leads, which is what makes TrainJobs run: the manager's own probes and
+metrics say that.
 """
 EPILOG = """\
 exit code:
@@ -46,6 +59,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_connection(parser)
     parser.add_argument(
         "--namespace",
+        type=namespace_name,
         default=NAMESPACE,
         metavar="NAME",
         help="where the TrainJobs are tried (default: %(default)s)",
@@ -75,8 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _check(arguments: argparse.Namespace) -> int:
     clock = SystemClock()
-    async with connected(arguments) as client:
-        inspection = Inspection(client, arguments.namespace, arguments.timeout, clock=clock)
+    async with connected(arguments) as transport:
+        inspection = Inspection(transport, arguments.namespace, arguments.timeout, clock=clock)
         await inspection.look(
             list(dict.fromkeys(arguments.runtimes)), with_webhook=arguments.webhook
         )
@@ -88,21 +102,24 @@ class Inspection:
 
     def __init__(
         self,
-        client: Client,
+        transport: Transport,
         namespace: str,
         seconds: float,
         *,
         clock: Clock,
         tell: Callable[[str], None] = say,
     ) -> None:
-        self._client = client
+        self._client = Client(transport)
+        self._mapper = RestMapper(transport)
         self._namespace = namespace
         self._patience = Patience(clock, seconds)
         self._tell = tell
-        self._there: list[str] = []  # names of runtimes
+        self._there: list[ObjectMeta] = []  # runtimes
 
     async def look(self, expected: Sequence[str], *, with_webhook: bool) -> None:
         """Look at everything."""
+        await self._patience.until_fine(self._unknown)
+        self._tell(f"ok: the API server knows {', '.join(kind.kind for kind in KINDS)}")
         await self._patience.until_fine(lambda: self._missing(expected))
         self._tell(f"ok: {_counted(len(self._there))} there")
         if expected:
@@ -111,7 +128,14 @@ class Inspection:
             return
         await self._patience.until_fine(self._wrong_is_not_refused)
         self._tell(f"ok: the webhook {WEBHOOK} refuses a wrong TrainJob")
-        await self._try_good(expected or self._there[:1])
+        ours = [each.name for each in self._there if is_shipped(each)]
+        await self._try_good(expected or ours[:1])
+
+    async def _unknown(self) -> str | None:
+        """Which kinds the API server does not serve."""
+        unknown = [kind for kind in KINDS if not await self._mapper.is_served(kind)]
+        named = ", ".join(kind.group_kind for kind in unknown)
+        return f"the API server does not know {named}" if unknown else None
 
     async def _missing(self, expected: Sequence[str]) -> str | None:
         """Which runtimes are not there."""
@@ -120,12 +144,10 @@ class Inspection:
             found = await self._client.list(kind.only_metadata())
         except NotFoundError:
             return f"the API server does not know {kind.group_kind}"
-        self._there = [
-            item["metadata"]["name"]
-            for item in found.items
-            if "deletionTimestamp" not in item["metadata"]
-        ]
-        missing = [name for name in expected if name not in self._there]
+        there = (ObjectMeta.parse(item["metadata"]) for item in found.items)
+        self._there = [each for each in there if each.deletion_timestamp is None]
+        known = {each.name for each in self._there}
+        missing = [name for name in expected if name not in known]
         return f"not there: {kind.kind} {', '.join(missing)}" if missing else None
 
     async def _wrong_is_not_refused(self) -> str | None:
@@ -138,21 +160,24 @@ class Inspection:
             if _is_denial(error, ""):
                 return f"a wrong TrainJob was refused, but not by {WEBHOOK}: {error}"
             raise
-        except ServerError as error:
-            return f"the API server cannot ask the webhook: {error}"
+        except (NotFoundError, ServerError) as error:
+            return _not_tried(error)
         return (
             f"a wrong TrainJob was accepted: the API server does not ask {WEBHOOK} about "
-            f"TrainJobs in the namespace {self._namespace}"
+            f"TrainJobs in the namespace {self._namespace}, or the manager does not look after it"
         )
 
     async def _try_good(self, runtimes: Sequence[str]) -> None:
         if not runtimes:
-            self._tell("not tried: a good TrainJob, as there is no ClusterTrainingRuntime")
+            self._tell(
+                "not tried: a good TrainJob, as no ClusterTrainingRuntime comes with the operator; "
+                "say --runtime NAME for one of yours"
+            )
             return
         for runtime in runtimes:
             try:
                 await self._patience.until_fine(partial(self._good_is_not_answered, runtime))
-            except ApiError as error:
+            except (ForbiddenError, InvalidError) as error:
                 raise CommandError(f"a good TrainJob on {runtime} was refused: {error}") from error
         self._tell(f"ok: a good TrainJob is accepted on {', '.join(runtimes)}")
 
@@ -160,8 +185,8 @@ class Inspection:
         """Why nobody has said whether this TrainJob is good."""
         try:
             await self._dry_run(runtime)
-        except ServerError as error:
-            return f"the API server cannot ask the webhook: {error}"
+        except (NotFoundError, ServerError) as error:
+            return _not_tried(error)
         return None
 
     async def _dry_run(self, runtime: str) -> Manifest:
@@ -177,6 +202,13 @@ def _train_job(runtime: str, namespace: str) -> dict[str, Any]:
         "metadata": {"generateName": "kftrainer-check-", "namespace": namespace},
         "spec": {"runtimeRef": {"name": runtime}, "suspend": True},
     }
+
+
+def _not_tried(error: NotFoundError | ServerError) -> str:
+    """Why nobody has judged a TrainJob; both may pass."""
+    if isinstance(error, NotFoundError):  # the kind is not served everywhere yet, or no namespace
+        return f"the API server does not take a TrainJob: {error}"
+    return f"the API server cannot ask the webhook: {error}"
 
 
 def _is_denial(error: KubeError, webhook: str = WEBHOOK) -> bool:

@@ -1,24 +1,28 @@
-"""What commands on a running cluster have in common: a client, patience, and how they fail."""
+"""What commands on a running cluster have in common: a wire, patience, and how they fail."""
 
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+import structlog
+
 from kftrainer import logs
-from kftrainer.cli.preflight import MAY_PASS
-from kftrainer.kube.client import Client
+from kftrainer.cli.endings import in_one_line, within
+from kftrainer.cli.preflight import LAST_TRY, MAY_PASS
 from kftrainer.kube.credentials import load_connection
 from kftrainer.kube.errors import KubeError, UnauthorizedError
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.transport import HttpTransport, Transport
+from kftrainer.machinery.backoff import doubling
 from kftrainer.machinery.clock import Clock
+
+log = structlog.get_logger(__name__)
 
 FAILED = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
-LAST_TRY = 1.0  # so long the last look may take when the time is up
 
 Look = Callable[[], Awaitable[str | None]]
 
@@ -36,21 +40,29 @@ def run_on_cluster(command: str, work: Coroutine[Any, Any, int]) -> int:
     logs.set_up("error")
     try:
         return asyncio.run(work)
-    except UnauthorizedError as error:
-        told = f"the API server does not accept our credentials: {error}"
-    except (CommandError, KubeError) as error:
-        told = str(error)
-    print(f"kftrainer {command}: {' '.join(told.split())}", file=sys.stderr)
+    except Exception as error:
+        told = in_one_line(map(_told, within(error)))
+        if any(not isinstance(each, CommandError | KubeError) for each in within(error)):
+            log.critical("command.crashed", command=command, exc_info=error)
+    print(f"kftrainer {command}: {told}", file=sys.stderr)
     return FAILED
 
 
+def _told(error: BaseException) -> str:
+    if isinstance(error, UnauthorizedError):
+        return f"the API server does not accept our credentials: {error}"
+    if isinstance(error, CommandError | KubeError):
+        return str(error)
+    return f"something unexpected ended it, the log says where: {type(error).__name__}: {error}"
+
+
 @asynccontextmanager
-async def connected(arguments: argparse.Namespace) -> AsyncIterator[Client]:
-    """A client of the cluster that `--kubeconfig` and `--context` lead to."""
+async def connected(arguments: argparse.Namespace) -> AsyncIterator[Transport]:
+    """The wire to the cluster that `--kubeconfig` and `--context` lead to."""
     connection = await load_connection(arguments.kubeconfig, arguments.context)
     user_agent = f"kftrainer/{version('kftrainer')}"
     async with HttpTransport(connection, user_agent=user_agent) as transport:
-        yield Client(transport)
+        yield transport
 
 
 class Patience:
@@ -60,40 +72,43 @@ class Patience:
         self._clock = clock
         self._seconds = seconds
         self._deadline = clock.monotonic() + seconds
+        self._awaited: str | None = None
+
+    def awaiting(self, what: str | None) -> None:
+        """What is waited for, as far as is known; a look that may yet fail can say it before."""
+        self._awaited = what
 
     async def until_fine(self, look: Look, tell: Callable[[str], None] = lambda _: None) -> None:
         """Look again and again until it finds nothing to wait for; else it says what that is.
 
-        Raises OutOfTimeError with what it said last.
+        Raises OutOfTimeError with what was last known to be waited for. That a look failed is told
+        besides: it does not make what was seen before untrue.
         """
-        for pause in _pauses():
-            awaited = await self._look(look)
-            if awaited is None:
+        self._awaited = None
+        for pause in doubling(FIRST_PAUSE, LONGEST_PAUSE):
+            trouble = await self._look(look)
+            told = "; ".join(each for each in (self._awaited, trouble) if each)
+            if not told:
                 return
             left = self._left()
             if left <= 0:
-                raise OutOfTimeError(f"after {self._seconds:g} s: {awaited}")
-            tell(awaited)
+                raise OutOfTimeError(f"after {self._seconds:g} s: {told}")
+            tell(told)
             await self._clock.sleep(min(pause, left))
 
     async def _look(self, look: Look) -> str | None:
+        """Look once; why that failed, if it did."""
         try:
             async with asyncio.timeout(max(self._left(), LAST_TRY)):
-                return await look()
+                self._awaited = await look()
         except MAY_PASS as error:
-            return str(error)
+            return f"the last try failed: {error}"
         except TimeoutError:
             return "the API server does not answer"
+        return None
 
     def _left(self) -> float:
         return self._deadline - self._clock.monotonic()
-
-
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE
-    while True:
-        yield pause
-        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def say(text: str) -> None:

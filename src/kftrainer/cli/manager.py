@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import structlog
 from kftrainer import config, logs
 from kftrainer.api import names
 from kftrainer.api.configuration import CONTROLLERS, DEFAULT, Configuration
-from kftrainer.cli.arguments import add_connection
+from kftrainer.cli import endings
+from kftrainer.cli.arguments import add_connection, namespace_name
 from kftrainer.cli.assembly import Surroundings, run_manager
 from kftrainer.cli.runtime_folder import RuntimeFolderError, runtimes_in
 from kftrainer.config import ConfigurationError
@@ -74,6 +75,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_connection(parser)
     parser.add_argument(
         "--namespace",
+        type=namespace_name,
         action="append",
         default=[],
         metavar="NAME",
@@ -84,7 +86,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=Path,
         metavar="FOLDER",
         help="keep the ClusterTrainingRuntimes of this folder in the cluster, one in each .yaml "
-        "file, and delete those that were in it before",
+        "file, and delete those that were in it before, unless TrainJobs refer to them",
     )
     _add_overrides(parser)
     parser.add_argument(
@@ -187,20 +189,16 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def exit_code_of(error: Exception) -> int:
     """Tell the error in one line; before that, the log has the traceback if nobody expected it."""
-    errors = list(_within(error))
+    errors = list(endings.within(error))
     unknown = [each for each in errors if not isinstance(each, KNOWN)]
     if unknown:
         log.critical("manager.crashed", exc_info=error)
-        gist = _in_one_line(map(in_one_line, unknown))
+        gist = endings.in_one_line(map(in_one_line, unknown))
         told = f"something unexpected ended it, the log says where: {gist}"
     else:
-        told = _in_one_line(map(str, errors))
+        told = endings.in_one_line(map(str, errors))
     print(f"kftrainer manager: {told}", file=sys.stderr)
     return MISUSED if isinstance(error, FlagError) else FAILED
-
-
-def _in_one_line(texts: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts))
 
 
 def configured(arguments: argparse.Namespace) -> Configuration:
@@ -236,12 +234,3 @@ def _loop_factory() -> Any:
     except ImportError:  # not on every platform
         return None
     return uvloop.new_event_loop
-
-
-def _within(error: BaseException) -> Iterator[BaseException]:
-    """The errors of a group, however deep; or the error itself."""
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _within(each)
-    else:
-        yield error

@@ -1,7 +1,7 @@
 """What must be so before the manager can work, found out at the start and told in plain words."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -17,6 +17,7 @@ from kftrainer.kube.errors import (
 )
 from kftrainer.kube.permission import refusal_to_list
 from kftrainer.kube.resource import Resource
+from kftrainer.machinery.backoff import doubling
 from kftrainer.machinery.clock import Clock
 
 log = structlog.get_logger(__name__)
@@ -77,7 +78,7 @@ class Preflight:
     async def _until_answered(self) -> None:
         deadline = self._clock.monotonic() + TRY_FOR
         last = "no answer"
-        for pause in _pauses():
+        for pause in doubling(FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 left = deadline - self._clock.monotonic()
                 async with asyncio.timeout(max(left, LAST_TRY)):
@@ -111,10 +112,3 @@ class Preflight:
         if refusals:
             kinds = ", ".join(kind for kind, _ in refusals)
             raise PreflightError(f"no permission to read {kinds}: {refusals[0][1]}")
-
-
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE
-    while True:
-        yield pause
-        pause = min(2 * pause, LONGEST_PAUSE)

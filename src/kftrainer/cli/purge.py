@@ -3,70 +3,39 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from kftrainer.api import names
-from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.cli.arguments import add_connection, add_timeout
-from kftrainer.cli.cluster import Patience, connected, run_on_cluster, say
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
+from kftrainer.cli.arguments import add_connection, add_timeout, namespace_name
+from kftrainer.cli.cluster import OutOfTimeError, Patience, connected, run_on_cluster, say
+from kftrainer.cli.remnants import KINDS, Found, Identity, advice, is_back, listed, next_step
 from kftrainer.kube.client import Client
 from kftrainer.kube.errors import ConflictError, KubeError, NotFoundError
 from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.resource import Resource
 from kftrainer.machinery.clock import Clock, SystemClock
 
 MISUSED = 2
 SECONDS = 300.0
 TELL_EVERY = 10.0  # seconds, if nothing has changed
-MOST_NAMED = 5
 AT_ONCE = 20  # deletions
-KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+UNKNOWN = "the API server does not know the kinds: nothing to delete"
 DESCRIPTION = """\
 Delete all TrainJobs with what was made for them, wait until they are gone, then do the same with
 TrainingRuntimes and ClusterTrainingRuntimes. The manager must run meanwhile: it gives runtimes free
 that were in use. What it is told by --runtimes to keep there it applies again at once; that is not
-waited for, and goes with the CustomResourceDefinitions.
+waited for, and goes with the CustomResourceDefinitions. With --namespace, ClusterTrainingRuntimes
+are left alone unless --cluster-runtimes is said as well.
 """
 EPILOG = """\
 exit code:
   0  nothing is left, or the API server does not know the kinds any more
   1  it failed; the last line on standard error says what is left and why
   2  bad usage; or --yes is missing, and standard output says what would be deleted
-It needs the right to list and delete the three kinds.
+It needs the right to list and delete the three kinds; with --namespace, TrainJobs and
+TrainingRuntimes there, and ClusterTrainingRuntimes with --cluster-runtimes only.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """An object that is there."""
-
-    kind: Resource[Any]
-    metadata: ObjectMeta
-
-    @property
-    def key(self) -> ObjectKey:
-        """Which one it is."""
-        return ObjectKey(self.metadata.namespace or "", self.metadata.name)
-
-    @property
-    def identity(self) -> "Identity":
-        """Its kind and key, which another one may have after it."""
-        return self.kind.kind, self.key
-
-    @property
-    def is_going(self) -> bool:
-        """Whether it is being deleted."""
-        return self.metadata.deletion_timestamp is not None
-
-    def __str__(self) -> str:
-        kept = ", ".join(self.metadata.finalizers or ()) if self.is_going else ""
-        return f"{self.key} (kept by {kept})" if kept else str(self.key)
-
-
-Identity = tuple[str, ObjectKey]
-Deleted = Mapping[Identity, str | None]  # uids of what we have deleted
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -82,11 +51,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--namespace",
         dest="namespaces",
+        type=namespace_name,
         action="append",
         default=[],
         metavar="NAME",
         help="TrainJobs and TrainingRuntimes of this namespace only; may be said several times. "
-        "ClusterTrainingRuntimes are for all namespaces, and are deleted too",
+        "ClusterTrainingRuntimes, which are for all namespaces, are left alone",
+    )
+    parser.add_argument(
+        "--cluster-runtimes",
+        action="store_true",
+        help="delete all ClusterTrainingRuntimes, too, where a --namespace would spare them",
     )
     parser.add_argument("--yes", action="store_true", help="delete; without it, only say what")
     add_timeout(parser, SECONDS)
@@ -99,18 +74,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _purge(arguments: argparse.Namespace) -> int:
-    clock = SystemClock()
-    async with connected(arguments) as client:
-        namespaces = list(dict.fromkeys(arguments.namespaces))
-        purge = Purge(client, namespaces, arguments.timeout, clock=clock)
+    async with connected(arguments) as transport:
+        purge = Purge(
+            Client(transport),
+            list(dict.fromkeys(arguments.namespaces)),
+            arguments.timeout,
+            clock=SystemClock(),
+            cluster_runtimes=arguments.cluster_runtimes,
+        )
         if arguments.yes:
             await purge.run()
             return 0
-        if not (found := await purge.find()):
-            say("there is nothing to delete")
+        found = await purge.find()
+        if not found:
+            say("there is nothing to delete" if purge.knows_kinds else UNKNOWN)
             return 0
     for line in listed(found):
         say(f"would delete {line}")
+    if not purge.all_kinds:
+        say("would leave ClusterTrainingRuntimes alone: they go if you say --cluster-runtimes")
     print("kftrainer purge: nothing was deleted: say --yes if you mean it", file=sys.stderr)
     return MISUSED
 
@@ -125,43 +107,83 @@ class Purge:
         seconds: float,
         *,
         clock: Clock,
+        cluster_runtimes: bool = False,
         tell: Callable[[str], None] = say,
     ) -> None:
+        self.all_kinds = cluster_runtimes or not namespaces
+        self.knows_kinds = False  # the API server, any of them
         self._client = client
         self._namespaces = namespaces
         self._clock = clock
         self._patience = Patience(clock, seconds)
         self._tell = tell
         self._told = ("", 0.0)  # what, and when
+        self._found: list[Found] = []  # at the last look
         self._deleted: dict[Identity, str | None] = {}
 
     async def find(self) -> list[Found]:
         """All that there is; nothing of a kind that the API server does not know."""
-        return [each for kind in KINDS for each in await self._found(kind)]
+        kinds = (
+            KINDS if self.all_kinds else (k for k in KINDS if k is not CLUSTER_TRAINING_RUNTIMES)
+        )
+        return [each for kind in kinds for each in await self._list(kind)]
 
     async def run(self) -> None:
         """Delete it all; raises OutOfTimeError, which says what is left, or KubeError."""
-        await self._patience.until_fine(self._step, self._tell_now_and_then)
-        self._tell("no TrainJobs and no runtimes are left")
+        try:
+            await self._patience.until_fine(self._step, self._tell_now_and_then)
+        except OutOfTimeError as error:
+            help_ = advice(self._look_back(), of_all=not self._namespaces)
+            raise OutOfTimeError(f"{error}; {help_}" if help_ else str(error)) from None
+        self._tell(self._end() if self.knows_kinds else UNKNOWN)
+
+    def _end(self) -> str:
+        end = "no TrainJobs and no runtimes are left"
+        if self._namespaces:
+            end = f"no TrainJobs and no TrainingRuntimes are left in {', '.join(self._namespaces)}"
+            end += (
+                ", and no ClusterTrainingRuntimes"
+                if self.all_kinds
+                else "; ClusterTrainingRuntimes were left alone"
+            )
+        if back := [each for each in self._found if is_back(each, self._deleted)]:
+            end += (
+                f", but for what a manager has brought back: {'; '.join(listed(back))}; that goes "
+                "with its CustomResourceDefinition"
+            )
+        return end
 
     async def _step(self) -> str | None:
         """Delete what can be deleted now; what is left, if anything is."""
-        found = await self.find()
-        due, left = next_step(found, self._deleted)
+        await self._look()
+        due, _ = next_step(self._found, self._deleted)
         if due:
             for line in listed(due):
                 self._tell(f"deleting {line}")
             await self._delete_all(due)
-            left = next_step(await self.find(), self._deleted)[1]
+            await self._look()
+        return self._awaited()
+
+    async def _look(self) -> None:
+        """See what is there, and remember it, whatever else may fail."""
+        self._found = await self.find()
+        self._patience.awaiting(self._awaited())
+
+    def _look_back(self) -> list[Found]:
+        return next_step(self._found, self._deleted)[1]
+
+    def _awaited(self) -> str | None:
+        left = self._look_back()
         return f"left: {'; '.join(listed(left))}" if left else None
 
-    async def _found(self, kind: Resource[Any]) -> list[Found]:
+    async def _list(self, kind: Resource[Any]) -> list[Found]:
         found: list[Found] = []
         for namespace in (self._namespaces if kind.namespaced else ()) or (None,):
             try:
                 page = await self._client.list(kind.only_metadata(), namespace=namespace)
             except NotFoundError:  # the CustomResourceDefinition is gone, and all objects with it
                 continue
+            self.knows_kinds = True
             found += [Found(kind, ObjectMeta.parse(item["metadata"])) for item in page.items]
         return found
 
@@ -202,35 +224,3 @@ class Purge:
         if text != before or now - at >= TELL_EVERY:
             self._told = text, now
             self._tell(text)
-
-
-def next_step(found: Iterable[Found], deleted: Deleted) -> tuple[list[Found], list[Found]]:
-    """What to delete now, and what is left; pure.
-
-    Runtimes come when the last TrainJob is gone. What the manager has applied again is not left:
-    it has no finalizers, so that it goes with its CustomResourceDefinition.
-    """
-    left = [each for each in found if not _is_back(each, deleted)]
-    jobs = [each for each in left if each.kind is TRAIN_JOBS]
-    return [each for each in jobs or left if not each.is_going], left
-
-
-def _is_back(found: Found, deleted: Deleted) -> bool:
-    metadata = found.metadata
-    is_shipped = (metadata.labels or {}).get(names.LABEL_MANAGED_BY) == names.MANAGED_BY_KFTRAINER
-    is_free = not metadata.finalizers and not found.is_going
-    return is_shipped and is_free and deleted.get(found.identity, metadata.uid) != metadata.uid
-
-
-def listed(found: Iterable[Found]) -> list[str]:
-    """What was found, in a few words for each kind."""
-    by_kind: Mapping[str, list[Found]] = {kind.kind: [] for kind in KINDS}
-    for each in found:
-        by_kind[each.kind.kind].append(each)
-    return [_line(kind, those) for kind, those in by_kind.items() if those]
-
-
-def _line(kind: str, found: Sequence[Found]) -> str:
-    named = ", ".join(map(str, found[:MOST_NAMED]))
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return f"{len(found)} {kind}{'' if len(found) == 1 else 's'}: {named}{more}"

@@ -9,6 +9,7 @@ from kftrainer.cli.documents import SUFFIXES, Document, read
 from kftrainer.kube.resource import Manifest
 
 SUFFIX = ".yaml"
+NONE = "none"  # the file that says that a folder without runtimes is meant
 # All else in the metadata belongs to the API server, or to whoever looks after the object there.
 METADATA = ("name", "labels", "annotations")
 
@@ -18,14 +19,23 @@ class RuntimeFolderError(Exception):
 
 
 def runtimes_in(folder: Path) -> Sequence[Manifest]:
-    """The runtimes, in the order of their files' names; none if the folder is empty.
+    """The runtimes, in the order of their files' names.
 
-    Hidden entries are not looked at: a ConfigMap that is mounted keeps its files twice, once in a
-    hidden folder and once as links into it.
+    A folder without any is a mistake, such as a volume that is not mounted, unless a file named
+    `none` is in it. Hidden entries are not looked at: a ConfigMap that is mounted keeps its files
+    twice, once in a hidden folder and once as links into it.
     """
     found: dict[str, Document] = {}
     problems: list[str] = []
-    for file in _files(folder):
+    files, says_none = _files(folder)
+    if not files and not says_none:
+        raise RuntimeFolderError(
+            f"runtimes cannot be used: no {SUFFIX} file is in {folder}: to have no runtimes, and "
+            f"those deleted that were in it before, put a file named {NONE} there"
+        )
+    if files and says_none:
+        problems.append(f"{folder / NONE}: it says that there are none, but {files[0].name} is one")
+    for file in files:
         document, wrong = _read(file)
         problems += wrong
         if document is None:
@@ -39,17 +49,19 @@ def runtimes_in(folder: Path) -> Sequence[Manifest]:
     return [document.content for document in found.values()]
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(folder: Path) -> tuple[list[Path], bool]:
+    """The files of runtimes, and whether one says that there are none."""
     try:
-        entries = sorted(folder.iterdir())
+        entries = [
+            entry
+            for entry in sorted(folder.iterdir())
+            if not entry.name.startswith(".") and not entry.is_dir()
+        ]
     except OSError as error:
         reason = error.strerror or error
         raise RuntimeFolderError(f"failed to read runtimes: {folder}: {reason}") from None
-    return [
-        entry
-        for entry in entries
-        if entry.suffix in SUFFIXES and not entry.name.startswith(".") and not entry.is_dir()
-    ]
+    files = [entry for entry in entries if entry.suffix in SUFFIXES]
+    return files, any(entry.name == NONE for entry in entries)
 
 
 def _read(file: Path) -> tuple[Document | None, list[str]]:

@@ -1,6 +1,6 @@
 """The verbs of the API server, on manifests as they are on the wire."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -100,8 +100,11 @@ class Client:
         field_selector: str | None = None,
         resource_version: str = "",
         limit: int = PAGE_SIZE,
-    ) -> AsyncIterator[Page]:
-        """One page after the other; ExpiredError later than on the first means: begin again."""
+    ) -> AsyncGenerator[Page, None]:
+        """One page after the other; ExpiredError later than on the first means: begin again.
+
+        Who may leave before the last page closes it, as with `aclosing`.
+        """
         path = resource.collection_path(namespace)
         accept = PARTIAL_LIST if resource.partial else JSON
         selectors = _selectors(label_selector, field_selector)

@@ -1,6 +1,7 @@
 """Whether we may read a kind: found out by trying."""
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 
 from kftrainer.kube.client import Client
@@ -15,8 +16,9 @@ async def refusal_to_list(
     everywhere = not namespaces or not resource.namespaced
     for namespace in (None,) if everywhere else namespaces:
         try:
-            async for _ in client.list_pages(resource, namespace=namespace, limit=1):
-                break
+            async with aclosing(client.list_pages(resource, namespace=namespace, limit=1)) as pages:
+                async for _ in pages:
+                    break
         except ForbiddenError as error:
             return error
         except NotFoundError:  # it was deinstalled in this moment

@@ -64,9 +64,9 @@ class Resource(Generic[T]):
         return f"{self.kind}.{self.group}" if self.group else self.kind
 
     def collection_path(self, namespace: str | None = None) -> str:
-        """Where objects are listed: in a namespace, or everywhere."""
+        """Where objects are listed: in a namespace, or everywhere if it is None, and only then."""
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
-        inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        inside = f"/namespaces/{namespace}" if self.namespaced and namespace is not None else ""
         return f"{root}{inside}/{self.plural}"
 
     def object_path(self, key: ObjectKey, subresource: str | None = None) -> str:

@@ -1,7 +1,7 @@
 """How long to wait before trying again: pure rules that are told the time."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Protocol
 
@@ -73,6 +73,14 @@ class Exponential:
     def failures(self, request: Request) -> int:
         """Calls of `next_delay` since it was last forgotten."""
         return self._failures.get(request, 0)
+
+
+def doubling(first: float, longest: float) -> Iterator[float]:
+    """Pauses for who looks again and again: each twice as long as the one before, up to a cap."""
+    pause = first
+    while True:
+        yield pause
+        pause = min(2 * pause, longest)
 
 
 class TokenBucket:

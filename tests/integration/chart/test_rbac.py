@@ -144,7 +144,7 @@ def test_with_namespaces_rights_are_there_only(rendered: Rendering) -> None:
     everywhere = set(rights_in(cluster_role(rendered())))
     objects = rendered({"watchNamespaces": TEAMS})
     cluster = set(rights_in(cluster_role(objects)))
-    namespaced = everywhere - cluster
+    namespaced = everywhere - cluster - {("clustertrainingruntimes.trainer.kubeflow.org", "delete")}
     assert {resource for resource, _ in cluster} == {
         "clustertrainingruntimes.trainer.kubeflow.org",
         "runtimeclasses.node.k8s.io",
@@ -163,6 +163,9 @@ def test_with_namespaces_rights_are_there_only(rendered: Rendering) -> None:
     idle = rendered({"watchNamespaces": TEAMS, "runtimes": {"enabled": False}})
     left = verbs(cluster_role(idle), "clustertrainingruntimes.trainer.kubeflow.org")
     assert left == {"get", *READ}
+    # Nor does it delete what others may use.
+    runtimes = verbs(cluster_role(objects), "clustertrainingruntimes.trainer.kubeflow.org")
+    assert runtimes == {"get", *READ, *WRITE}
 
 
 def test_rights_that_are_asked_for(rendered: Rendering) -> None:

@@ -116,10 +116,12 @@ def test_each_can_be_switched_off(rendered: Rendering, switch: str, name: str) -
     assert f"--runtime={name}" not in pod["spec"]["containers"][0]["args"]
 
 
-def test_none_at_all_leaves_an_empty_folder_so_that_old_ones_go(rendered: Rendering) -> None:
+def test_none_at_all_is_said_so_that_old_ones_go(rendered: Rendering, tmp_path: Path) -> None:
     off = [{"runtimes": nested(switch, {"enabled": False})} for switch in SWITCHES]
     objects = rendered(*off)
-    assert files_in(objects) == {}
+    assert files_in(objects) == {"none": ""}
+    (tmp_path / "none").write_text("")
+    assert runtimes_in(tmp_path) == []  # as the manager reads it
     [container] = named(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert "--runtimes=/etc/kftrainer/runtimes" in container["args"]
 

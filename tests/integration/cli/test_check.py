@@ -18,6 +18,7 @@ from tests.support.runtimes import SHIPPED
 from tests.support.webhooks import admitting_manager, register, unregister
 
 WEBHOOK = "validator.trainjob.trainer.kubeflow.org"
+KNOWN = "ok: the API server knows TrainJob, TrainingRuntime, ClusterTrainingRuntime"
 NAMES = [str(each["metadata"]["name"]) for each in SHIPPED]
 EXPECTED = [flag for name in NAMES for flag in ("--runtime", name)]
 
@@ -39,7 +40,8 @@ async def test_all_is_well_for_who_has_the_rights_that_it_needs(
     async with admitting_manager(plane, "--runtimes", str(folder)):
         ended = await kftrainer("check", *where, *EXPECTED)
         assert (ended.code, ended.err) == (0, [])
-        assert ended.out[1:] == [
+        assert ended.out[0] == KNOWN
+        assert ended.out[2:] == [
             f"ok: among them {', '.join(NAMES)}",
             f"ok: the webhook {WEBHOOK} refuses a wrong TrainJob",
             f"ok: a good TrainJob is accepted on {', '.join(NAMES)}",
@@ -67,7 +69,11 @@ async def test_what_is_not_well_is_told_in_one_line(
         )
         assert await complaint(*flags) == (
             f"after 1 s: a wrong TrainJob was accepted: the API server does not ask {WEBHOOK} "
-            f"about TrainJobs in the namespace {team.namespace}"
+            f"about TrainJobs in the namespace {team.namespace}, or the manager does not look "
+            "after it"
+        )
+        assert await complaint(*flags[:2], "--namespace", "nobodys", "--timeout", "1") == (
+            'after 1 s: the API server does not take a TrainJob: namespaces "nobodys" not found'
         )
         assert (await kftrainer("check", *flags, "--no-webhook")).code == 0
         await register(admin, ports.reserve())
@@ -84,3 +90,16 @@ async def test_what_is_not_well_is_told_in_one_line(
     finally:
         await unregister(admin)
         ports.release_all()
+
+
+async def test_where_the_manager_does_not_look_that_is_a_possibility(
+    plane: ControlPlane, team: Team, folder: Path
+) -> None:
+    flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
+    async with admitting_manager(plane, "--runtimes", str(folder), "--namespace", "default"):
+        ended = await kftrainer("check", *flags)
+        assert ended.code == 1
+        assert ended.err[0].endswith("or the manager does not look after it")
+        ended = await kftrainer("check", "--kubeconfig", plane.kubeconfig)
+        assert ended.code == 0, "in the namespace default"
+        assert ended.out[-1] == f"ok: a good TrainJob is accepted on {min(NAMES)}"

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -174,16 +176,47 @@ async def test_an_edit_by_hand_stays_until_the_file_changes(
         assert entry["why"] == "its file is another now"
 
 
-async def test_one_that_others_made_is_taken_over_and_what_they_wrote_besides_stays(
+async def test_one_that_others_made_is_taken_over_when_it_is_labelled_and_not_before(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
+    name = shelf.name("torch")
     document = shelf.put("torch", nodes=2)
     theirs = {**document, "spec": {**document["spec"], "mlPolicy": {"numNodes": 7, "torch": {}}}}
     labels = {**document["metadata"]["labels"], "helm": "other"}
-    await api.create({**theirs, "metadata": {**document["metadata"], "labels": labels}})
-    async with keeping(shelf, plane):
+    made = await api.create({**theirs, "metadata": {**document["metadata"], "labels": labels}})
+    async with keeping(shelf, plane) as manager:
+        entry = await until_said(manager, "shipped_runtime.not_ours", name)
+        assert entry["level"] == "warning"
+        assert f"label it {MANAGED_BY}=kftrainer" in entry["why"]
+        assert await shelf.find("torch") == made
+        await shelf.patch("torch", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
         taken = await shelf.until_there("torch", nodes=2)
+        entry = await until_said(manager, "shipped_runtime.applied", name)
+        assert entry["why"] == "somebody else made it, and it was handed over by our label"
+        assert len(said(manager, "shipped_runtime.not_ours", name)) == 1
+    # What they wrote besides stays.
     assert taken["metadata"]["labels"] == {**labels, MANAGED_BY: "kftrainer"}
+
+
+async def test_who_fights_over_one_is_answered_more_and_more_slowly(
+    shelf: Shelf, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory, api: ApiClient
+) -> None:
+    """Two managers with two documents of one name, each of which takes it for its own."""
+    other = Shelf(tmp_path_factory.mktemp("other"), api, shelf.name("")[1:])
+    shelf.put("torch", nodes=1)
+    other.put("torch", nodes=2)
+    name = shelf.name("torch")
+    async with keeping(shelf, plane) as first, keeping(other, plane) as second:
+        for manager in (first, second):
+            entry = await until_said(manager, "shipped_runtime.contested", name)
+            assert entry["level"] == "warning"
+            await until_said(manager, "shipped_runtime.applied", name, 5)
+            writes = said(manager, "shipped_runtime.applied", name)
+            times = [datetime.fromisoformat(each["timestamp"]) for each in writes]
+            pauses = [(after - at).total_seconds() for at, after in pairwise(times)]
+            least = [0.2 * 2**number for number in range(len(pauses))]
+            assert all(x > 0.9 * y for x, y in zip(pauses, least, strict=True)), pauses
+            assert len(said(manager, "shipped_runtime.contested", name)) == 1
 
 
 async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
@@ -212,8 +245,36 @@ async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
             assert found is not None
             assert "deletionTimestamp" not in found["metadata"]
         shelf.drop("kept")  # and now the folder is empty
-        await restart(manager)
+        await manager.stop()
+        manager.start()
+
+        async def has_ended() -> bool:
+            return not manager.is_alive()
+
+        await until(has_ended, within=ANY_MOMENT, what="the manager taking that for a mistake")
+        assert "put a file named none there" in manager.log_text()
+        assert await shelf.find("kept") is not None
+        (shelf.folder / "none").touch()
+        await manager.stop()  # what is left of it
+        manager.start()
         await shelf.until_gone("kept")
+
+
+async def test_who_sees_some_namespaces_only_deletes_nothing(
+    shelf: Shelf, plane: ControlPlane, namespace: str
+) -> None:
+    for name in ("kept", "dropped"):
+        shelf.put(name)
+    async with keeping(shelf, plane, "--namespace", namespace) as manager:
+        for name in ("kept", "dropped"):
+            await shelf.until_there(name)
+        shelf.drop("dropped")
+        await restart(manager)
+        entry = await until_said(manager, "shipped_runtime.kept", shelf.name("dropped"))
+        assert "who sees some namespaces only" in entry["why"]
+        found = await shelf.find("dropped")
+        assert found is not None
+        assert "deletionTimestamp" not in found["metadata"]
 
 
 async def test_one_in_use_goes_after_its_last_job_and_comes_back_if_it_is_wanted_again(
@@ -229,10 +290,25 @@ async def test_one_in_use_goes_after_its_last_job_and_comes_back_if_it_is_wanted
             return IN_USE in finalizers(await shelf.find("torch"))
 
         await until(in_use, within=ANY_MOMENT, what="the runtime being in use")
+        shelf.put("other")
         shelf.drop("torch")
         await restart(manager)
-        going = await shelf.until_going("torch")
+        entry = await until_said(manager, "shipped_runtime.kept", name)
+        assert "TrainJobs refer to it" in entry["why"]
+        found = await shelf.find("torch")
+        assert found is not None
+        assert "deletionTimestamp" not in found["metadata"]
+        await team.delete("TrainJob")
+        await shelf.until_gone("torch")
+        await until_said(manager, "shipped_runtime.deleted", name)
+
+        await team.create_job(runtimeRef={"name": name})  # there is no webhook here
         shelf.put("torch", nodes=4)
+        await restart(manager)
+        await shelf.until_there("torch", nodes=4)
+        await until(in_use, within=ANY_MOMENT, what="the runtime being in use again")
+        await shelf.delete("torch")
+        going = await shelf.until_going("torch")
         before = looks(manager, name)
         await restart(manager)
         await until_looked(manager, name, before)

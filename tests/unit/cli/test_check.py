@@ -1,15 +1,15 @@
 """What is looked at in a cluster, and what each answer means."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import orjson
 import pytest
 
 from kftrainer.cli.check import NO_RUNTIME, Inspection
 from kftrainer.cli.cluster import CommandError, OutOfTimeError
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ForbiddenError
+from kftrainer.cli.main import main
+from kftrainer.kube.errors import BadRequestError, ForbiddenError
 from kftrainer.kube.transport import Response
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.object_server import Object, ObjectServer, refusal
@@ -22,6 +22,27 @@ OURS_DENIES = (
 DENIED = refusal(403, "Forbidden", OURS_DENIES)
 UNREACHED = refusal(500, "InternalError", 'failed calling webhook "validator.trainjob…"')
 CREATED = Response(201, {}, orjson.dumps({}))
+KINDS = {
+    "TrainJob": "trainjobs",
+    "TrainingRuntime": "trainingruntimes",
+    "ClusterTrainingRuntime": "clustertrainingruntimes",
+}
+KNOWN = "ok: the API server knows TrainJob, TrainingRuntime, ClusterTrainingRuntime"
+
+
+def group_of(kinds: Mapping[str, str]) -> Response:
+    resources = [{"kind": kind, "name": kinds[kind], "namespaced": True} for kind in kinds]
+    return Response(200, {}, orjson.dumps({"resources": resources}))
+
+
+def ours(name: str) -> Object:
+    """The metadata of a runtime that a manager has applied."""
+    return {
+        "name": name,
+        "labels": {"trainer.kubeflow.org/managed-by": "kftrainer"},
+        "annotations": {"trainer.kubeflow.org/shipped-hash": f"{name}/123"},
+    }
+
 
 Answers = Callable[[Object], Response]
 
@@ -38,18 +59,26 @@ class Inspecting:
         self.server = ObjectServer({CLUSTER: named})
         self.server.answer = self._answer
         self.answers = answers
+        self.groups = [group_of(KINDS)]  # the last one stays
         self.clock = FakeClock()
         self.told: list[str] = []
 
     def _answer(self, method: str, path: str) -> Response | None:
+        if path == OURS:
+            return self.groups.pop(0) if len(self.groups) > 1 else self.groups[0]
         if method != "POST":
             return None
         assert path == JOBS
         return self.answers(self.server.bodies[-1])
 
     async def run(self, *expected: str, webhook: bool = True) -> list[str]:
-        client = Client(self.server)  # type: ignore[arg-type]
-        inspection = Inspection(client, "here", 5.0, clock=self.clock, tell=self.told.append)
+        inspection = Inspection(
+            self.server,  # type: ignore[arg-type]
+            "here",
+            5.0,
+            clock=self.clock,
+            tell=self.told.append,
+        )
         async with asyncio.TaskGroup() as group:
             looking = group.create_task(inspection.look(expected, with_webhook=webhook))
             await at_rest()
@@ -57,9 +86,9 @@ class Inspecting:
                 await self.clock.advance(0.25)
         return self.told
 
-    async def error(self, *expected: str) -> Exception:
+    async def error(self, *expected: str, webhook: bool = True) -> Exception:
         with pytest.raises(ExceptionGroup) as raised:
-            await self.run(*expected)
+            await self.run(*expected, webhook=webhook)
         [error] = raised.value.exceptions
         return error
 
@@ -67,6 +96,7 @@ class Inspecting:
 async def test_all_is_well() -> None:
     inspecting = Inspecting("plain", "torch")
     assert await inspecting.run("torch") == [
+        KNOWN,
         "ok: 2 ClusterTrainingRuntimes are there",
         "ok: among them torch",
         "ok: the webhook validator.trainjob.trainer.kubeflow.org refuses a wrong TrainJob",
@@ -76,19 +106,22 @@ async def test_all_is_well() -> None:
     assert [each["metadata"] for each in inspecting.server.bodies] == [metadata, metadata]
 
 
-async def test_without_expectations_any_runtime_will_do() -> None:
-    assert (await Inspecting("plain", "torch").run())[-1] == (
+async def test_without_expectations_one_that_comes_with_the_operator_is_tried() -> None:
+    assert (await Inspecting("mine", ours("plain"), ours("torch")).run())[-1] == (
         "ok: a good TrainJob is accepted on plain"
     )
-    assert (await Inspecting().run())[-1] == (
-        "not tried: a good TrainJob, as there is no ClusterTrainingRuntime"
-    )
+    labelled = {**ours("copy"), "annotations": ours("plain")["annotations"]}
+    for runtimes in ([], ["mine", labelled]):
+        assert (await Inspecting(*runtimes).run())[-1] == (
+            "not tried: a good TrainJob, as no ClusterTrainingRuntime comes with the operator; "
+            "say --runtime NAME for one of yours"
+        )
 
 
 async def test_without_a_webhook_nothing_is_tried() -> None:
     inspecting = Inspecting("plain")
-    assert await inspecting.run(webhook=False) == ["ok: 1 ClusterTrainingRuntime is there"]
-    assert inspecting.server.asked == [f"GET {CLUSTER}"]
+    assert await inspecting.run(webhook=False) == [KNOWN, "ok: 1 ClusterTrainingRuntime is there"]
+    assert inspecting.server.asked == [f"GET {OURS}", f"GET {CLUSTER}"]
 
 
 async def test_runtimes_that_come_late_are_waited_for() -> None:
@@ -97,14 +130,14 @@ async def test_runtimes_that_come_late_are_waited_for() -> None:
 
     def come_late(method: str, path: str) -> Response | None:
         nonlocal looks
-        looks += method == "GET"
+        looks += (method, path) == ("GET", CLUSTER)
         if looks == 3:
             inspecting.server.collections[CLUSTER] = [{"name": "plain"}, {"name": "torch"}]
         return inspecting._answer(method, path)
 
     inspecting.server.answer = come_late
     told = await inspecting.run("plain", "torch")
-    assert told[1] == "ok: among them plain, torch"
+    assert told[2] == "ok: among them plain, torch"
     assert told[-1] == "ok: a good TrainJob is accepted on plain, torch"
 
 
@@ -115,17 +148,38 @@ async def test_runtimes_that_do_not_come_are_named() -> None:
     assert str(error) == "after 5 s: not there: ClusterTrainingRuntime torch, mlx"
 
 
-async def test_an_api_that_is_not_served_is_told() -> None:
+@pytest.mark.parametrize("webhook", [False, True])
+@pytest.mark.parametrize("missing", KINDS)
+async def test_a_kind_that_is_not_served_is_told(missing: str, webhook: bool) -> None:
     inspecting = Inspecting()
-    del inspecting.server.collections[CLUSTER]
-    assert str(await inspecting.error()) == (
-        "after 5 s: the API server does not know ClusterTrainingRuntime.trainer.kubeflow.org"
+    inspecting.groups = [group_of({kind: KINDS[kind] for kind in KINDS if kind != missing})]
+    assert str(await inspecting.error(webhook=webhook)) == (
+        f"after 5 s: the API server does not know {missing}.trainer.kubeflow.org"
+    )
+    inspecting = Inspecting()
+    inspecting.groups = [refusal(404, "NotFound")]
+    assert str(await inspecting.error(webhook=webhook)) == (
+        "after 5 s: the API server does not know TrainJob.trainer.kubeflow.org, "
+        "TrainingRuntime.trainer.kubeflow.org, ClusterTrainingRuntime.trainer.kubeflow.org"
+    )
+
+
+async def test_kinds_that_are_served_late_are_waited_for() -> None:
+    unserved = refusal(404, "NotFound", "the server could not find the requested resource")
+    first = [unserved, DENIED, unserved]
+    inspecting = Inspecting(ours("plain"), answers=lambda job: first.pop() if first else well(job))
+    inspecting.groups = [refusal(404, "NotFound"), group_of({}), group_of(KINDS)]
+    assert (await inspecting.run())[-1] == "ok: a good TrainJob is accepted on plain"
+    assert first == []
+    late = Inspecting(answers=lambda _: refusal(404, "NotFound", 'namespaces "here" not found'))
+    assert str(await late.error()) == (
+        'after 5 s: the API server does not take a TrainJob: namespaces "here" not found'
     )
 
 
 async def test_a_webhook_that_comes_late_is_waited_for() -> None:
     first = [UNREACHED, CREATED, UNREACHED]
-    inspecting = Inspecting("plain", answers=lambda job: first.pop() if first else well(job))
+    inspecting = Inspecting(ours("plain"), answers=lambda job: first.pop() if first else well(job))
     assert (await inspecting.run())[-1] == "ok: a good TrainJob is accepted on plain"
 
 
@@ -148,6 +202,13 @@ async def test_a_wrong_train_job_must_be_refused_by_our_webhook(
     assert str(error).startswith(f"after 5 s: {said}")
 
 
+async def test_where_nobody_asks_the_webhook_both_reasons_are_named() -> None:
+    error = await Inspecting("plain", answers=lambda _: CREATED).error()
+    assert str(error).endswith(
+        "about TrainJobs in the namespace here, or the manager does not look after it"
+    )
+
+
 async def test_who_may_not_try_is_told_at_once() -> None:
     forbidden = refusal(403, "Forbidden", 'User "me" cannot create resource "trainjobs"')
     inspecting = Inspecting("plain", answers=lambda _: forbidden)
@@ -155,7 +216,22 @@ async def test_who_may_not_try_is_told_at_once() -> None:
     assert inspecting.clock.monotonic() == 0
 
 
-async def test_a_good_train_job_must_be_accepted() -> None:
-    error = await Inspecting("plain", answers=lambda _: DENIED).error()
+@pytest.mark.parametrize("answer", [DENIED, refusal(422, "Invalid", OURS_DENIES)])
+async def test_a_good_train_job_must_be_accepted(answer: Response) -> None:
+    answers = [DENIED, answer]
+    error = await Inspecting("plain", answers=lambda _: answers.pop(0)).error("plain")
     assert isinstance(error, CommandError)
     assert str(error) == f"a good TrainJob on plain was refused: {OURS_DENIES}"
+
+
+async def test_an_answer_that_is_no_judgement_is_told_as_it_is() -> None:
+    answers = [DENIED, refusal(400, "BadRequest", "what?")]
+    error = await Inspecting("plain", answers=lambda _: answers.pop(0)).error("plain")
+    assert isinstance(error, BadRequestError)
+    assert str(error) == "what?"
+
+
+def test_the_help_says_what_is_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    assert "not look whether a manager leads" in " ".join(capsys.readouterr().out.split())

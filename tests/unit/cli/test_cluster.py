@@ -7,6 +7,7 @@ import pytest
 
 from kftrainer.cli.cluster import CommandError, OutOfTimeError, Patience, run_on_cluster
 from kftrainer.kube.errors import ForbiddenError, KubeError, TransportError, UnauthorizedError
+from kftrainer.machinery.clock import SystemClock
 from tests.support.fake_clock import FakeClock, at_rest
 
 
@@ -47,7 +48,7 @@ async def test_it_looks_again_less_and_less_often_and_tells_what_it_waits_for() 
     clock, told = FakeClock(), list[str]()
     look = Looking("a", "b", TransportError("no answer"), "c", "c", None)
     assert await waited(clock, Patience(clock, 60.0), look, told.append) == 5.75
-    assert told == ["a", "b", "no answer", "c", "c"]
+    assert told == ["a", "b", "b; the last try failed: no answer", "c", "c"]
 
 
 async def test_the_last_look_is_at_the_end_of_the_time() -> None:
@@ -58,6 +59,27 @@ async def test_the_last_look_is_at_the_end_of_the_time() -> None:
     assert isinstance(error, OutOfTimeError)
     assert str(error) == "after 3 s: torch is not there"
     assert (clock.monotonic(), look.times) == (3.0, 5)
+
+
+async def test_a_look_that_fails_does_not_hide_what_was_seen_before() -> None:
+    clock, look = FakeClock(), Looking("torch is not there", TransportError("no answer"))
+    with pytest.raises(ExceptionGroup) as raised:
+        await waited(clock, Patience(clock, 3.0), look, lambda _: None)
+    [error] = raised.value.exceptions
+    assert str(error) == "after 3 s: torch is not there; the last try failed: no answer"
+
+
+async def test_a_look_can_say_what_it_waits_for_before_it_hangs() -> None:
+    patience = Patience(SystemClock(), 0.0)
+
+    async def hang() -> str | None:
+        patience.awaiting("torch is not there")
+        await asyncio.Event().wait()
+        return None
+
+    with pytest.raises(OutOfTimeError) as raised:
+        await patience.until_fine(hang)
+    assert str(raised.value) == "after 0 s: torch is not there; the API server does not answer"
 
 
 async def test_what_would_not_pass_by_itself_is_not_waited_for() -> None:
@@ -75,6 +97,12 @@ async def test_what_would_not_pass_by_itself_is_not_waited_for() -> None:
             UnauthorizedError(401, "Unauthorized", "Unauthorized"),
             "kftrainer check: the API server does not accept our credentials: Unauthorized\n",
         ),
+        (
+            ExceptionGroup(
+                "g", [KubeError("no answer"), ExceptionGroup("h", [KubeError("no\nup")])]
+            ),
+            "kftrainer check: no answer; no up\n",
+        ),
     ],
 )
 @pytest.mark.usefixtures("logging_as_before")
@@ -86,3 +114,17 @@ def test_an_error_is_one_line(
 
     assert run_on_cluster("check", work()) == 1
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_what_nobody_expected_is_one_line_after_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> int:
+        raise ExceptionGroup("workers", [TypeError("no such\nthing")])
+
+    assert run_on_cluster("purge", work()) == 1
+    *log, last = capsys.readouterr().err.splitlines()
+    assert last == (
+        "kftrainer purge: something unexpected ended it, the log says where: "
+        "TypeError: no such thing"
+    )
+    assert any("command.crashed" in line for line in log)

@@ -10,7 +10,8 @@ import pytest
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.cli.cluster import OutOfTimeError
 from kftrainer.cli.main import main
-from kftrainer.cli.purge import Found, Purge, listed, next_step
+from kftrainer.cli.purge import Purge
+from kftrainer.cli.remnants import Found, advice, listed, next_step
 from kftrainer.kube.client import Client
 from kftrainer.kube.errors import ForbiddenError
 from kftrainer.kube.meta import ObjectMeta
@@ -22,7 +23,9 @@ from tests.support.object_server import Object, ObjectServer, refusal
 OURS = "/apis/trainer.kubeflow.org/v1alpha1"
 JOBS, RUNTIMES = f"{OURS}/trainjobs", f"{OURS}/trainingruntimes"
 CLUSTER = f"{OURS}/clustertrainingruntimes"
-SHIPPED = {"trainer.kubeflow.org/managed-by": "kftrainer"}
+LABELS = {"trainer.kubeflow.org/managed-by": "kftrainer"}
+MARK = {"trainer.kubeflow.org/shipped-hash": "torch/123"}
+SHIPPED: Object = {"labels": LABELS, "annotations": MARK}
 IN_USE = "trainer.kubeflow.org/resource-in-use"
 GOING = "2026-01-01T00:00:00Z"
 
@@ -39,7 +42,7 @@ def found(kind: Resource[Any], name: str, **more: Any) -> Found:
 
 JOB = found(TRAIN_JOBS, "job")
 RUNTIME = found(TRAINING_RUNTIMES, "mine")
-TORCH = found(CLUSTER_TRAINING_RUNTIMES, "torch", labels=SHIPPED)
+TORCH = found(CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED)
 
 
 def test_runtimes_wait_for_the_last_train_job() -> None:
@@ -54,12 +57,13 @@ def test_what_the_manager_has_applied_again_is_not_waited_for_unless_it_could_no
     deleted = {TORCH.identity: "uid-of-the-one-before"}
     assert next_step([TORCH], deleted) == ([], [])
     assert next_step([TORCH], {TORCH.identity: TORCH.metadata.uid}) == ([TORCH], [TORCH])
-    used = found(CLUSTER_TRAINING_RUNTIMES, "torch", labels=SHIPPED, finalizers=[IN_USE])
+    used = found(CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED, finalizers=[IN_USE])
     assert next_step([used], deleted) == ([used], [used])
-    going = found(CLUSTER_TRAINING_RUNTIMES, "torch", labels=SHIPPED, deletionTimestamp=GOING)
+    going = found(CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED, deletionTimestamp=GOING)
     assert next_step([going], deleted) == ([], [going])
-    foreign = found(CLUSTER_TRAINING_RUNTIMES, "torch")
-    assert next_step([foreign], deleted) == ([foreign], [foreign])
+    for more in ({}, {"labels": LABELS}, {"annotations": MARK}):
+        foreign = found(CLUSTER_TRAINING_RUNTIMES, "torch", **more)
+        assert next_step([foreign], deleted) == ([foreign], [foreign])
 
 
 def test_a_list_is_short_and_says_what_keeps_the_object() -> None:
@@ -71,14 +75,55 @@ def test_a_list_is_short_and_says_what_keeps_the_object() -> None:
     ]
 
 
+HINT = (
+    f"nobody takes the finalizer {IN_USE} off: no manager runs, or it looks after some namespaces "
+    "only; to do it by hand: kubectl patch "
+)
+
+
+def test_what_nobody_gives_free_can_be_given_free_by_hand() -> None:
+    kept: Object = {"deletionTimestamp": GOING, "finalizers": [IN_USE]}
+    mine = found(TRAINING_RUNTIMES, "mine", **kept)
+    assert advice([mine], of_all=True) == (
+        HINT + "trainingruntimes.trainer.kubeflow.org mine --namespace a --type=merge --patch "
+        """'{"metadata":{"finalizers":[]}}'"""
+    )
+    assert advice([JOB, mine], of_all=True) is None, "a TrainJob may use it"
+    torch = found(CLUSTER_TRAINING_RUNTIMES, "torch", **{**kept, "finalizers": ["a/b", IN_USE]})
+    command = (
+        "clustertrainingruntimes.trainer.kubeflow.org torch --type=merge --patch "
+        """'{"metadata":{"finalizers":["a/b"]}}'"""
+    )
+    assert advice([TORCH, torch], of_all=True) == HINT + command
+    assert advice([torch], of_all=False) == (
+        f"unless TrainJobs of other namespaces use it, {HINT}{command}"
+    )
+    assert advice([RUNTIME, TORCH], of_all=True) is None
+
+
 class Purging:
     """A purge of a server, by a clock of its own."""
 
-    def __init__(self, server: ObjectServer, *namespaces: str, seconds: float = 60.0) -> None:
+    def __init__(
+        self, server: ObjectServer, *namespaces: str, seconds: float = 60.0, cluster: bool = False
+    ) -> None:
         self.clock = FakeClock()
         self.told: list[str] = []
-        client = Client(server)  # type: ignore[arg-type]
-        self.purge = Purge(client, namespaces, seconds, clock=self.clock, tell=self.told.append)
+        self.purge = Purge(
+            Client(server),  # type: ignore[arg-type]
+            namespaces,
+            seconds,
+            clock=self.clock,
+            cluster_runtimes=cluster,
+            tell=self.told.append,
+        )
+
+    async def error(self) -> Exception:
+        with pytest.raises(ExceptionGroup) as raised:
+            await self.run()
+        [error] = raised.value.exceptions
+        assert isinstance(error, Exception)
+        return error
 
     async def run(self, seconds: float = 60.0) -> None:
         async with asyncio.TaskGroup() as group:
@@ -117,7 +162,8 @@ async def test_everything_goes_jobs_with_what_was_made_for_them() -> None:
     ]
 
 
-async def test_in_some_namespaces_only_and_cluster_runtimes() -> None:
+@pytest.mark.parametrize("cluster", [False, True])
+async def test_in_some_namespaces_only_cluster_runtimes_if_that_is_said(cluster: bool) -> None:
     server = ObjectServer(
         {
             f"{OURS}/namespaces/a/trainjobs": [meta("one")],
@@ -127,13 +173,24 @@ async def test_in_some_namespaces_only_and_cluster_runtimes() -> None:
             CLUSTER: [meta("torch", None)],
         }
     )
-    await Purging(server, "a", "b").run()
+    purging = Purging(server, "a", "b", cluster=cluster)
+    await purging.run()
+    left = server.collections.pop(CLUSTER)
     assert not any(server.collections.values())
     assert f"GET {JOBS}" not in server.asked
+    assert (f"GET {CLUSTER}" in server.asked, left == []) == (cluster, cluster)
+    assert purging.told[-1] == "no TrainJobs and no TrainingRuntimes are left in a, b" + (
+        ", and no ClusterTrainingRuntimes"
+        if cluster
+        else "; ClusterTrainingRuntimes were left alone"
+    )
 
 
 async def test_where_the_kinds_are_gone_it_is_done() -> None:
     purging = Purging(ObjectServer({}))
+    await purging.run()
+    assert purging.told == ["the API server does not know the kinds: nothing to delete"]
+    purging = Purging(ObjectServer({RUNTIMES: []}))
     await purging.run()
     assert purging.told == ["no TrainJobs and no runtimes are left"]
 
@@ -141,9 +198,7 @@ async def test_where_the_kinds_are_gone_it_is_done() -> None:
 async def test_what_stays_is_told_now_and_then_and_at_the_end() -> None:
     server = ObjectServer({JOBS: [meta("one", finalizers=["acme.io/hold"])], RUNTIMES: []})
     purging = Purging(server, seconds=25.0)
-    with pytest.raises(ExceptionGroup) as raised:
-        await purging.run()
-    [error] = raised.value.exceptions
+    error = await purging.error()
     assert isinstance(error, OutOfTimeError)
     left = "left: 1 TrainJob: a/one (kept by acme.io/hold)"
     assert str(error) == f"after 25 s: {left}"
@@ -151,20 +206,50 @@ async def test_what_stays_is_told_now_and_then_and_at_the_end() -> None:
     assert sum(each.startswith("DELETE") for each in server.asked) == 1
 
 
+async def test_a_runtime_that_nobody_gives_free_is_told_how_to_free() -> None:
+    server = ObjectServer({RUNTIMES: [meta("mine", finalizers=[IN_USE])]})
+    error = await Purging(server, seconds=5.0).error()
+    left = f"left: 1 TrainingRuntime: a/mine (kept by {IN_USE})"
+    assert str(error).startswith(f"after 5 s: {left}; {HINT}trainingruntimes.")
+
+
+@pytest.mark.parametrize("method", ["DELETE", "GET"])
+async def test_a_server_that_fails_does_not_hide_what_is_left(method: str) -> None:
+    server = ObjectServer({JOBS: [meta("one")]})
+    looks = 0
+
+    def fail(asked: str, _path: str) -> Response | None:
+        nonlocal looks
+        looks += asked == "GET"
+        if asked == "DELETE" and method == "GET":
+            return Response(200, {}, orjson.dumps({}))  # but it stays
+        is_now = asked == method and (asked == "DELETE" or looks > 6)
+        return refusal(500, "InternalError", "oh") if is_now else None
+
+    server.answer = fail
+    error = await Purging(server, seconds=5.0).error()
+    assert str(error) == "after 5 s: left: 1 TrainJob: a/one; the last try failed: oh"
+
+
 async def test_a_manager_that_brings_its_runtimes_back_is_no_reason_to_wait() -> None:
-    server = ObjectServer({JOBS: [], CLUSTER: [meta("torch", None, labels=SHIPPED)]})
+    server = ObjectServer({JOBS: [], CLUSTER: [meta("torch", None, **SHIPPED)]})
 
     def bring_back(method: str, _path: str) -> Response | None:
         if method == "DELETE":
             server.collections[CLUSTER] = [
-                meta("torch", None, labels=SHIPPED) | {"uid": "uid-of-the-next"}
+                meta("torch", None, **SHIPPED) | {"uid": "uid-of-the-next"}
             ]
             return Response(200, {}, orjson.dumps({}))
         return None
 
     server.answer = bring_back
-    await Purging(server).run()
+    purging = Purging(server)
+    await purging.run()
     assert sum(each.startswith("DELETE") for each in server.asked) == 1
+    assert purging.told[-1] == (
+        "no TrainJobs and no runtimes are left, but for what a manager has brought back: "
+        "1 ClusterTrainingRuntime: torch; that goes with its CustomResourceDefinition"
+    )
 
 
 async def test_what_somebody_else_was_faster_with_is_well() -> None:
@@ -190,10 +275,7 @@ async def test_what_may_not_be_deleted_ends_it_and_what_may_pass_is_tried_again(
     server.answer = lambda method, _: (
         refusal(403, "Forbidden", "you may not") if method == "DELETE" else None
     )
-    with pytest.raises(ExceptionGroup) as raised:
-        await Purging(server).run()
-    [error] = raised.value.exceptions
-    assert isinstance(error, ForbiddenError)
+    assert isinstance(await Purging(server).error(), ForbiddenError)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The folder of runtimes, read strictly."""
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,8 +28,19 @@ def problem_of(folder: Path) -> str:
     return str(raised.value).replace(str(folder), "F")
 
 
-def test_an_empty_folder_has_no_runtimes(tmp_path: Path) -> None:
-    assert runtimes_in(tmp_path) == []
+def test_an_empty_folder_is_a_mistake_unless_it_says_that_it_is_meant(tmp_path: Path) -> None:
+    none = (
+        "runtimes cannot be used: no .yaml file is in F: to have no runtimes, and those deleted "
+        "that were in it before, put a file named none there"
+    )
+    assert problem_of(tmp_path) == none
+    (tmp_path / "none").mkdir()
+    assert problem_of(written(tmp_path, {"README.md": "words"})) == none
+    (tmp_path / "none").rmdir()
+    assert runtimes_in(written(tmp_path, {"none": ""})) == []
+    assert problem_of(written(tmp_path, {"torch.yaml": TORCH})) == (
+        "runtimes cannot be used: F/none: it says that there are none, but torch.yaml is one"
+    )
 
 
 def test_each_file_is_a_runtime(tmp_path: Path) -> None:
@@ -112,6 +124,19 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         "runtimes cannot be used: F/a.yaml: it must hold one object, and holds 0; "
         "F/c.yaml:1: it must be an object"
     )
+
+
+def test_an_entry_that_cannot_be_looked_at_is_an_error_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a volume that is being taken away."""
+
+    def stale(_: Path) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    written(tmp_path, {"torch.yaml": TORCH})
+    monkeypatch.setattr(Path, "is_dir", stale)
+    assert problem_of(tmp_path) == "failed to read runtimes: F: Stale file handle"
 
 
 def test_a_file_or_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -1,14 +1,23 @@
 """What is done about a runtime that comes with the operator: applied, deleted, or left alone."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from kftrainer.controllers.shipped_runtimes import (
+    IN_USE,
+    PERHAPS_IN_USE,
+    ShippedRuntimesReconciler,
+)
+from kftrainer.controllers.shipped_steps import (
+    NOT_OURS,
     Apply,
     Delete,
-    ShippedRuntimesReconciler,
+    Leave,
+    Step,
+    is_shipped,
     next_step,
     shipped,
 )
@@ -16,6 +25,7 @@ from kftrainer.kube.errors import ConflictError, ForbiddenError, KubeError, NotF
 from kftrainer.kube.meta import ObjectMeta
 from kftrainer.kube.resource import ObjectKey
 from kftrainer.machinery.reconcile import DONE, Result
+from tests.support.fake_clock import FakeClock
 from tests.support.objects import Object, runtime
 
 if TYPE_CHECKING:
@@ -40,6 +50,8 @@ def there(*, ours: bool = True, mark: str | None = TORCH.mark, going: bool = Fal
 
 MISSING = Apply(TORCH, "it is not there")
 CHANGED = Apply(TORCH, "its file is another now")
+HANDED_OVER = Apply(TORCH, "somebody else made it, and it was handed over by our label")
+FOREIGN = Leave("shipped_runtime.not_ours", NOT_OURS)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +61,11 @@ CHANGED = Apply(TORCH, "its file is another now")
         (True, there(), None),
         (True, there(ours=False), None),
         (True, there(mark="torch/other"), CHANGED),
-        (True, there(ours=False, mark=None), CHANGED),
+        (True, there(ours=False, mark="torch/other"), CHANGED),
+        (True, there(ours=False, mark=None), FOREIGN),
+        (True, there(ours=False, mark="torch-distributed/other"), FOREIGN),
+        (True, there(mark=None), HANDED_OVER),
+        (True, there(mark="torch-distributed/other"), HANDED_OVER),
         (True, there(mark="torch/other", going=True), None),
         (True, there(going=True), None),
         (False, None, None),
@@ -62,14 +78,18 @@ CHANGED = Apply(TORCH, "its file is another now")
         (False, there(ours=False, mark=None), None),
     ],
 )
-def test_the_step(wanted: bool, metadata: Object | None, step: Apply | Delete | None) -> None:
+def test_the_step(wanted: bool, metadata: Object | None, step: Step | None) -> None:
     seen = None if metadata is None else ObjectMeta.parse(metadata)
     assert next_step(TORCH if wanted else None, seen) == step
+    kept = Leave("shipped_runtime.kept", "so") if isinstance(step, Delete) else step
+    assert next_step(TORCH if wanted else None, seen, "so") == kept
 
 
 def test_the_label_of_somebody_else_is_not_ours() -> None:
     metadata = ObjectMeta.parse({**there(), "labels": {LABEL: "acme"}})
     assert next_step(None, metadata) is None
+    assert not is_shipped(metadata)
+    assert is_shipped(ObjectMeta.parse(there()))
 
 
 def test_a_document_is_marked_and_otherwise_as_it_was() -> None:
@@ -100,6 +120,8 @@ class Cluster:
         self.metadata = metadata
         self.error = error
         self.asked: list[str] = []
+        self.used: set[str] = set()
+        self.clock = FakeClock()
 
     def informer(self, _: Any) -> "Cluster":
         return self
@@ -107,8 +129,12 @@ class Cluster:
     def seen(self, _: ObjectKey) -> "Cluster | None":
         return None if self.metadata is None else self
 
-    async def apply(self, _: Any, manifest: Object, *, field_manager: str) -> None:
+    def has_index(self, _: Any, _name: str, value: str) -> bool:
+        return value in self.used
+
+    async def apply(self, _: Any, manifest: Object, *, field_manager: str) -> Object:
         self._ask(f"apply {manifest['metadata']['name']} as {field_manager}")
+        return {"metadata": {"managedFields": [{"manager": "argocd"}, {"manager": field_manager}]}}
 
     async def delete(self, _: Any, key: ObjectKey, *, uid: str, resource_version: str) -> None:
         self._ask(f"delete {key} {uid} {resource_version}")
@@ -118,9 +144,15 @@ class Cluster:
         if self.error is not None:
             raise self.error
 
-    def reconciler(self, *, wanted: bool) -> ShippedRuntimesReconciler:
-        client, cache = cast("Client", self), cast("Cache", self)
-        return ShippedRuntimesReconciler(client, cache, {"torch": TORCH} if wanted else {})
+    def reconciler(self, *, wanted: bool, sees_all: bool = True) -> ShippedRuntimesReconciler:
+        documents = {"torch": TORCH} if wanted else {}
+        return ShippedRuntimesReconciler(
+            cast("Client", self),
+            cast("Cache", self),
+            documents,
+            clock=self.clock,
+            sees_all=sees_all,
+        )
 
 
 async def test_it_applies_and_deletes_under_its_own_name() -> None:
@@ -161,6 +193,7 @@ async def test_trouble_is_told_once_until_it_is_over_or_another(
         assert await reconciler.reconcile(KEY) == LATER
         cluster.error = None
         assert await reconciler.reconcile(KEY) == DONE
+        await cluster.clock.advance(60)
         cluster.error = KubeError("no answer")
         assert await reconciler.reconcile(KEY) == LATER
     told = [entry for entry in logged if entry["log_level"] != "debug"]
@@ -171,4 +204,87 @@ async def test_trouble_is_told_once_until_it_is_over_or_another(
         "no answer",
         None,
         "no answer",
+    ]
+
+
+def events(logged: list[Any]) -> list[str]:
+    return [entry["event"] for entry in logged if entry["log_level"] != "debug"]
+
+
+@pytest.mark.parametrize(("wanted", "undone"), [(True, None), (False, there())])
+async def test_who_undoes_it_is_answered_more_and_more_slowly(
+    wanted: bool, undone: Object | None
+) -> None:
+    cluster = Cluster(undone)
+    reconciler = cluster.reconciler(wanted=wanted)
+    acts = list[float]()
+    with capture_logs() as logged:
+        for _ in range(1000):  # looks: the other one acts as soon as we have acted
+            before = len(cluster.asked)
+            result = await reconciler.reconcile(KEY)
+            if len(cluster.asked) > before:
+                acts.append(cluster.clock.monotonic())
+            await cluster.clock.advance(min(0.25, result.requeue_after or 0.25))
+    pauses = [after - at for at, after in pairwise(acts)]
+    assert len(acts) == 12, "in four minutes"
+    assert all(after > before for before, after in pairwise(pauses[:9]))
+    [contested] = [each for each in logged if each["event"] == "shipped_runtime.contested"]
+    assert contested["log_level"] == "warning"
+    assert contested["others"] == (["argocd"] if wanted else [])
+
+
+async def test_a_cache_that_lags_is_no_contest() -> None:
+    cluster = Cluster(None)
+    reconciler = cluster.reconciler(wanted=True)
+    with capture_logs() as logged:
+        assert await reconciler.reconcile(KEY) == DONE
+        assert await reconciler.reconcile(KEY) == Result(requeue_after=0.2)
+        cluster.metadata = there()
+        await cluster.clock.advance(0.2)
+        assert await reconciler.reconcile(KEY) == DONE
+    assert len(cluster.asked) == 1
+    assert events(logged) == ["shipped_runtime.applied"]
+
+
+async def test_what_somebody_else_made_is_left_alone_and_told_once_until_it_is_handed_over() -> (
+    None
+):
+    cluster = Cluster(there(ours=False, mark=None))
+    reconciler = cluster.reconciler(wanted=True)
+    with capture_logs() as logged:
+        for _ in range(3):
+            assert await reconciler.reconcile(KEY) == DONE
+        assert cluster.asked == []
+        cluster.metadata = there(mark=None)
+        assert await reconciler.reconcile(KEY) == DONE
+    assert events(logged) == ["shipped_runtime.not_ours", "shipped_runtime.applied"]
+    assert "label it trainer.kubeflow.org/managed-by=kftrainer" in logged[0]["why"]
+    assert logged[0]["log_level"] == "warning"
+    assert "handed over" in logged[-1]["why"]
+
+
+async def test_what_train_jobs_refer_to_is_kept_for_them() -> None:
+    cluster = Cluster(there())
+    cluster.used.add("ClusterTrainingRuntime.trainer.kubeflow.org torch")
+    reconciler = cluster.reconciler(wanted=False)
+    with capture_logs() as logged:
+        for _ in range(3):
+            assert await reconciler.reconcile(KEY) == DONE
+        assert cluster.asked == []
+        cluster.used.clear()
+        assert await reconciler.reconcile(KEY) == DONE
+    assert cluster.asked == ["delete torch u 7"]
+    assert events(logged) == ["shipped_runtime.kept", "shipped_runtime.deleted"]
+    assert logged[0]["why"] == IN_USE
+
+
+async def test_who_sees_some_namespaces_only_deletes_nothing() -> None:
+    cluster = Cluster(there())
+    reconciler = cluster.reconciler(wanted=False, sees_all=False)
+    with capture_logs() as logged:
+        for _ in range(3):
+            assert await reconciler.reconcile(KEY) == DONE
+    assert cluster.asked == []
+    assert [(each["event"], each["why"]) for each in logged] == [
+        ("shipped_runtime.kept", PERHAPS_IN_USE)
     ]

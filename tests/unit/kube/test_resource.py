@@ -20,6 +20,7 @@ JOBS: Resource[Manifest] = Resource(
     [
         (PODS, None, "/api/v1/pods"),
         (PODS, "team", "/api/v1/namespaces/team/pods"),
+        (PODS, "", "/api/v1/namespaces//pods"),  # which there is not: it must not mean everywhere
         (NODES, None, "/api/v1/nodes"),
         (NODES, "team", "/api/v1/nodes"),
         (JOBS, "team", "/apis/batch/v1/namespaces/team/jobs"),

@@ -72,10 +72,11 @@ there is no such object.
 {{- $verbs := list "list" "watch" -}}
 {{- if .Values.webhook.enabled }}{{ $verbs = prepend $verbs "get" }}{{ end -}}
 {{- if or .Values.runtimes.enabled (not .Values.watchNamespaces) }}{{ $verbs = append $verbs "patch" }}{{ end -}}
-{{- if .Values.runtimes.enabled }}{{ $verbs = concat $verbs (list "create" "delete") }}{{ end -}}
+{{- if .Values.runtimes.enabled }}{{ $verbs = append $verbs "create" }}{{ end -}}
+{{- if and .Values.runtimes.enabled (not .Values.watchNamespaces) }}{{ $verbs = append $verbs "delete" }}{{ end -}}
 # Runtimes for all namespaces are read{{ if not .Values.watchNamespaces }}, and get a finalizer while they are in use{{ end }}.
 {{- if .Values.runtimes.enabled }}
-# Those of this chart are applied, and deleted when the chart has them no more.
+# Those of this chart are applied{{ if not .Values.watchNamespaces }}, and deleted when the chart has them no more and nobody uses them{{ end }}.
 {{- end }}
 - apiGroups: [trainer.kubeflow.org]
   resources: [clustertrainingruntimes]

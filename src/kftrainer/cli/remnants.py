@@ -1,0 +1,104 @@
+"""What `kftrainer purge` finds in a cluster, what comes next, and how that is told: pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kftrainer.api import names
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.controllers.shipped_steps import is_shipped
+from kftrainer.kube.meta import ObjectMeta
+from kftrainer.kube.resource import ObjectKey, Resource
+
+KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+MOST_NAMED = 5
+IN_USE = names.FINALIZER_RUNTIME_IN_USE
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object that is there."""
+
+    kind: Resource[Any]
+    metadata: ObjectMeta
+
+    @property
+    def key(self) -> ObjectKey:
+        """Which one it is."""
+        return ObjectKey(self.metadata.namespace or "", self.metadata.name)
+
+    @property
+    def identity(self) -> "Identity":
+        """Its kind and key, which another one may have after it."""
+        return self.kind.kind, self.key
+
+    @property
+    def is_going(self) -> bool:
+        """Whether it is being deleted."""
+        return self.metadata.deletion_timestamp is not None
+
+    def __str__(self) -> str:
+        kept = ", ".join(self.metadata.finalizers or ()) if self.is_going else ""
+        return f"{self.key} (kept by {kept})" if kept else str(self.key)
+
+
+Identity = tuple[str, ObjectKey]
+Deleted = Mapping[Identity, str | None]  # uids of what we have deleted
+
+
+def next_step(found: Iterable[Found], deleted: Deleted) -> tuple[list[Found], list[Found]]:
+    """What to delete now, and what is left.
+
+    Runtimes come when the last TrainJob is gone. What the manager has applied again is not left:
+    it has no finalizers, so that it goes with its CustomResourceDefinition.
+    """
+    left = [each for each in found if not is_back(each, deleted)]
+    jobs = [each for each in left if each.kind is TRAIN_JOBS]
+    return [each for each in jobs or left if not each.is_going], left
+
+
+def is_back(found: Found, deleted: Deleted) -> bool:
+    """Whether it is another one than we have deleted, which a manager has applied since."""
+    metadata = found.metadata
+    is_free = not metadata.finalizers and not found.is_going
+    is_another = deleted.get(found.identity, metadata.uid) != metadata.uid
+    return is_another and is_free and is_shipped(metadata)
+
+
+def listed(found: Iterable[Found]) -> list[str]:
+    """What was found, in a few words for each kind."""
+    by_kind: Mapping[str, list[Found]] = {kind.kind: [] for kind in KINDS}
+    for each in found:
+        by_kind[each.kind.kind].append(each)
+    return [_line(kind, those) for kind, those in by_kind.items() if those]
+
+
+def _line(kind: str, found: Sequence[Found]) -> str:
+    named = ", ".join(map(str, found[:MOST_NAMED]))
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return f"{len(found)} {kind}{'' if len(found) == 1 else 's'}: {named}{more}"
+
+
+def advice(left: Sequence[Found], *, of_all: bool) -> str | None:
+    """What helps runtimes that only our finalizer keeps, although no TrainJob is left."""
+    kept = [each for each in left if each.is_going and IN_USE in (each.metadata.finalizers or ())]
+    if not kept or any(each.kind is TRAIN_JOBS for each in left):
+        return None
+    runtime = kept[0]
+    perhaps = ""
+    if not of_all and runtime.kind is CLUSTER_TRAINING_RUNTIMES:
+        perhaps = "unless TrainJobs of other namespaces use it, "
+    return (
+        f"{perhaps}nobody takes the finalizer {IN_USE} off: no manager runs, or it looks after "
+        f"some namespaces only; to do it by hand: {_command(runtime)}"
+    )
+
+
+def _command(runtime: Found) -> str:
+    others = [each for each in runtime.metadata.finalizers or () if each != IN_USE]
+    change = orjson.dumps({"metadata": {"finalizers": others}}).decode()
+    where = f" --namespace {runtime.key.namespace}" if runtime.key.namespace else ""
+    kind = f"{runtime.kind.plural}.{runtime.kind.group}"
+    return f"kubectl patch {kind} {runtime.key.name}{where} --type=merge --patch '{change}'"

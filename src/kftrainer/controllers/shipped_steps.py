@@ -1,0 +1,117 @@
+"""What to do about a runtime that comes with the operator: applied, deleted or left alone; pure."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kftrainer.api import names
+from kftrainer.kube.meta import ObjectMeta
+from kftrainer.kube.resource import Manifest
+
+NOT_OURS = (
+    "somebody else made it: to have it replaced by the one in the folder, label it "
+    f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY_KFTRAINER}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A runtime as it is to be applied; its mark says from which document it was made."""
+
+    name: str
+    manifest: Manifest
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Apply the runtime."""
+
+    shipped: Shipped
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the runtime, if it is still the one that was seen."""
+
+    uid: str | None
+    resource_version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Leave the runtime as it is, and tell people why."""
+
+    event: str
+    why: str
+
+
+Step = Apply | Delete | Leave
+
+
+def shipped(document: Manifest) -> Shipped:
+    """The runtime in a document, marked as ours."""
+    content = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+    metadata: dict[str, Any] = {**document["metadata"]}
+    name = str(metadata["name"])
+    mark = f"{name}/{hashlib.sha256(content).hexdigest()}"
+    labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY_KFTRAINER}
+    annotations = {names.ANNOTATION_SHIPPED_HASH: mark}
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
+    return Shipped(name, {**document, "metadata": metadata}, mark)
+
+
+def next_step(
+    wanted: Shipped | None, there: ObjectMeta | None, kept_because: str | None = None
+) -> Step | None:
+    """What to do about one name; pure. What is wanted no more may be kept, for a reason.
+
+    What people have made, or have changed by hand, stays: the one until they hand it over, the
+    other until the document changes. A runtime that is being deleted is left alone: if it is
+    wanted, it comes back when it is gone.
+    """
+    if there is None:
+        return Apply(wanted, "it is not there") if wanted is not None else None
+    if there.deletion_timestamp is not None:
+        return None
+    if wanted is not None:
+        return _step_to(wanted, there)
+    if not is_shipped(there):
+        return None
+    if kept_because is not None:
+        return Leave("shipped_runtime.kept", kept_because)
+    return Delete(there.uid, there.resource_version)
+
+
+def _step_to(wanted: Shipped, there: ObjectMeta) -> Step | None:
+    if _mark(there) == wanted.mark:
+        return None
+    if _is_marked(there):
+        return Apply(wanted, "its file is another now")
+    if _is_labelled(there):
+        return Apply(wanted, "somebody else made it, and it was handed over by our label")
+    return Leave("shipped_runtime.not_ours", NOT_OURS)
+
+
+def is_shipped(there: ObjectMeta) -> bool:
+    """Whether we have applied it, and nobody took our label off.
+
+    A copy under another name has our label, but not its mark.
+    """
+    return _is_labelled(there) and _is_marked(there)
+
+
+def _is_labelled(there: ObjectMeta) -> bool:
+    return (there.labels or {}).get(names.LABEL_MANAGED_BY) == names.MANAGED_BY_KFTRAINER
+
+
+def _is_marked(there: ObjectMeta) -> bool:
+    return _mark(there).startswith(f"{there.name}/")
+
+
+def _mark(there: ObjectMeta) -> str:
+    return (there.annotations or {}).get(names.ANNOTATION_SHIPPED_HASH, "")

@@ -1,0 +1,18 @@
+"""Arguments that several commands have in common."""
+
+import pytest
+
+from kftrainer.cli.main import main
+
+
+@pytest.mark.parametrize("command", ["manager", "check", "purge"])
+@pytest.mark.parametrize("name", ["", "Team", "a/b", "-a", "a.b", "a" * 64])
+def test_what_names_no_namespace_is_misuse(
+    command: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Above all, nothing at all does not mean everywhere."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, f"--namespace={name}"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"error: argument --namespace: {name!r} is no name of a namespace: it " in said
