@@ -36,7 +36,7 @@ DASHBOARD = CHART / "files" / "dashboard.json"
 # As Grafana fills them in; all that happens does so within a few minutes.
 VARIABLES = {"job": JOB, "namespace": ".*", "__rate_interval": "10m", "__range": "10m"}
 WITHIN = 60.0
-FIRST_PODS = f'kftrainer_trainjob_first_pod_running_seconds_count{{job="{JOB}",runtime="once"}}'
+FIRST_PODS = f'kftrainer_trainjob_first_pod_running_seconds_count{{job="{JOB}"}}'
 GOOD: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
 # What alerts read that a cluster without trouble does not have: each is there once it happens.
 OUR_WEBHOOKS = 'name=~"validator[.].+[.]trainer[.]kubeflow[.]org"'

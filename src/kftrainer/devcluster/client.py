@@ -18,6 +18,7 @@ FIELD_MANAGER = "kftrainer-devcluster"
 APPLY = "application/apply-patch+yaml"
 CRD_SERVED_WITHIN = 30.0
 NOT_FOUND = 404
+NOT_YET = (404, 429, 503)  # the last two while storage is made
 ERROR = 400
 
 Object = dict[str, Any]
@@ -130,7 +131,11 @@ class ApiClient:
         async def served() -> bool:
             found = await self.get(path)
             # The servers of requests and of discovery learn of it a moment later than its status.
-            return condition_is_true(found, "Established") and await self._discovers(definition)
+            return (
+                condition_is_true(found, "Established")
+                and await self._discovers(definition)
+                and await self._lists(definition)
+            )
 
         await until(served, within=CRD_SERVED_WITHIN, what=f"the kind of CRD {name} being served")
 
@@ -141,6 +146,21 @@ class ApiClient:
             resources = listed["resources"] if listed else []
             kinds = {each["kind"] for each in resources}
             if version["served"] and spec["names"]["kind"] not in kinds:
+                return False
+        return True
+
+    async def _lists(self, definition: Mapping[str, Any]) -> bool:
+        """Whether its objects can be listed, which the server's storage may not be ready for."""
+        spec = definition["spec"]
+        for version in spec["versions"]:
+            if not version["served"]:
+                continue
+            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}?limit=1"
+            try:
+                await self.get(path)
+            except ApiError as error:
+                if error.status not in NOT_YET:
+                    raise
                 return False
         return True
 
