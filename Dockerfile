@@ -38,7 +38,7 @@ RUN tools/bin/pip wheel --quiet --no-index --no-deps --no-build-isolation --whee
 # The root file system may be read-only, so the bytecode is made here; it is never checked against
 # the sources, whose times say nothing.
 RUN find /opt/kftrainer/bin -type f ! -name kftrainer -delete && \
-    rm -r /opt/kftrainer/include && \
+    rm -rf /opt/kftrainer/include && \
     /opt/kftrainer/bin/python -m compileall -q --invalidation-mode unchecked-hash \
         /opt/kftrainer/lib && \
     find /opt/kftrainer -exec touch --no-dereference --date="@${SOURCE_DATE_EPOCH}" {} +

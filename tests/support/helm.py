@@ -1,5 +1,6 @@
 """The chart, rendered by helm without a cluster."""
 
+import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -29,7 +30,8 @@ def helm(program: Path, *arguments: str, values: Values | None = None) -> str:
     given = () if values is None else ("--values", "-")
     done = subprocess.run(
         [program, *arguments, *given],
-        input=None if values is None else yaml.safe_dump(dict(values)),
+        # JSON, where nothing can be taken for something else: YAML's ideas of a number differ.
+        input=None if values is None else json.dumps(dict(values)),
         capture_output=True,
         text=True,
         check=False,

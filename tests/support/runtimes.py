@@ -99,6 +99,8 @@ def torchtune(name: str, config: str, model: str, tokenizer: list[str]) -> Objec
             "--config",
             f"{config}_full",
             "dataset=torchtune.datasets.instruct_dataset",
+            "dataset.source=parquet",
+            "dataset.data_dir=/workspace/dataset/data",
             "output_dir=/workspace/output",
             *tokenizer,
             "checkpointer.checkpoint_dir=/workspace/model",

@@ -14,8 +14,31 @@ with the path of a value and says what to do.
 {{- $sum -}}
 {{- end }}
 
+{{/* The longest life of a certificate that cert-manager's authority here may sign. */}}
+{{- define "kftrainer.longestCertificate" -}}43800h{{- end }}
+
+{{/* A number or a word as text; nothing if there is none. */}}
+{{- define "kftrainer.said" -}}
+{{- if not (kindIs "invalid" .) }}{{ . }}{{ end -}}
+{{- end }}
+
+{{/*
+How many of the replicas a number or a percentage is, rounded up. Takes a dict: of (as text),
+replicas.
+*/}}
+{{- define "kftrainer.countOf" -}}
+{{- if hasSuffix "%" .of -}}
+{{- divf (mulf (trimSuffix "%" .of | float64) .replicas) 100.0 | ceil -}}
+{{- else -}}
+{{- .of -}}
+{{- end -}}
+{{- end }}
+
 {{- define "kftrainer.checks" -}}
 {{- $values := .Values -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "kftrainer.fullname" .)) -}}
+{{- fail (printf "fullnameOverride: the release's name %s cannot begin the name of a Service: set one of lower-case letters, digits and -, which begins with a letter" .Release.Name) -}}
+{{- end -}}
 {{- if gt (len (include "kftrainer.fullname" .)) 44 -}}
 {{- fail (printf "fullnameOverride: the release's name %s has more than 44 characters, which is too long for the names of Services: set a shorter one" .Release.Name) -}}
 {{- end -}}
@@ -23,6 +46,13 @@ with the path of a value and says what to do.
 {{- $election := $values.config.leaderElection -}}
 {{- if and (gt (int $values.replicaCount) 1) (not $election.leaderElect) -}}
 {{- fail "replicaCount: with config.leaderElection.leaderElect=false there must be 1 replica at most, as all of them would work: switch the election on, or set 1" -}}
+{{- end -}}
+{{- $rolls := eq ($values.strategy | default dict | dig "type" "RollingUpdate") "RollingUpdate" -}}
+{{- if and $values.strategy $rolls (not $election.leaderElect) -}}
+{{- fail "strategy.type: with config.leaderElection.leaderElect=false it must be Recreate, as the old pod and the new one would both work: set that, or leave strategy empty" -}}
+{{- end -}}
+{{- if and (not $rolls) (hasKey $values.strategy "rollingUpdate") -}}
+{{- fail "strategy.rollingUpdate: it is for RollingUpdate, and strategy.type is Recreate: set one or the other" -}}
 {{- end -}}
 {{- if $election.leaderElect -}}
 {{- $lease := include "kftrainer.milliseconds" $election.leaseDuration | float64 -}}
@@ -56,13 +86,33 @@ with the path of a value and says what to do.
 {{- $_ := set $ports $port $path -}}
 {{- end -}}
 {{- end -}}
+{{- if and $values.webhook.enabled $values.metrics.enabled (eq (int $values.metrics.port) 443) -}}
+{{- fail "metrics.port: 443 is the Service's port of the webhook: set another" -}}
+{{- end -}}
+
+{{- if and (eq ($values.dnsPolicy | default "") "None") (not ($values.dnsConfig | default dict | dig "nameservers" "")) -}}
+{{- fail "dnsConfig.nameservers: with dnsPolicy=None, say who resolves names" -}}
+{{- end -}}
+
+{{- range $path, $ours := dict "extraVolumes" (list "config" "runtimes" "certs" "tmp") "initContainers" (list "manager") "sidecars" (list "manager") -}}
+{{- range get $values $path | default list -}}
+{{- if has .name $ours -}}
+{{- fail (printf "%s: %s is the name of one of the chart's own: choose another" $path .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 
 {{- if eq $values.certs.mode "provided" -}}
 {{- if not $values.certs.existingSecret -}}
 {{- fail "certs.existingSecret: with certs.mode=provided, say the name of the Secret with tls.crt and tls.key" -}}
 {{- end -}}
-{{- if and $values.webhook.enabled (not $values.certs.caBundle) (not $values.webhook.annotations) -}}
-{{- fail "certs.caBundle: with certs.mode=provided, say whom the API server is to trust (--set-file certs.caBundle=ca.crt), or have it injected by webhook.annotations" -}}
+{{- $injectors := list "cert-manager.io/inject-ca-from" "cert-manager.io/inject-ca-from-secret" "service.beta.openshift.io/inject-cabundle" -}}
+{{- $injected := false -}}
+{{- range $injectors -}}
+{{- if hasKey ($values.webhook.annotations | default dict) . -}}{{- $injected = true -}}{{- end -}}
+{{- end -}}
+{{- if and $values.webhook.enabled (eq $values.webhook.failurePolicy "Fail") (not $values.certs.caBundle) (not $injected) -}}
+{{- fail (printf "certs.caBundle: with certs.mode=provided, say whom the API server is to trust (--set-file certs.caBundle=ca.crt), or have it injected by one of these webhook.annotations: %s" (join ", " $injectors)) -}}
 {{- end -}}
 {{- else -}}
 {{- if $values.certs.existingSecret -}}
@@ -79,6 +129,29 @@ with the path of a value and says what to do.
 {{- end -}}
 
 {{- $metrics := $values.metrics -}}
+{{- $days := $metrics.rules.certificateDays -}}
+{{- $warning := mulf $days.warning 86400000.0 -}}
+{{- if not (gt (float64 $days.warning) (float64 $days.critical)) -}}
+{{- fail (printf "metrics.rules.certificateDays.warning: %v must be more than critical, which is %v" $days.warning $days.critical) -}}
+{{- end -}}
+{{- if and $metrics.rules.enabled (eq $values.certs.mode "self-managed") (not (lt (float64 $days.warning) 90.0)) -}}
+{{- fail (printf "metrics.rules.certificateDays.warning: %v must be less than 90, as the manager renews its certificate 90 days before the end" $days.warning) -}}
+{{- end -}}
+{{- if eq $values.certs.mode "cert-manager" -}}
+{{- $made := $values.certs.certManager -}}
+{{- $life := include "kftrainer.milliseconds" $made.duration | float64 -}}
+{{- $early := include "kftrainer.milliseconds" $made.renewBefore | float64 -}}
+{{- if not (lt $early $life) -}}
+{{- fail (printf "certs.certManager.renewBefore: %s must be shorter than duration, which is %s" $made.renewBefore $made.duration) -}}
+{{- end -}}
+{{- $longest := include "kftrainer.longestCertificate" . -}}
+{{- if and (not $made.issuerRef) (gt $life (include "kftrainer.milliseconds" $longest | float64)) -}}
+{{- fail (printf "certs.certManager.duration: %s must not be longer than %s, or the certificate would outlive its authority: set a shorter one, or issuerRef" $made.duration $longest) -}}
+{{- end -}}
+{{- if and $metrics.rules.enabled (not (gt $early $warning)) -}}
+{{- fail (printf "certs.certManager.renewBefore: %s must be longer than the %v days of metrics.rules.certificateDays.warning, or the alert fires before cert-manager renews: set more here, or less there" $made.renewBefore $days.warning) -}}
+{{- end -}}
+{{- end -}}
 {{- range $each := list "serviceMonitor" "podMonitor" -}}
 {{- $monitor := get $metrics $each -}}
 {{- if and $monitor.enabled (not $metrics.enabled) -}}
@@ -92,7 +165,21 @@ with the path of a value and says what to do.
 {{- fail "metrics.podMonitor.authorization: a PodMonitor cannot show Prometheus' own token: say which Secret holds one, use metrics.serviceMonitor, or set metrics.secure=false" -}}
 {{- end -}}
 
-{{- if and $values.podDisruptionBudget.enabled (eq (toString $values.podDisruptionBudget.minAvailable) "") (eq (toString $values.podDisruptionBudget.maxUnavailable) "") -}}
+{{- $budget := $values.podDisruptionBudget -}}
+{{- if $budget.enabled -}}
+{{- $replicas := int $values.replicaCount -}}
+{{- $least := include "kftrainer.said" $budget.minAvailable -}}
+{{- $most := include "kftrainer.said" $budget.maxUnavailable -}}
+{{- if and (eq $least "") (eq $most "") -}}
 {{- fail "podDisruptionBudget.maxUnavailable: set this or minAvailable, or podDisruptionBudget.enabled=false" -}}
+{{- end -}}
+{{- if gt $replicas 1 -}}
+{{- if and (ne $least "") (ge (include "kftrainer.countOf" (dict "of" $least "replicas" $replicas) | int) $replicas) -}}
+{{- fail (printf "podDisruptionBudget.minAvailable: %s is all of the %d replicas, so that no node could ever be drained: set less, or podDisruptionBudget.enabled=false" $least $replicas) -}}
+{{- end -}}
+{{- if and (eq $least "") (eq (include "kftrainer.countOf" (dict "of" $most "replicas" $replicas) | int) 0) -}}
+{{- fail (printf "podDisruptionBudget.maxUnavailable: with %s no node could ever be drained: set at least 1, or podDisruptionBudget.enabled=false" $most) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end }}

@@ -21,6 +21,9 @@ Names, labels and images that several templates share.
 {{- define "kftrainer.certSecretName" -}}
 {{- if eq .Values.certs.mode "provided" -}}
 {{- .Values.certs.existingSecret -}}
+{{- else if eq .Values.certs.mode "cert-manager" -}}
+{{- /* Not that of the manager: who changes the mode must not meet a Secret of the other kind. */ -}}
+{{- include "kftrainer.fullname" . }}-webhook-tls
 {{- else -}}
 {{- include "kftrainer.fullname" . }}-webhook-cert
 {{- end -}}
@@ -54,7 +57,7 @@ Takes a dict: root, component.
 */}}
 {{- define "kftrainer.selectorLabels" -}}
 app.kubernetes.io/name: kubeflow-trainer
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/part-of: kubeflow
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
@@ -62,7 +65,7 @@ app.kubernetes.io/component: {{ .component }}
 {{/* Labels by which the manager's pods are found. Takes the root. */}}
 {{- define "kftrainer.managerSelectorLabels" -}}
 {{- $ours := include "kftrainer.selectorLabels" (dict "root" . "component" "manager") | fromYaml -}}
-{{- toYaml (merge $ours .Values.selectorLabels) -}}
+{{- toYaml (merge $ours (.Values.selectorLabels | default dict)) -}}
 {{- end }}
 
 {{/*
@@ -75,7 +78,7 @@ perhaps labels, which are this object's own.
       "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63)
       "app.kubernetes.io/version" (.root.Chart.AppVersion | replace "+" "_" | trunc 63)
       "app.kubernetes.io/managed-by" .root.Release.Service -}}
-{{- toYaml (merge $ours $release (.labels | default dict) .root.Values.commonLabels) -}}
+{{- toYaml (merge $ours $release (.labels | default dict) (.root.Values.commonLabels | default dict)) -}}
 {{- end }}
 
 {{/*
@@ -85,13 +88,13 @@ The metadata of an object. Takes a dict: root, name, component and perhaps
   labels, annotations of this object alone
 */}}
 {{- define "kftrainer.metadata" -}}
-name: {{ .name }}
+name: {{ .name | quote }}
 {{- if not .clusterScoped }}
-namespace: {{ .namespace | default .root.Release.Namespace }}
+namespace: {{ .namespace | default .root.Release.Namespace | quote }}
 {{- end }}
 labels:
   {{- include "kftrainer.labels" . | nindent 2 }}
-{{- with merge (deepCopy (.annotations | default dict)) .root.Values.commonAnnotations }}
+{{- with merge (deepCopy (.annotations | default dict)) (.root.Values.commonAnnotations | default dict) }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -102,7 +105,10 @@ The reference of an image. Takes a dict: root, image, path (of the value, for me
 tag, if the image says none.
 */}}
 {{- define "kftrainer.image" -}}
-{{- $registry := .root.Values.global.imageRegistry | default .image.registry -}}
+{{- $registry := .root.Values.global.imageRegistry | default .image.registry | default "" -}}
+{{- if and $registry (contains ":" .image.repository) -}}
+{{- fail (printf "%s.repository: %s names a registry, and so does %s: leave one of them out" .path .image.repository (ternary "global.imageRegistry" (printf "%s.registry" .path) (ne (.root.Values.global.imageRegistry | default "") ""))) -}}
+{{- end -}}
 {{- $name := ternary (printf "%s/%s" $registry .image.repository) .image.repository (ne $registry "") -}}
 {{- $tag := .image.tag | default (.tag | default "") -}}
 {{- if .image.digest -}}
@@ -133,17 +139,17 @@ imagePullSecrets:
 
 {{/* Pull secrets of our own pods. Takes the root. */}}
 {{- define "kftrainer.ownPullSecrets" -}}
-{{- include "kftrainer.pullSecrets" (concat .Values.global.imagePullSecrets .Values.imagePullSecrets) -}}
+{{- include "kftrainer.pullSecrets" (concat (.Values.global.imagePullSecrets | default list) (.Values.imagePullSecrets | default list)) -}}
 {{- end }}
 
 {{/* The namespace that `helm test` asks in. */}}
 {{- define "kftrainer.testNamespace" -}}
-{{- .Values.hooks.test.namespace | default (first (append .Values.watchNamespaces .Release.Namespace)) -}}
+{{- .Values.hooks.test.namespace | default (first (append (.Values.watchNamespaces | default list) .Release.Namespace)) -}}
 {{- end }}
 
 {{/* The manager's ServiceAccount, as the subject of a binding. */}}
 {{- define "kftrainer.managerSubject" -}}
 - kind: ServiceAccount
-  name: {{ include "kftrainer.serviceAccountName" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "kftrainer.serviceAccountName" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
 {{- end }}

@@ -46,6 +46,15 @@ EVERYTHING_ON: Values = {
     "crds": {"install": True, "keep": False},
     "hostNetwork": True,
 }
+ON_HOSTS: Values = {"hostNetwork": True, "webhook": {"port": 10250}, "health": {"port": 10251}}
+# All that may be left out; what Kubernetes itself has no default for is left.
+BARE: Values = {
+    **dict.fromkeys(("affinity", "tolerations", "nodeSelector", "extraVolumes", "sidecars")),
+    "startupProbe": None,
+    "livenessProbe": dict.fromkeys(
+        ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold")
+    ),
+}
 MIRROR: Values = {
     "global": {"imageRegistry": "mirror.example:5000/all", "imagePullSecrets": ["pull"]},
     "image": {"digest": DIGEST},
@@ -79,6 +88,8 @@ CELLS: dict[str, dict[str, Any]] = {
         "without-webhook": WITHOUT_WEBHOOK,
         "open-metrics": {"metrics": {"secure": False, "podMonitor": {"enabled": True}}},
         "mirror": MIRROR,
+        "on-hosts": ON_HOSTS,
+        "bare": BARE,
         "ports": PORTS,
     }.items()
 }

@@ -93,7 +93,8 @@ FIRST: Sample = {
     "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 179}},
     "revisionHistoryLimit": 181,
     "terminationGracePeriodSeconds": 191,
-    "dnsPolicy": "Default",
+    "dnsPolicy": "None",
+    "dnsConfig": {"nameservers": ["192.0.2.53"]},
     "podSecurityContext": {
         "runAsUser": 1001,
         "runAsGroup": 1002,
@@ -127,8 +128,8 @@ FIRST: Sample = {
         "mode": "cert-manager",
         "certManager": {
             "issuerRef": {"name": "some-issuer"},
-            "duration": "251h",
-            "renewBefore": "239h",
+            "duration": "1009h",
+            "renewBefore": "997h",
         },
         "clusterDomain": "domain.example",
     },
@@ -156,6 +157,7 @@ FIRST: Sample = {
         "webhookFrom": peer("webhook-peer"),
         "metricsFrom": peer("metrics-peer"),
         "apiServer": {"ports": [10084], "to": peer("api-peer")},
+        "dns": {"ports": [10085]},
         "extraIngress": [{"from": peer("extra-ingress")}],
         "extraEgress": [{"to": peer("extra-egress")}],
     },
@@ -216,7 +218,11 @@ SECOND: Sample = {
     "certs": {"mode": "provided", "existingSecret": "some-secret", "caBundle": "c29tZS1idW5kbGU="},
     "metrics": {
         "podMonitor": monitor("pod-monitor"),
-        "rules": {"enabled": True, "disabled": ["KftrainerNoLeader"]},
+        "rules": {
+            "enabled": True,
+            "disabled": ["KftrainerNoLeader"],
+            "certificateDays": {"warning": 317, "critical": 311},
+        },
     },
     "runtimes": {
         **{name: {"image": digest(at)} for at, name in enumerate(RUNTIME_IMAGES, start=2)},

@@ -9,7 +9,7 @@ from kftrainer.devcluster.errors import ApiError
 from tests.integration.chart.cells import CELLS, TEAMS
 from tests.integration.chart.test_objects import FOREIGN, pod_of
 from tests.integration.chart.test_runtimes import ALL, runtimes_of
-from tests.support.helm import NAMESPACE, Object, render
+from tests.support.helm import NAMESPACE, Object, named, render
 
 DRY_RUN = {"dryRun": "All", "fieldManager": "helm", "fieldValidation": "Strict"}
 RESTRICTED = "pod-security.kubernetes.io/enforce"
@@ -40,6 +40,18 @@ async def test_the_server_takes_every_object(api: ApiClient, objects: list[Objec
             await dry_run(api, each)
         except ApiError as error:
             pytest.fail(f"{each['kind']} {each['metadata']['name']}: {error}")
+
+
+async def test_an_election_can_be_given_up(
+    api: ApiClient, namespace: str, helm_program: Path
+) -> None:
+    """The server must forget how pods were replaced one by one before."""
+    await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    taken: Object = {}
+    for cell in ("defaults", "alone"):
+        deployment = named(render(helm_program, CELLS[cell], namespace=namespace), "Deployment")
+        taken = await api.apply(deployment)
+    assert taken["spec"]["strategy"] == {"type": "Recreate"}
 
 
 async def test_the_server_takes_the_crds(api: ApiClient, helm_program: Path) -> None:

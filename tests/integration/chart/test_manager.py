@@ -13,7 +13,9 @@ from kftrainer.api.configuration import Configuration
 from kftrainer.cli import manager
 from tests.integration.chart.cells import (
     ALONE,
+    BARE,
     CERT_MANAGER,
+    ON_HOSTS,
     PORTS,
     PROVIDED,
     TEAMS,
@@ -22,6 +24,7 @@ from tests.integration.chart.conftest import Rendering
 from tests.support.helm import CHART, Object, Values, named, of_kind
 
 MANAGER = "kubeflow-trainer-controller-manager"
+CERTIFICATE = "kubeflow-trainer-webhook-tls"
 ROOT = CHART.parents[1]
 
 
@@ -135,6 +138,13 @@ def test_probes_ask_where_the_configuration_answers(rendered: Rendering) -> None
     assert container["readinessProbe"]["timeoutSeconds"] == 3
 
 
+def test_a_probe_may_be_left_to_kubernetes_defaults(rendered: Rendering) -> None:
+    container = container_in(rendered(BARE))
+    for probe in ("startupProbe", "livenessProbe"):
+        assert list(container[probe]) == ["httpGet"]
+    assert container["readinessProbe"]["timeoutSeconds"] == 3
+
+
 def test_a_new_configuration_means_new_pods(rendered: Rendering) -> None:
     def checksums(values: Values) -> Any:
         return deployment_in(rendered(values))["spec"]["template"]["metadata"]["annotations"]
@@ -176,12 +186,31 @@ def test_without_an_election_never_two_work(rendered: Rendering) -> None:
     assert not configuration_in(objects).leader_election.leader_elect
 
 
+def test_on_the_nodes_ports_the_old_pod_goes_first(rendered: Rendering) -> None:
+    strategy = deployment_in(rendered(ON_HOSTS))["spec"]["strategy"]
+    rolling = {"maxSurge": 0, "maxUnavailable": 1}
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": rolling}
+    alone = deployment_in(rendered(ON_HOSTS, ALONE))["spec"]["strategy"]
+    assert alone["type"] == "Recreate"
+
+
 def test_own_spreading_gets_the_selector(rendered: Rendering) -> None:
     constraint = {"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
     objects = rendered({"topologySpreadConstraints": [constraint]})
     labels = deployment_in(objects)["spec"]["selector"]
     [found] = pod_in(objects)["topologySpreadConstraints"]
     assert found == {**constraint, "labelSelector": labels}
+
+
+def test_own_spreading_with_a_selector_is_left_alone(rendered: Rendering) -> None:
+    constraint = {
+        "maxSkew": 2,
+        "topologyKey": "rack",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "trainer"}},
+    }
+    objects = rendered({"topologySpreadConstraints": [constraint]})
+    assert pod_in(objects)["topologySpreadConstraints"] == [constraint]
 
 
 def test_settings_reach_the_configuration(rendered: Rendering) -> None:
@@ -227,7 +256,7 @@ def test_certificates_of_others_are_mounted(rendered: Rendering, values: Values)
         assert name == "mine"
         assert not of_kind(objects, "Certificate")
     else:
-        assert named(objects, "Certificate")["spec"]["secretName"] == name
+        assert named(objects, "Certificate", CERTIFICATE)["spec"]["secretName"] == name
     assert not of_kind(objects, "Secret")
 
 
@@ -287,8 +316,16 @@ def test_policies_let_through_what_is_needed(rendered: Rendering) -> None:
     assert more == extra
     api, names, more = spec["egress"]
     assert api == {"ports": [{"port": 6443, "protocol": "TCP"}], "to": [server]}
-    assert {each["port"] for each in names["ports"]} == {53}
+    asked = {(each["port"], each["protocol"]) for each in names["ports"]}
+    assert asked == {(port, protocol) for port in (53, 5353) for protocol in ("TCP", "UDP")}
     assert more == extra
     hooks = named(objects, "NetworkPolicy", "kubeflow-trainer-hooks")["spec"]
     assert hooks["ingress"] == []
     assert hooks["egress"] == spec["egress"]
+
+
+def test_policies_let_through_what_usual_clusters_have(rendered: Rendering) -> None:
+    """Their API servers are behind the Service at one of these ports, resolvers at these two."""
+    api, names = named(rendered(), "NetworkPolicy", MANAGER)["spec"]["egress"]
+    assert [each["port"] for each in api["ports"]] == [443, 6443, 8443, 16443]
+    assert {each["port"] for each in names["ports"]} == {53, 5353}

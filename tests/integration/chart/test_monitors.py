@@ -6,7 +6,12 @@ import pytest
 
 from tests.integration.chart.cells import CERT_MANAGER
 from tests.integration.chart.conftest import Rendering
-from tests.integration.chart.test_manager import MANAGER, container_in, deployment_in
+from tests.integration.chart.test_manager import (
+    CERTIFICATE,
+    MANAGER,
+    container_in,
+    deployment_in,
+)
 from tests.support.helm import NAMESPACE, Object, named, of_kind
 
 OF_SERVICE, OF_PODS = "serviceMonitor", "podMonitor"
@@ -104,7 +109,7 @@ def test_open_metrics_need_no_token_and_no_tls(rendered: Rendering, which: str) 
 def test_the_authority_of_cert_manager_is_trusted_where_it_can_be_read(rendered: Rendering) -> None:
     objects = rendered(CERT_MANAGER, {"metrics": {"serviceMonitor": {"enabled": True}}})
     _, endpoint = monitor_in(objects, OF_SERVICE)
-    certificate = named(objects, "Certificate")["spec"]
+    certificate = named(objects, "Certificate", CERTIFICATE)["spec"]
     assert endpoint["tlsConfig"] == {
         "serverName": f"{MANAGER}.{NAMESPACE}.svc",
         "ca": {"secret": {"name": certificate["secretName"], "key": "ca.crt"}},
@@ -118,3 +123,20 @@ def test_the_authority_of_cert_manager_is_trusted_where_it_can_be_read(rendered:
 def test_only_one_of_them(rendered: Rendering) -> None:
     assert not of_kind(rendered(metrics(OF_PODS)), "ServiceMonitor")
     assert not of_kind(rendered(metrics(OF_SERVICE)), "PodMonitor")
+
+
+def test_when_a_certificate_should_have_been_renewed_can_be_said(rendered: Rendering) -> None:
+    def thresholds(**values: Any) -> dict[str, str]:
+        objects = rendered({"metrics": {"rules": {"enabled": True, **values}}})
+        rules = named(objects, "PrometheusRule")["spec"]["groups"]
+        each = [rule for group in rules for rule in group["rules"]]
+        return {
+            rule["alert"].removeprefix("KftrainerCertificate"): rule["expr"].rpartition("<")[2]
+            for rule in each
+            if "certificate_expiry" in rule["expr"]
+        }
+
+    assert thresholds() == {"Expiring": " 21 * 86400\n", "AlmostExpired": " 3 * 86400\n"}
+    # Each is put in for its own, also where it is what the other was.
+    changed = thresholds(certificateDays={"warning": 3, "critical": 1.5})
+    assert changed == {"Expiring": " 3 * 86400\n", "AlmostExpired": " 1.5 * 86400\n"}

@@ -10,8 +10,20 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.integration.chart.cells import CELLS, EVERYTHING_ON
 from tests.integration.chart.samples import FIRST, SECOND
-from tests.support.helm import CHART, WITHOUT_CRDS, Values, helm, merged, refusal, render
+from tests.integration.chart.test_objects import images_in
+from tests.support.helm import (
+    CHART,
+    WITHOUT_CRDS,
+    HelmError,
+    Values,
+    helm,
+    merged,
+    refusal,
+    render,
+)
+from tests.support.object_schemas import problems_of
 
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
@@ -141,7 +153,9 @@ def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
         if path not in there | sections and not any(path.startswith(f"{each}.") for each in there)
     }
     assert {path for path in missing if not _is_free(path)} == set()
-    assert {path for path in unsaid if not path.endswith((".claims", ".requests", ".limits"))} == {
+    optional = {path for path in unsaid if path.endswith((".claims", ".requests", ".limits"))}
+    optional |= {path for path in unsaid if "ecurityContext." in path}
+    assert unsaid - optional == {
         "enabled",  # for charts that have this one as a dependency
         "startupProbe.terminationGracePeriodSeconds",
         "livenessProbe.terminationGracePeriodSeconds",
@@ -196,6 +210,14 @@ WRONG = {
     "metrics.readers[0].kind=Robot": "at '/metrics/readers/0/kind'",
     "metrics.readers[1].kind=ServiceAccount": "/readers/1': missing property 'namespace'",
     "networkPolicy.apiServer.ports=null": "at '/networkPolicy/apiServer': missing property 'ports'",
+    "podSecurityContext.runAsNonroot=true": "at '/podSecurityContext': additional properties",
+    "securityContext.readonlyRootFilesystem=true": "at '/securityContext': additional properties",
+    "strategy.rollingUpdate.maxSruge=1": "at '/strategy/rollingUpdate': additional properties",
+    "dnsConfig.nameserver=1": "at '/dnsConfig': additional properties",
+    "metrics.rules.certificateDays.warning=0": "at '/metrics/rules/certificateDays/warning'",
+    "networkPolicy.dns.ports=null": "at '/networkPolicy/dns': missing property 'ports'",
+    "image.repository=host:port/kftrainer": "at '/image/repository'",
+    "runtimes.plain.image.repository=Python": "at '/runtimes/plain/image/repository'",
     "fullnameOverride=a-name-with-more-than-forty-four-characters-in-it": "at '/fullnameOverride'",
 }
 
@@ -229,6 +251,11 @@ CONTRADICTIONS = {
     ("metrics.port=8081",): "metrics.port: 8081 is also health.port",
     ("certs.mode=provided",): "certs.existingSecret: with certs.mode=provided",
     ("certs.mode=provided", "certs.existingSecret=x"): "certs.caBundle: with certs.mode=provided",
+    (
+        "certs.mode=provided",
+        "certs.existingSecret=x",
+        "webhook.annotations.note=ours",
+    ): "certs.caBundle: with certs.mode=provided",
     ("certs.existingSecret=x",): "certs.existingSecret: it is used with certs.mode=provided only",
     ("certs.caBundle=x",): "certs.caBundle: it is used with certs.mode=provided only",
     ("certs.certManager.issuerRef.kind=Issuer",): "certs.certManager.issuerRef.name: say",
@@ -243,6 +270,43 @@ CONTRADICTIONS = {
     ),
     ("metrics.podMonitor.enabled=true",): "metrics.podMonitor.authorization: a PodMonitor cannot",
     ("podDisruptionBudget.maxUnavailable=",): "podDisruptionBudget.maxUnavailable: set this or",
+    ("podDisruptionBudget.maxUnavailable=0",): "podDisruptionBudget.maxUnavailable: with 0 no",
+    ("podDisruptionBudget.maxUnavailable=0%",): "podDisruptionBudget.maxUnavailable: with 0% no",
+    ("podDisruptionBudget.minAvailable=2",): "podDisruptionBudget.minAvailable: 2 is all of the 2",
+    ("podDisruptionBudget.minAvailable=51%",): "podDisruptionBudget.minAvailable: 51% is all of",
+    ("metrics.port=443",): "metrics.port: 443 is the Service's port of the webhook",
+    ("dnsPolicy=None",): "dnsConfig.nameservers: with dnsPolicy=None",
+    ("extraVolumes[0].name=tmp",): "extraVolumes: tmp is the name of one",
+    ("sidecars[0].name=manager",): "sidecars: manager is the name of one",
+    ("initContainers[0].name=manager",): "initContainers: manager is the name of one",
+    (
+        "replicaCount=1",
+        "config.leaderElection.leaderElect=false",
+        "strategy.rollingUpdate.maxSurge=0",
+    ): "strategy.type: with config.leaderElection.leaderElect=false it must be Recreate",
+    ("strategy.type=Recreate", "strategy.rollingUpdate.maxSurge=0"): (
+        "strategy.rollingUpdate: it is for RollingUpdate"
+    ),
+    ("metrics.rules.certificateDays.critical=21",): (
+        "metrics.rules.certificateDays.warning: 21 must be more than critical"
+    ),
+    ("metrics.rules.enabled=true", "metrics.rules.certificateDays.warning=90"): (
+        "metrics.rules.certificateDays.warning: 90 must be less than 90"
+    ),
+    ("certs.mode=cert-manager", "certs.certManager.renewBefore=8760h"): (
+        "certs.certManager.renewBefore: 8760h must be shorter than duration"
+    ),
+    ("certs.mode=cert-manager", "certs.certManager.duration=43801h"): (
+        "certs.certManager.duration: 43801h must not be longer than 43800h"
+    ),
+    (
+        "certs.mode=cert-manager",
+        "metrics.rules.enabled=true",
+        "certs.certManager.renewBefore=504h",
+    ): "certs.certManager.renewBefore: 504h must be longer than the 21 days",
+    ("image.repository=registry.example:5000/x",): (
+        "image.repository: registry.example:5000/x names a registry, and so does image.registry"
+    ),
     ("runtimes.plain.image.tag=",): "runtimes.plain.image: say a tag or a digest",
     ("runtimes.torchtune.modelInitializerImage.tag=",): (
         "runtimes.torchtune.modelInitializerImage: say a tag or a digest"
@@ -262,6 +326,81 @@ def test_a_release_name_that_is_too_long_is_told(helm_program: Path) -> None:
     with pytest.raises(AssertionError, match="fullnameOverride: the release's name"):
         helm(helm_program, "template", name, str(CHART))
     helm(helm_program, "template", name, str(CHART), "--set", "fullnameOverride=short")
+
+
+@pytest.mark.parametrize("name", ["123", "1e3", "a.b"])
+def test_a_release_name_that_no_service_can_have_is_told(helm_program: Path, name: str) -> None:
+    with pytest.raises(HelmError, match=f"fullnameOverride: the release's name {name} cannot"):
+        render(helm_program, WITHOUT_CRDS, name=name)
+    assert render(helm_program, {**WITHOUT_CRDS, "fullnameOverride": "short"}, name=name)
+
+
+# Each can be a name, and is something else where it is not in quotes.
+ODD = ("true", "123", "1e3", "0x10")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_name_that_looks_like_something_else_stays_one(helm_program: Path, name: str) -> None:
+    values = merged(
+        EVERYTHING_ON,
+        WITHOUT_CRDS,
+        {
+            "fullnameOverride": "short",
+            "watchNamespaces": [name],
+            "priorityClassName": name,
+            "runtimeClassName": name,
+            "serviceAccount": {"name": name},
+            "imagePullSecrets": [name],
+            "image": {"registry": "", "repository": "1", "tag": "30"},
+            "certs": {"mode": "provided", "existingSecret": name, "caBundle": "1234"},
+            "config": {"leaderElection": {"resourceName": name}},
+            "metrics": {
+                "readers": [{"kind": "ServiceAccount", "name": name, "namespace": name}],
+                "rules": {"namespace": name},
+            },
+            "runtimes": {"torchtune": {"storage": {"className": name}}},
+        },
+    )
+    objects = render(helm_program, values, name=name, namespace=name)
+    for each in objects:
+        metadata = each["metadata"]
+        assert metadata["labels"]["app.kubernetes.io/instance"] == name
+        assert metadata.get("namespace", name) == name
+        if not each["apiVersion"].startswith("monitoring."):
+            assert not problems_of(each), (each["kind"], metadata["name"], problems_of(each))
+    files = {
+        path: yaml.safe_load(text)
+        for each in objects
+        if each["kind"] == "ConfigMap" and "dashboard" not in each["metadata"]["name"]
+        for path, text in each["data"].items()
+    }
+    settings = files["controller_manager_config.yaml"]
+    assert settings["leaderElection"]["resourceName"] == name
+    assert settings["certManagement"]["webhookSecretName"] == name
+    spec = files["torchtune-llama3.2-1b.yaml"]["spec"]["template"]["spec"]
+    [claim] = spec["volumeClaimPolicies"][0]["templates"]
+    assert claim["spec"]["storageClassName"] == name
+
+
+EMPTY = [place for place, value in leaves(DEFAULTS) if value in ("", [], {})]
+
+
+@pytest.mark.parametrize("name", ["defaults", "everything", "cert-manager-monitored"])
+def test_what_is_left_empty_is_the_empty_default(helm_program: Path, name: str) -> None:
+    """As `affinity:` with nothing behind it, which helm takes for a value that is to go."""
+    said = {place for place, _ in leaves(CELLS[name])}
+    nothing = [with_value(place, None) for place in EMPTY if place not in said]
+    found = render(helm_program, merged(CELLS[name], *nothing))
+    assert found == render(helm_program, CELLS[name])
+
+
+def test_a_repository_may_say_where_it_is(helm_program: Path) -> None:
+    image = {"registry": "", "repository": "registry.example:5000/ml/kftrainer", "tag": "1"}
+    objects = render(
+        helm_program, {**WITHOUT_CRDS, "image": image, "runtimes": {"plain": {"image": image}}}
+    )
+    assert images_in(objects) >= {"registry.example:5000/ml/kftrainer:1"}
+    assert sum(json.dumps(each).count("registry.example:5000/ml/") for each in objects) == 3
 
 
 def test_values_of_other_charts_are_not_in_the_way(helm_program: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from kftrainer.webhooks.registration import configuration, host_names
 from tests.integration.chart.cells import AUTHORITY, CERT_MANAGER, PROVIDED, TEAMS
 from tests.integration.chart.conftest import Rendering
-from tests.integration.chart.test_manager import MANAGER
+from tests.integration.chart.test_manager import CERTIFICATE, MANAGER
 from tests.support.helm import NAMESPACE, Object, Values, merged, named, of_kind
 
 
@@ -51,22 +51,41 @@ def test_somebody_else_may_inject_the_authority(rendered: Rendering) -> None:
     assert all("caBundle" not in each["clientConfig"] for each in found["webhooks"])
 
 
+def test_a_webhook_that_may_fail_needs_no_authority(rendered: Rendering) -> None:
+    values = {"certs": {"caBundle": ""}, "webhook": {"failurePolicy": "Ignore"}}
+    assert webhooks_in(rendered(PROVIDED, values))
+
+
 def test_cert_manager_makes_the_certificate_and_injects_its_authority(rendered: Rendering) -> None:
     objects = rendered(CERT_MANAGER)
-    certificate = named(objects, "Certificate")
+    certificate = named(objects, "Certificate", CERTIFICATE)
     name = certificate["metadata"]["name"]
     asked = webhooks_in(objects)["metadata"]["annotations"]["cert-manager.io/inject-ca-from"]
     assert asked == f"{NAMESPACE}/{name}"
     spec = certificate["spec"]
     assert spec["dnsNames"] == list(host_names(MANAGER, NAMESPACE))
     assert (spec["duration"], spec["renewBefore"]) == ("8760h", "720h")
-    issuer = named(objects, "Issuer")
-    assert issuer["spec"] == {"selfSigned": {}}
-    assert spec["issuerRef"] == {
-        "group": "cert-manager.io",
-        "kind": "Issuer",
-        "name": issuer["metadata"]["name"],
-    }
+    # It is renewed every year, and whom to trust must not change with it.
+    issuer = issuer_of(objects, certificate)
+    authority = named(objects, "Certificate", issuer["spec"]["ca"]["secretName"])
+    assert authority["spec"]["secretName"] == authority["metadata"]["name"] != name
+    assert authority["spec"]["isCA"] is True
+    assert authority["spec"]["privateKey"]["rotationPolicy"] == "Never"
+    assert issuer_of(objects, authority)["spec"] == {"selfSigned": {}}
+
+
+def issuer_of(objects: list[Object], certificate: Object) -> Object:
+    """Who signs it."""
+    reference = certificate["spec"]["issuerRef"]
+    assert (reference["group"], reference["kind"]) == ("cert-manager.io", "Issuer")
+    return named(objects, "Issuer", reference["name"])
+
+
+def test_cert_manager_never_meets_the_secret_of_the_manager(rendered: Rendering) -> None:
+    ours = {each["metadata"]["name"] for each in of_kind(rendered(), "Secret")}
+    theirs = {each["spec"]["secretName"] for each in of_kind(rendered(CERT_MANAGER), "Certificate")}
+    assert ours
+    assert not ours & theirs
 
 
 def test_an_issuer_of_ones_own(rendered: Rendering) -> None:

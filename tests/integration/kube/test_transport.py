@@ -138,7 +138,7 @@ class SilentRelay:
             answers.cancel()
         self.open -= 1
         for each in (back, writer):
-            each.close()
+            each.transport.abort()  # a polite end may outlast the event loop
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):

@@ -151,7 +151,7 @@ class Replica:
         except OSError:
             return None
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        writer.close()
+        writer.transport.abort()  # a polite end may outlast the event loop
         return x509.load_der_x509_certificate(shown)
 
     async def wait_well(self) -> None:

@@ -2,15 +2,21 @@
 What the hooks have in common. Their pods are of one component, which a NetworkPolicy knows.
 */}}
 
-{{/* Annotations of a hook's object. Takes a dict: event, weight and perhaps log. */}}
+{{/*
+Annotations of a hook's object. Takes a dict: event, weight and perhaps log, for what runs. Helm
+deletes what has served when all hooks of the event are done.
+*/}}
 {{- define "kftrainer.hookAnnotations" -}}
 helm.sh/hook: {{ .event }}
 helm.sh/hook-weight: {{ .weight | quote }}
+{{- if .log }}
 # What has failed stays, to be looked at, until the hook runs again.
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
-{{- if .log }}
 # helm prints what the pod has said, whatever becomes of it.
 helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+{{- else }}
+# Rights do not stay, whatever happens.
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
 {{- end }}
 {{- end }}
 
@@ -50,7 +56,7 @@ metadata:
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
-  name: {{ $account.name }}
+  name: {{ $account.name | quote }}
 subjects:
 {{ toYaml $subjects }}
 {{- end }}
@@ -70,7 +76,7 @@ metadata:
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
-  name: {{ $account.name }}
+  name: {{ $account.name | quote }}
 subjects:
 {{ toYaml $subjects }}
 {{- end }}
@@ -80,7 +86,7 @@ subjects:
 {{/* The pod of a hook, from spec on. Takes a dict: root, name, args. */}}
 {{- define "kftrainer.hookPodSpec" -}}
 {{- $values := .root.Values -}}
-serviceAccountName: {{ .name }}
+serviceAccountName: {{ .name | quote }}
 automountServiceAccountToken: true
 restartPolicy: Never
 {{- with include "kftrainer.ownPullSecrets" .root }}
@@ -92,11 +98,11 @@ securityContext:
 {{- end }}
 containers:
 - name: {{ first .args }}
-  image: {{ include "kftrainer.ownImage" .root }}
+  image: {{ include "kftrainer.ownImage" .root | quote }}
   imagePullPolicy: {{ $values.image.pullPolicy }}
   args:
   {{- range .args }}
-  - {{ . }}
+  - {{ . | quote }}
   {{- end }}
   {{- with $values.hooks.resources }}
   resources:

@@ -21,10 +21,10 @@ webhook:
   port: {{ ternary (int .Values.webhook.port) 0 .Values.webhook.enabled }}
 leaderElection:
   leaderElect: {{ $config.leaderElection.leaderElect }}
-  leaseDuration: {{ $config.leaderElection.leaseDuration }}
-  renewDeadline: {{ $config.leaderElection.renewDeadline }}
-  retryPeriod: {{ $config.leaderElection.retryPeriod }}
-  resourceName: {{ $config.leaderElection.resourceName }}
+  leaseDuration: {{ $config.leaderElection.leaseDuration | quote }}
+  renewDeadline: {{ $config.leaderElection.renewDeadline | quote }}
+  retryPeriod: {{ $config.leaderElection.retryPeriod | quote }}
+  resourceName: {{ $config.leaderElection.resourceName | quote }}
 {{- with $config.controller.groupKindConcurrency }}
 controller:
   groupKindConcurrency:
@@ -34,12 +34,12 @@ controller:
 {{- end }}
 certManagement:
   enable: {{ eq .Values.certs.mode "self-managed" }}
-  webhookServiceName: {{ include "kftrainer.manager" . }}
-  webhookSecretName: {{ include "kftrainer.certSecretName" . }}
+  webhookServiceName: {{ include "kftrainer.manager" . | quote }}
+  webhookSecretName: {{ include "kftrainer.certSecretName" . | quote }}
 clientConnection:
   qps: {{ $config.clientConnection.qps }}
   burst: {{ int $config.clientConnection.burst }}
 plugins:
-  enabled: {{ $config.plugins.enabled | toJson }}
-  disabled: {{ $config.plugins.disabled | toJson }}
+  enabled: {{ $config.plugins.enabled | default list | toJson }}
+  disabled: {{ $config.plugins.disabled | default list | toJson }}
 {{- end }}

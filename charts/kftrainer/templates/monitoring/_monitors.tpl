@@ -7,9 +7,9 @@ root, monitor (its values), port, bearer (how the token is shown if the values d
 port: {{ .port }}
 path: /metrics
 scheme: {{ ternary "https" "http" $metrics.secure }}
-interval: {{ .monitor.interval }}
+interval: {{ .monitor.interval | quote }}
 {{- with .monitor.scrapeTimeout }}
-scrapeTimeout: {{ . }}
+scrapeTimeout: {{ . | quote }}
 {{- end }}
 # What is told of TrainJobs has a label `namespace`, which is theirs and not the manager's.
 honorLabels: true
@@ -24,10 +24,10 @@ tlsConfig:
   {{- if .monitor.tlsConfig }}
   {{- toYaml .monitor.tlsConfig | nindent 2 }}
   {{- else if and (eq .root.Values.certs.mode "cert-manager") (or (not .monitor.namespace) (eq .monitor.namespace .root.Release.Namespace)) }}
-  serverName: {{ include "kftrainer.serverName" .root }}
+  serverName: {{ include "kftrainer.serverName" .root | quote }}
   ca:
     secret:
-      name: {{ include "kftrainer.certSecretName" .root }}
+      name: {{ include "kftrainer.certSecretName" .root | quote }}
       key: ca.crt
   {{- else }}
   # The authority of the certificate cannot be read from where Prometheus is, or there is none.

@@ -6,7 +6,7 @@ Pieces of the runtimes. All take a dict with root.
 The head of a runtime, up to mlPolicy. Takes a dict: root, name, framework.
 */}}
 {{- define "kftrainer.runtimeHead" -}}
-{{- $labels := merge (dict "trainer.kubeflow.org/framework" .framework) .root.Values.runtimes.labels -}}
+{{- $labels := merge (dict "trainer.kubeflow.org/framework" .framework) (.root.Values.runtimes.labels | default dict) -}}
 apiVersion: trainer.kubeflow.org/v1alpha1
 kind: ClusterTrainingRuntime
 metadata:
@@ -21,7 +21,7 @@ metadata:
 
 {{/* The image of a container. Takes a dict: root, image, path. */}}
 {{- define "kftrainer.runtimeImage" -}}
-image: {{ include "kftrainer.image" . }}
+image: {{ include "kftrainer.image" . | quote }}
 {{- with .root.Values.runtimes.imagePullPolicy }}
 imagePullPolicy: {{ . }}
 {{- end }}

@@ -133,7 +133,8 @@ model, tokenizer.
 {{- $mounts := list (dict "name" "initializer" "mountPath" "/workspace") -}}
 {{- $command := concat
       (list "tune" "run" "--rdzv_endpoint=localhost:29500" "full_finetune_distributed" "--config" (printf "%s_full" .config)
-        "dataset=torchtune.datasets.instruct_dataset" "output_dir=/workspace/output")
+        "dataset=torchtune.datasets.instruct_dataset" "dataset.source=parquet" "dataset.data_dir=/workspace/dataset/data"
+        "output_dir=/workspace/output")
       .tokenizer
       (list "checkpointer.checkpoint_dir=/workspace/model") -}}
 {{ include "kftrainer.runtimeHead" (dict "root" .root "name" .name "framework" "torchtune") }}
@@ -151,7 +152,7 @@ spec:
           spec:
             accessModes: {{ $values.storage.accessModes | toJson }}
             {{- with $values.storage.className }}
-            storageClassName: {{ . }}
+            storageClassName: {{ . | quote }}
             {{- end }}
             resources:
               requests:
