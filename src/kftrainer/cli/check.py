@@ -29,6 +29,8 @@ SECONDS = 60.0
 NAMESPACE = "default"
 KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 WEBHOOK = webhook_name(TRAIN_JOBS)
+# One would look for the runtime, where it mostly is the webhook that cannot be reached.
+WHO_APPLIES = "where the manager is to apply it, its log says shipped_runtime.not_applied, and why"
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
 DESCRIPTION = """\
 Look whether the operator in a cluster does its work: the API server knows TrainJobs, the runtimes
@@ -148,7 +150,7 @@ class Inspection:
         self._there = [each for each in there if each.deletion_timestamp is None]
         known = {each.name for each in self._there}
         missing = [name for name in expected if name not in known]
-        return f"not there: {kind.kind} {', '.join(missing)}" if missing else None
+        return f"not there: {kind.kind} {', '.join(missing)}; {WHO_APPLIES}" if missing else None
 
     async def _wrong_is_not_refused(self) -> str | None:
         """Why the webhook has not refused a TrainJob whose runtime does not exist."""

@@ -145,7 +145,9 @@ async def test_runtimes_that_do_not_come_are_named() -> None:
     going = {"name": "torch", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     error = await Inspecting("plain", going).error("plain", "torch", "mlx")
     assert isinstance(error, OutOfTimeError)
-    assert str(error) == "after 5 s: not there: ClusterTrainingRuntime torch, mlx"
+    told, _, hint = str(error).partition("; ")
+    assert told == "after 5 s: not there: ClusterTrainingRuntime torch, mlx"
+    assert "shipped_runtime.not_applied" in hint
 
 
 @pytest.mark.parametrize("webhook", [False, True])
