@@ -47,7 +47,10 @@ async def working(proxy: FaultProxy, team: Team) -> AsyncIterator[ManagerProcess
 
 async def until_started(manager: ManagerProcess, times: int) -> None:
     async def started() -> bool:
-        return len(manager.log_entries("manager.started")) == times
+        # Jobs are read a moment later than all else: nothing waits for what only counts them.
+        read = [each["kind"] for each in manager.log_entries("informer.synced")]
+        is_read = read.count("Job.batch") == times
+        return is_read and len(manager.log_entries("manager.started")) == times
 
     await until(started, within=ANY_MOMENT, what="the manager working")
 
