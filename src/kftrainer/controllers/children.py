@@ -86,7 +86,7 @@ class Children:
             )
         except ConflictError:
             return await self._client.get(planned.resource, key_of(manifest))
-        self._view.wrote(planned.resource, made)
+        self._view.saw(planned.resource, made)
         log.info("trainjob.created_object", kind=planned.resource.kind, object=_name(made))
         return None
 
@@ -97,7 +97,7 @@ class Children:
         # With its uid, an apply does not bring back what was deleted meanwhile.
         marked = marked_with_plan(planned.manifest, planned.manifest, uid=metadata["uid"])
         made = await self._client.apply(planned.resource, marked, field_manager=names.FIELD_MANAGER)
-        self._view.wrote(planned.resource, made)
+        self._view.saw(planned.resource, made)
         log.info("trainjob.changed_object", kind=planned.resource.kind, object=_name(made))
 
 

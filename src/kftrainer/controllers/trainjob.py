@@ -17,12 +17,18 @@ from kftrainer.controllers.status import Trouble, is_finished, next_status, pres
 from kftrainer.controllers.troubles import Hindrance, hindrance_of
 from kftrainer.controllers.view import View
 from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ConflictError, KubeError, NamespaceTerminatingError, NotFoundError
+from kftrainer.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    NamespaceTerminatingError,
+    NotFoundError,
+)
 from kftrainer.kube.model import InvalidDocumentError
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.reconcile import DONE, Request, Result
 from kftrainer.machinery.recorder import EventRecorder
-from kftrainer.runtime.errors import PlanningError
+from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
 from kftrainer.runtime.info import runs
 from kftrainer.runtime.phases import Observed
 from kftrainer.runtime.runtimes import Runtimes
@@ -86,7 +92,7 @@ class TrainJobReconciler:
 
     async def _bring_about(self, job: TrainJob) -> None:
         try:
-            fit = self._plan(job)
+            fit = await self._plan(job)
         except PlanningError:
             suspended = merely_suspended(job, self._view)
             if suspended is not None:
@@ -97,7 +103,31 @@ class TrainJobReconciler:
             if was_otherwise and each is fit.kept:
                 self._recorder.record(job.dump(), "Warning", EVENT_KEPT, KEPT_MESSAGE)
 
-    def _plan(self, job: TrainJob) -> Fitted:
+    async def _plan(self, job: TrainJob) -> Fitted:
+        try:
+            return self._fit(job)
+        except RuntimeNotFoundError as error:
+            if self._is_old_news(job, error) or not await self._finds_runtime(job):
+                raise
+        return self._fit(job)
+
+    def _is_old_news(self, job: TrainJob, error: PlanningError) -> bool:
+        return runs(job, self._view) or _is_known(job, hindrance_of(error))
+
+    async def _finds_runtime(self, job: TrainJob) -> bool:
+        """Ask the server: the news of a runtime may come later than that of its TrainJob."""
+        kind = self._runtimes.of(job)
+        try:
+            found = await self._client.get(kind.resource, kind.key(job))
+        except NotFoundError:
+            return False
+        except ForbiddenError as error:  # the cache will know sooner or later
+            log.warning("trainjob.runtime_not_read", error=str(error))
+            return False
+        self._view.saw(kind.resource, found)
+        return True
+
+    def _fit(self, job: TrainJob) -> Fitted:
         planned = self._runtimes.of(job).new_objects(job, self._view)
         for each in planned:
             if self._view.watches(each.resource) and not self._view.knows(each.resource):
@@ -134,7 +164,7 @@ class TrainJobReconciler:
         except KubeError as error:
             log.warning("trainjob.status_not_written", error=str(error))
             return LATER
-        self._view.wrote(TRAIN_JOBS, written)
+        self._view.saw(TRAIN_JOBS, written)
         return after
 
     def _observe(self, job: TrainJob) -> Observed | None:

@@ -1,4 +1,4 @@
-"""What the manager knows of the cluster, with what it has just written."""
+"""What the manager knows of the cluster, with what the server has just told it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
@@ -9,11 +9,11 @@ from kftrainer.machinery.store import is_older
 
 T = TypeVar("T")
 
-SWEEP_AT = 1_000  # writes that are remembered before those that the cache knows are forgotten
+SWEEP_AT = 1_000  # answers that are remembered before those that the cache knows are forgotten
 
 
 class View:
-    """Reads from the cache, which lags: what we wrote is remembered until the cache has it.
+    """Reads from the cache, which lags: what we wrote or asked for is remembered until it has it.
 
     Without that, a reconcile that comes soon after a write would not see it, and write again.
     """
@@ -27,7 +27,7 @@ class View:
         self._cache = cache
         self._watched = frozenset(watched)  # as soon as they are installed
         self._partial = partial  # kinds of which only the metadata is cached
-        self._written: dict[tuple[Resource[Any], ObjectKey], Manifest] = {}
+        self._seen: dict[tuple[Resource[Any], ObjectKey], Manifest] = {}
 
     def watches(self, resource: Resource[Any]) -> bool:
         """Whether the kind is cached, or will be as soon as it is installed."""
@@ -41,10 +41,10 @@ class View:
             return False
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """The object of this key, as it is or as we have just written it."""
-        written = self._not_yet_cached(resource, key)
-        if written is not None:
-            return resource.decode(written)
+        """The object of this key, as the cache has it or as we were told since."""
+        seen = self._not_yet_cached(resource, key)
+        if seen is not None:
+            return resource.decode(seen)
         try:
             return self._cache.get(self._cached(resource), key)
         except NotCachedError:
@@ -57,29 +57,29 @@ class View:
         except NotCachedError:
             return ()
 
-    def wrote(self, resource: Resource[Any], manifest: Manifest) -> None:
-        """Remember what the server answered to a write; of a Secret, not what is in it."""
+    def saw(self, resource: Resource[Any], manifest: Manifest) -> None:
+        """Remember an object as the server answered it; of a Secret, not what is in it."""
         if resource not in self._watched:
             return
         if resource in self._partial:
             manifest = {key: manifest[key] for key in ("apiVersion", "kind", "metadata")}
-        if len(self._written) >= SWEEP_AT:
-            for written, key in list(self._written):
-                self._not_yet_cached(written, key)
-        self._written[resource, key_of(manifest)] = manifest
+        if len(self._seen) >= SWEEP_AT:
+            for kind, key in list(self._seen):
+                self._not_yet_cached(kind, key)
+        self._seen[resource, key_of(manifest)] = manifest
 
     def _cached(self, resource: Resource[Any]) -> Resource[Any]:
         return self._partial.get(resource, resource)
 
     def _not_yet_cached(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
-        """What we wrote, unless the cache has come that far: then it knows, or knows better."""
-        written = self._written.get((resource, key))
-        if written is None:
+        """What we saw, unless the cache has come that far: then it knows, or knows better."""
+        seen = self._seen.get((resource, key))
+        if seen is None:
             return None
-        version = written["metadata"]["resourceVersion"]
+        version = seen["metadata"]["resourceVersion"]
         if is_older(self._reached(resource, key), version):
-            return written
-        del self._written[resource, key]
+            return seen
+        del self._seen[resource, key]
         return None
 
     def _reached(self, resource: Resource[Any], key: ObjectKey) -> str:

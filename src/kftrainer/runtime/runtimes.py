@@ -34,6 +34,12 @@ MADE_UP = 5  # characters that the API server adds to generateName
 class Runtime(Protocol):
     """What one can ask about TrainJobs of one kind of runtime."""
 
+    resource: ClassVar[Resource[Any]]
+
+    def key(self, job: TrainJob) -> ObjectKey:
+        """Which runtime the TrainJob refers to."""
+        ...
+
     def new_objects(
         self, job: TrainJob, existing: Existing, tape: Tape = SILENCE
     ) -> Sequence[Planned]:
@@ -66,8 +72,8 @@ class _FromTemplate:
         self._framework = framework
 
     @abstractmethod
-    def find(self, job: TrainJob, existing: Existing) -> AnyRuntime | None:
-        """The runtime that the TrainJob refers to."""
+    def key(self, job: TrainJob) -> ObjectKey:
+        """Which runtime the TrainJob refers to."""
 
     def new_objects(
         self, job: TrainJob, existing: Existing, tape: Tape = SILENCE
@@ -129,7 +135,7 @@ class _FromTemplate:
 
     def _require(self, job: TrainJob, existing: Existing) -> AnyRuntime:
         try:
-            runtime = self.find(job, existing)
+            runtime: AnyRuntime | None = existing.get(self.resource, self.key(job))
         except InvalidDocumentError as error:  # stored under another schema than ours
             subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
             errors = (
@@ -146,10 +152,9 @@ class NamespacedRuntimes(_FromTemplate):
 
     resource: ClassVar[Resource[Any]] = TRAINING_RUNTIMES
 
-    def find(self, job: TrainJob, existing: Existing) -> AnyRuntime | None:
-        """The TrainingRuntime that the TrainJob refers to."""
-        key = ObjectKey(job.metadata.namespace or "", job.spec.runtime_ref.name)
-        return existing.get(TRAINING_RUNTIMES, key)
+    def key(self, job: TrainJob) -> ObjectKey:
+        """Which TrainingRuntime the TrainJob refers to."""
+        return ObjectKey(job.metadata.namespace or "", job.spec.runtime_ref.name)
 
 
 class ClusterRuntimes(_FromTemplate):
@@ -157,9 +162,9 @@ class ClusterRuntimes(_FromTemplate):
 
     resource: ClassVar[Resource[Any]] = CLUSTER_TRAINING_RUNTIMES
 
-    def find(self, job: TrainJob, existing: Existing) -> AnyRuntime | None:
-        """The ClusterTrainingRuntime that the TrainJob refers to."""
-        return existing.get(CLUSTER_TRAINING_RUNTIMES, ObjectKey("", job.spec.runtime_ref.name))
+    def key(self, job: TrainJob) -> ObjectKey:
+        """Which ClusterTrainingRuntime the TrainJob refers to."""
+        return ObjectKey("", job.spec.runtime_ref.name)
 
 
 class Runtimes:

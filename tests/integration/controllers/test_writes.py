@@ -19,10 +19,18 @@ from tests.integration.controllers.team import (
     JOB,
     ROW,
     Team,
+    a_runtime,
     conditions_of,
     reconciles,
 )
-from tests.support.fault_proxy import Cut, FaultProxy, Match, ProxiedRequest, running_proxy
+from tests.support.fault_proxy import (
+    Cut,
+    FaultProxy,
+    Match,
+    ProxiedRequest,
+    running_proxy,
+    status_answer,
+)
 from tests.support.managers import ManagerProcess, manager_process
 
 KEYS, HOSTFILE = f"{JOB}-mpi-ssh-auth", f"{JOB}-mpi-hostfile"
@@ -116,14 +124,75 @@ async def test_a_life_with_a_pause_costs_one_more_for_the_jobset_and_one_for_the
     assert requests == [*LIVES["mpi"], STATUS, f"PATCH jobsets/{JOB}", STATUS, STATUS]
 
 
-async def test_a_blocked_job_costs_its_status_and_an_event(proxy: FaultProxy, team: Team) -> None:
+async def test_a_blocked_job_costs_a_look_for_its_runtime_its_status_and_an_event(
+    proxy: FaultProxy, team: Team
+) -> None:
     async with working(proxy, team) as manager:
         before = len(proxy.requests)
         await team.create_job()
         await team.until_says("Blocked", "RuntimeNotFound")
         await team.touch(manager)
         await team.touch(manager)
-        assert sorted(asked(proxy, before)) == [STATUS, "POST events"]
+        assert sorted(asked(proxy, before)) == ["GET trainingruntimes/torch", STATUS, "POST events"]
+
+
+@pytest.mark.parametrize("kind", ["TrainingRuntime", "ClusterTrainingRuntime"])
+async def test_a_runtime_of_which_there_is_no_news_yet_is_not_taken_for_missing(
+    kind: str, proxy: FaultProxy, team: Team
+) -> None:
+    async with working(proxy, team) as manager:
+        proxy.stall_all(is_watch_of(f"{kind.lower()}s"))
+        before = len(proxy.requests)
+        name = f"torch-{team.namespace}"
+        reference = {"name": name, "kind": kind}
+        manifest = {**a_runtime("torch"), "kind": kind, "metadata": {"name": name}}
+        if kind == "TrainingRuntime":
+            await team.create(manifest)
+        else:
+            await team.api.create(manifest)
+        await team.create_job(runtimeRef=reference)
+        await team.until_there("JobSet")
+        await team.job_set_says(COMPLETED)
+        job = await team.until_says("Complete", COMPLETED["reason"])
+        await team.touch(manager)
+        looks = [each for each in asked(proxy, before) if each.endswith(name)]
+        assert [each.split(" ")[0] for each in looks] == ["GET"]
+    assert set(conditions_of(job)) == {"Complete"}
+    assert await team.all("Event") == []
+
+
+async def test_a_runtime_that_cannot_be_asked_for_is_awaited_without_a_word(
+    proxy: FaultProxy, team: Team
+) -> None:
+    async with working(proxy, team):
+        proxy.stall_all(is_watch_of("trainingruntimes"))
+        await team.create_runtime()
+        proxy.inject(status_answer(503, "ServiceUnavailable"), is_look_for("torch"), times=3)
+        await team.create_job(suspend=True)
+        job = await team.until_says("Suspended", "Suspended")
+        assert proxy.faults_left == 0
+    assert set(conditions_of(job)) == {"Suspended"}
+    assert await team.all("Event") == []
+
+
+async def test_a_runtime_that_may_not_be_asked_for_is_awaited(
+    proxy: FaultProxy, team: Team
+) -> None:
+    async with working(proxy, team):
+        proxy.inject(status_answer(403, "Forbidden"), is_look_for("torch"))
+        await team.create_job(suspend=True)
+        await team.until_says("Blocked", "RuntimeNotFound")
+        assert proxy.faults_left == 0
+        await team.create_runtime()
+        await team.until_says("Suspended", "Suspended")
+        await team.until_without("Blocked")
+
+
+def is_look_for(runtime: str) -> Match:
+    def match(request: ProxiedRequest) -> bool:
+        return request.method == "GET" and request.path.endswith(f"/trainingruntimes/{runtime}")
+
+    return match
 
 
 class Settled:

@@ -18,10 +18,11 @@ there is no such object.
   resources: [trainjobs/finalizers]
   verbs: [update]
 {{- end }}
-# Runtimes are read{{ if .Values.webhook.enabled }}, again right before a TrainJob is refused{{ end }}, and get a finalizer while they are in use.
+# Runtimes are read, again right before a TrainJob is told that its own is missing, and get a
+# finalizer while they are in use.
 - apiGroups: [trainer.kubeflow.org]
   resources: [trainingruntimes]
-  verbs: [{{ if .Values.webhook.enabled }}get, {{ end }}list, watch, patch]
+  verbs: [get, list, watch, patch]
 # Each TrainJob runs as a JobSet; it is read again if somebody else has made one of that name.
 - apiGroups: [jobset.x-k8s.io]
   resources: [jobsets]
@@ -69,8 +70,7 @@ there is no such object.
 
 {{/* Rights on what is in no namespace. */}}
 {{- define "kftrainer.clusterRules" -}}
-{{- $verbs := list "list" "watch" -}}
-{{- if .Values.webhook.enabled }}{{ $verbs = prepend $verbs "get" }}{{ end -}}
+{{- $verbs := list "get" "list" "watch" -}}
 {{- if or .Values.runtimes.enabled (not .Values.watchNamespaces) }}{{ $verbs = append $verbs "patch" }}{{ end -}}
 {{- if .Values.runtimes.enabled }}{{ $verbs = append $verbs "create" }}{{ end -}}
 {{- if and .Values.runtimes.enabled (not .Values.watchNamespaces) }}{{ $verbs = append $verbs "delete" }}{{ end -}}
