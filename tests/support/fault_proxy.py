@@ -151,10 +151,11 @@ class FaultProxy:
         """How many watches are open."""
         return sum(1 for each in self._connections if each.request and each.request.is_watch)
 
-    def reset_all(self) -> None:
-        """Reset every connection that is open now."""
+    def reset_all(self, match: Match | None = None) -> None:
+        """Reset every connection that is open now, or those with such a request."""
         for connection in tuple(self._connections):
-            connection.reset()
+            if match is None or (connection.request is not None and match(connection.request)):
+                connection.reset()
 
     def stall_all(self, match: Match = lambda _: True) -> None:
         """Let not a byte more through on the connections that are open now, or on some of them."""
