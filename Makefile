@@ -19,7 +19,7 @@ demo: $(READY)  ## Run the demo on a real control plane of its own
 
 .PHONY: test
 test: $(READY)  ## Run every test, in two processes; FLAGS='…' goes to pytest
-	@$(BIN)/python hack/supplies.py
+	@PYTHONPATH=. $(BIN)/python hack/supplies.py
 	@$(BIN)/pytest -n 2 --dist loadfile $(FLAGS)
 
 .PHONY: test-unit test-integration test-e2e

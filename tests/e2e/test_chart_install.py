@@ -381,9 +381,11 @@ async def test_the_standby_takes_over_from_a_leader_that_stops(
 ) -> None:
     first = await holder(ground.api)
     await ground.create(runtime("torch"))
-    leader, standby = installed.managers
-    if not leader.log_entries("trainjob.created_object"):
-        leader, standby = standby, leader
+
+    def leads(manager: ManagerProcess) -> bool:
+        return any(each["identity"] == first for each in manager.log_entries("election.leading"))
+
+    standby, leader = sorted(installed.managers, key=leads)
     await leader.stop()
 
     async def has_changed() -> bool:

@@ -36,6 +36,7 @@ DASHBOARD = CHART / "files" / "dashboard.json"
 # As Grafana fills them in; all that happens does so within a few minutes.
 VARIABLES = {"job": JOB, "namespace": ".*", "__rate_interval": "10m", "__range": "10m"}
 WITHIN = 60.0
+FIRST_END = f'kftrainer_trainjob_duration_seconds_count{{job="{JOB}",result="Complete"}}'
 FIRST_PODS = f'kftrainer_trainjob_first_pod_running_seconds_count{{job="{JOB}"}}'
 GOOD: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
 # What alerts read that a cluster without trouble does not have: each is there once it happens.
@@ -127,7 +128,8 @@ async def watched(
                 # No rate tells what a series begins with, so somebody comes before the others.
                 await ground.create(one_try_runtime("once"))
                 await ground.create_job("first", "once", **GOOD)
-                await watched.until_answered(FIRST_PODS, what="the first")
+                for told in (FIRST_PODS, FIRST_END):
+                    await watched.until_answered(told, what="the first")
                 await work(ground)
                 await ground.until_ended("good")
                 await ground.until_ended("bad", "Failed")
@@ -160,14 +162,21 @@ async def test_a_stranger_is_shown_nothing(watched: Watched) -> None:
     await until(refused, within=WITHIN, what="the scrape without a token being refused")
     [up] = await watched.prometheus.query(f'up{{job="{STRANGER}"}}')
     assert up.points[0][1] == 0
-    assert await watched.prometheus.complaint_about(JOB) == ""
+
+    async def is_shown() -> bool:
+        return await watched.prometheus.complaint_about(JOB) == ""
+
+    await until(is_shown, within=WITHIN, what="a scrape with the token")
 
 
 async def test_series_of_trainjobs_have_their_own_namespaces(watched: Watched) -> None:
     asked = f'count by (namespace) (kftrainer_trainjobs{{job="{JOB}"}})'
-    found = {each.labels["namespace"] for each in await watched.prometheus.query(asked)}
-    assert watched.namespace in found
-    assert "kubeflow-system" not in found
+
+    async def counted() -> set[str] | None:
+        found = {each.labels["namespace"] for each in await watched.prometheus.query(asked)}
+        return found if watched.namespace in found else None
+
+    assert "kubeflow-system" not in await until(counted, within=WITHIN, what="TrainJobs")
 
 
 async def test_alerts_are_evaluated_and_none_fires(watched: Watched) -> None:

@@ -60,7 +60,7 @@ async def test_a_running_job_does_not_notice_that_its_runtime_is_edited(
 ) -> None:
     await ground.create(a_runtime("torch"))
     await ground.create_job("old", **LASTING)
-    await ground.until_running("old", 1)
+    await ground.until_seen_running("old", 1, manager)
     looks = reconciles(manager, ground.namespace, "old")
     edited = with_image(a_runtime("torch"), "trainer:2")
     await ground.patch("TrainingRuntime", "torch", {"spec": edited["spec"]})
@@ -98,7 +98,7 @@ async def test_d35_an_edited_runtime_does_not_keep_a_job_from_being_suspended_an
 ) -> None:
     await ground.create(a_runtime("torch"))
     await ground.create_job(**LASTING)
-    await ground.until_running("train", 1)
+    await ground.until_seen_running("train", 1, manager)
     await edit_runtime(ground, manager, "trainer:2")
 
     await ground.suspend(suspend=True)

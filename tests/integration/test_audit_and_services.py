@@ -49,11 +49,13 @@ async def test_the_audit_log_tells_what_was_granted_and_what_was_not(plane: Cont
     [asked] = await answered(plane, "eve", 1)
     assert (asked.verb, asked.resource, asked.name, asked.code) == ("get", "configmaps", "x", 403)
     assert refused([asked]) == ["403 get /api/v1/namespaces/default/configmaps/x"]
-    applied = [
-        each
-        for each in requests_of(plane.audit_log, "kubernetes-admin", start=start)
-        if each.resource == "configmaps"
-    ]
+
+    async def both() -> list[Asked] | None:
+        found = requests_of(plane.audit_log, "kubernetes-admin", start=start)
+        applied = [each for each in found if each.resource == "configmaps"]
+        return applied if len(applied) > 1 else None
+
+    applied = await until(both, within=WITHIN, what="what the administrator has applied")
     assert [each.verbs for each in applied] == [{"patch", "create"}, {"patch"}]
 
 

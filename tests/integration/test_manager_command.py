@@ -199,7 +199,7 @@ async def test_a_server_that_comes_up_is_used(proxy: FaultProxy, namespace: str)
 
 
 async def test_without_our_kinds_it_says_how_to_install_them(proxy: FaultProxy) -> None:
-    proxy.inject(Answer(404, "404 page not found\n"), discovers_ours, times=9)
+    proxy.inject(Answer(404, "404 page not found\n"), discovers_ours, times=99)
     assert await failure("--kubeconfig", proxy.kubeconfig) == (
         "kftrainer manager: the API server does not know TrainJob.trainer.kubeflow.org: install "
         "the CustomResourceDefinitions, as with `kftrainer crds | kubectl apply -f -`"

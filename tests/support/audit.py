@@ -72,7 +72,7 @@ def requests_of(log: Path, *users: str, start: int = 0) -> list[Asked]:
         file.seek(start)
         whole, _, _ = file.read().rpartition(b"\n")
     events = (json.loads(line) for line in whole.splitlines())
-    return [_asked(each) for each in events if each["user"]["username"] in users]
+    return [_asked(each) for each in events if each["user"].get("username") in users]
 
 
 def _asked(event: Mapping[str, Any]) -> Asked:

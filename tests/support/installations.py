@@ -182,10 +182,14 @@ async def _delete_all(api: ApiClient, plural: str) -> bool:
     found = (await api.get(f"/apis/{API}/{plural}"))["items"]
     for each in found:
         path = await api.path_of({**each, "apiVersion": API, "kind": KINDS[plural]})
-        if each["metadata"].get("finalizers"):
-            nobody = {"metadata": {"finalizers": None}}
-            await api.request("PATCH", path, body=nobody, content_type=MERGE)
-        await api.delete(path)
+        try:
+            if each["metadata"].get("finalizers"):
+                nobody = {"metadata": {"finalizers": None}}
+                await api.request("PATCH", path, body=nobody, content_type=MERGE)
+            await api.delete(path)
+        except ApiError as error:
+            if error.status != NOT_FOUND:  # or it goes in this moment
+                raise
     return not found
 
 

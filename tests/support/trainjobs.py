@@ -52,6 +52,8 @@ def summary(job: Object) -> dict[str, str]:
 class Ground(Team):
     """A namespace of a whole cluster."""
 
+    within = BY_THE_END
+
     async def children(self) -> Sequence[str]:
         """Which objects there are that every cluster serves and that TrainJobs need."""
         return [
@@ -87,6 +89,17 @@ class Ground(Team):
             return found if phases == ["Running"] * pods else None
 
         return await until(running, within=BY_THE_END, what=f"{pods} pods of {job} running")
+
+    async def until_seen_running(self, job: str, pods: int, manager: ManagerProcess) -> None:
+        """Wait until they run, the TrainJob says so, and the manager has no news of it to read."""
+        await self.until_running(job, pods)
+
+        async def says_so() -> bool:
+            rows = (await self.get("TrainJob", job)).get("status", {}).get("jobsStatus") or ()
+            return any(each["ready"] for each in rows)
+
+        await until(says_so, within=BY_THE_END, what=f"{job} being ready")
+        await self.touch(manager, job)
 
     async def until_left(self, job: str, kinds: Sequence[str] = tuple(OF_JOB_SETS)) -> None:
         """Wait until nothing is left of what the JobSet controller has made."""

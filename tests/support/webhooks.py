@@ -18,6 +18,7 @@ from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks import registration
 from tests.support.managers import ManagerProcess, manager_process
+from tests.support.objects import train_job
 
 SERVICE = DEFAULT.cert_management.webhook_service_name
 SECRET = DEFAULT.cert_management.webhook_secret_name
@@ -173,10 +174,31 @@ async def register(api: ApiClient, port: int) -> None:
 
 
 async def unregister(api: ApiClient) -> None:
-    """Leave nothing behind for the next tests."""
+    """Leave nothing behind for the next tests, whose first TrainJob may come at once."""
     for path in (CONFIGURATION_PATH, SECRET_PATH):
         if await api.get_or_none(path) is not None:
             await api.delete(path)
+
+    async def forgotten() -> bool:
+        return not await _is_missed(api)
+
+    await until(forgotten, within=CALLED_WITHIN, what="the webhook being forgotten")
+
+
+async def until_missed(api: ApiClient) -> None:
+    """Return when the API server calls a webhook that does not answer."""
+
+    async def missed() -> bool:
+        return await _is_missed(api)
+
+    await until(missed, within=CALLED_WITHIN, what="the webhook being called in vain")
+
+
+async def _is_missed(api: ApiClient) -> bool:
+    probe = train_job("probe", runtimeRef={"name": "there-is-none"})
+    probe["metadata"]["namespace"] = "default"
+    said = await applicant_with(api).create(probe, dry_run=True)
+    return "failed calling webhook" in said.message
 
 
 def webhook_flags(port: int) -> tuple[str, ...]:

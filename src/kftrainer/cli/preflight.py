@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 TRY_FOR = 30.0  # seconds; after that whoever started the manager knows better what to do
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 LAST_TRY = 1.0  # so long the last try may take when the time is up
+# Who installs us makes our kinds and our rights a moment before, and the server may be behind.
+SETTLE_FOR, SETTLE_PAUSE = 5.0, 1.0
 # An API server that is about to start, or is too busy, says so in these ways.
 MAY_PASS = (TransportError, ServerError, TooManyRequestsError)
 
@@ -33,11 +35,15 @@ class PreflightError(KubeError):
     """The manager cannot work here; the text says why, and what would help."""
 
 
+class LackingError(PreflightError):
+    """The server answers, and there is something that we need and do not have."""
+
+
 class Preflight:
     """Looks once whether the API server is there, knows our kinds and lets us read what we watch.
 
     As a service it is ready when all is well. A server that does not answer is asked again for
-    half a minute; any answer stands, as it would not change by itself.
+    half a minute; what we lack may come for a few seconds, but hardly later by itself.
     """
 
     name = "preflight"
@@ -68,12 +74,26 @@ class Preflight:
 
     async def _look(self, ready: Callable[[], None]) -> None:
         try:
-            await self._until_answered()
+            await self._until_settled()
         except UnauthorizedError as error:
             raise PreflightError(
                 f"the API server does not accept our credentials: {error}"
             ) from error
         ready()
+
+    async def _until_settled(self) -> None:
+        try:
+            return await self._until_answered()
+        except LackingError as error:
+            lacking, deadline = error, self._clock.monotonic() + SETTLE_FOR
+        while (left := deadline - self._clock.monotonic()) > 0:
+            log.warning("preflight.waiting", error=str(lacking), seconds_left=round(left, 1))
+            await self._clock.sleep(min(SETTLE_PAUSE, left))
+            try:
+                return await self._until_answered()
+            except LackingError as error:
+                lacking = error
+        raise lacking
 
     async def _until_answered(self) -> None:
         deadline = self._clock.monotonic() + TRY_FOR
@@ -99,7 +119,7 @@ class Preflight:
     async def _require(self) -> None:
         for resource in self._ours:
             if not await self._mapper.is_served(resource):
-                raise PreflightError(
+                raise LackingError(
                     f"the API server does not know {resource.group_kind}: install the "
                     "CustomResourceDefinitions, as with `kftrainer crds | kubectl apply -f -`"
                 )
@@ -111,4 +131,4 @@ class Preflight:
         ]
         if refusals:
             kinds = ", ".join(kind for kind, _ in refusals)
-            raise PreflightError(f"no permission to read {kinds}: {refusals[0][1]}")
+            raise LackingError(f"no permission to read {kinds}: {refusals[0][1]}")

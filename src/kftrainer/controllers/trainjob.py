@@ -68,7 +68,10 @@ class TrainJobReconciler:
             # The API server let it pass, so it was stored under another schema than ours.
             log.warning("trainjob.not_understood", problems=list(map(str, error.problems)))
             return DONE
-        if job is None or not _is_for_us(job):
+        if job is None:
+            return DONE
+        log.debug("trainjob.seen", resource_version=job.metadata.resource_version)
+        if not _is_for_us(job):
             return DONE
         hindrance = None if is_finished(job) else await self._make_objects(job)
         if hindrance is not None:

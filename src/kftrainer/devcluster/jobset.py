@@ -132,14 +132,17 @@ async def start(site: Site, client: ApiClient) -> None:
 
 
 async def _wait_for_webhooks(client: ApiClient) -> None:
-    """Try a JobSet, dry: the controller says that it is ready before its handlers are."""
+    """Try a JobSet, dry: the controller says that it is ready before its handlers are.
+
+    The API server may not know of them either: a JobSet that they have seen has a successPolicy.
+    """
     path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 
     async def admitted() -> bool:
         try:
-            await client.request("POST", path, query={"dryRun": "All"}, body=PROBE)
+            told = await client.request("POST", path, query={"dryRun": "All"}, body=PROBE)
         except ApiError:
             return False
-        return True
+        return "successPolicy" in told["spec"]
 
     await until(admitted, within=READY_WITHIN, what="JobSet's webhooks admitting a JobSet")

@@ -165,7 +165,7 @@ async def test_what_nobody_gives_free_is_named_and_goes_when_a_manager_is_there(
         await team.create_job()
         await team.until_in_use()
     # Or by hand, as it says.
-    assert (await purged(plane, "--timeout", "5")).code == 1
+    assert (await purged(plane, "--timeout", "15")).code == 1
     await run_kubectl(kubectl_program, plane, *shlex.split(command))
     assert await team.all("TrainingRuntime") == []
 

@@ -75,8 +75,22 @@ def reconciles(manager: ManagerProcess, namespace: str, name: str = JOB) -> int:
     )
 
 
+def has_looked_at(manager: ManagerProcess, job: Object) -> bool:
+    """Whether the manager is through with the TrainJob as it is here, or with a later one."""
+    metadata = job["metadata"]
+    seen = {
+        each["reconcileID"]
+        for each in manager.log_entries("trainjob.seen")
+        if (each["namespace"], each["name"]) == (metadata["namespace"], metadata["name"])
+        and int(each["resource_version"]) >= int(metadata["resourceVersion"])
+    }
+    return any(each["reconcileID"] in seen for each in manager.log_entries("reconcile.succeeded"))
+
+
 class Team:
     """One namespace."""
+
+    within = ANY_MOMENT  # what everything here is to happen in
 
     def __init__(self, api: ApiClient, namespace: str) -> None:
         self.api = api
@@ -149,7 +163,7 @@ class Team:
         async def there() -> Object | None:
             return await self.find(kind, name)
 
-        return await until(there, within=ANY_MOMENT, what=f"{kind} {name}")
+        return await until(there, within=self.within, what=f"{kind} {name}")
 
     async def until_gone(self, kind: str, name: str = JOB) -> None:
         """Wait for the end of an object."""
@@ -157,7 +171,7 @@ class Team:
         async def gone() -> bool:
             return await self.find(kind, name) is None
 
-        await until(gone, within=ANY_MOMENT, what=f"the end of {kind} {name}")
+        await until(gone, within=self.within, what=f"the end of {kind} {name}")
 
     async def until_says(
         self, kind: str, reason: str, status: str = "True", name: str = JOB
@@ -170,7 +184,7 @@ class Team:
             is_so = (found.get("reason"), found.get("status")) == (reason, status)
             return job if is_so else None
 
-        return await until(says, within=ANY_MOMENT, what=f"{name} being {kind}/{reason}")
+        return await until(says, within=self.within, what=f"{name} being {kind}/{reason}")
 
     async def until_without(self, kind: str, name: str = JOB) -> Object:
         """Wait until the TrainJob has no such condition; the TrainJob."""
@@ -179,7 +193,7 @@ class Team:
             job = await self.get("TrainJob", name)
             return None if kind in conditions_of(job) else job
 
-        return await until(healed, within=ANY_MOMENT, what=f"{name} not being {kind}")
+        return await until(healed, within=self.within, what=f"{name} not being {kind}")
 
     async def until_rows(self, *rows: Object, name: str = JOB) -> Object:
         """Wait until the TrainJob's status has these rows; the TrainJob."""
@@ -188,7 +202,7 @@ class Team:
             job = await self.get("TrainJob", name)
             return job if job.get("status", {}).get("jobsStatus") == list(rows) else None
 
-        return await until(has, within=ANY_MOMENT, what=f"{name} having the rows {rows}")
+        return await until(has, within=self.within, what=f"{name} having the rows {rows}")
 
     async def until_in_use(self, name: str = "torch") -> Object:
         """Wait until the runtime has our finalizer; the runtime."""
@@ -197,16 +211,32 @@ class Team:
             found = await self.find("TrainingRuntime", name)
             return found if IN_USE in finalizers(found) else None
 
-        return await until(in_use, within=ANY_MOMENT, what=f"the runtime {name} being in use")
+        return await until(in_use, within=self.within, what=f"the runtime {name} being in use")
 
     async def touch(self, manager: ManagerProcess, name: str = JOB, kind: str = "TrainJob") -> None:
-        """Label the object, and wait until the manager has looked at its TrainJob once more."""
+        """Label the object, and wait until the manager has looked at its TrainJob since then.
+
+        At a TrainJob it has then looked as it is now; that it was looked at once more because of
+        another object is only likely.
+        """
         before = reconciles(manager, self.namespace, name)
         found = await self.get(kind, name)
         labels = found["metadata"].get("labels") or {}
         touched = str(int(labels.get("touched", "0")) + 1)
-        await self.patch(kind, name, {"metadata": {"labels": {"touched": touched}}})
-        await self.until_looked(manager, name, before)
+        changed = await self.patch(kind, name, {"metadata": {"labels": {"touched": touched}}})
+        if kind == "TrainJob":
+            await self.until_seen(manager, changed)
+        else:
+            await self.until_looked(manager, name, before)
+
+    async def until_seen(self, manager: ManagerProcess, job: Object) -> None:
+        """Wait until the manager has looked at the TrainJob as it is here, or at a later one."""
+
+        async def looked() -> bool:
+            return has_looked_at(manager, job)
+
+        name = job["metadata"]["name"]
+        await until(looked, within=self.within, what=f"a look at {name} as it is")
 
     async def until_looked(self, manager: ManagerProcess, name: str, times: int) -> None:
         """Wait until the manager has looked at the TrainJob more often than that."""
@@ -214,4 +244,4 @@ class Team:
         async def looked() -> bool:
             return reconciles(manager, self.namespace, name) > times
 
-        await until(looked, within=ANY_MOMENT, what=f"the manager looking at {name}")
+        await until(looked, within=self.within, what=f"the manager looking at {name}")

@@ -68,6 +68,7 @@ async def test_d5_nothing_is_made_for_a_job_that_is_being_deleted(
         await team.delete("TrainJob")
     else:
         await team.delete("TrainJob", policy="Foreground")
+    await team.touch(manager)
     leaving = await team.get("TrainJob")
     assert leaving["metadata"]["deletionTimestamp"]
     before = reconciles(manager, team.namespace)
@@ -87,6 +88,7 @@ async def test_d5_nor_for_one_that_was_deleted_before_we_saw_it(
     await team.until_says("Blocked", "RuntimeNotFound")
     await team.patch("TrainJob", JOB, {"metadata": {"finalizers": [HOLD]}})
     await team.delete("TrainJob")
+    await team.touch(manager)
     before = reconciles(manager, team.namespace)
     await team.create_runtime()
     await team.until_looked(manager, JOB, before)

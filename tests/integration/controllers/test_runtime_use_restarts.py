@@ -50,6 +50,7 @@ async def test_the_last_of_all_opens_the_door_in_every_order_with_the_manager_up
             making.create_task(_make(each))
     flags = [flag for each in teams for flag in ("--namespace", each.namespace)]
     async with manager_process(plane.kubeconfig, *flags) as manager:
+        await manager.wait_ready()
         for each in teams:
             await each.until_in_use()
         for (order, away), each in zip(orders, teams, strict=True):
@@ -60,6 +61,7 @@ async def test_the_last_of_all_opens_the_door_in_every_order_with_the_manager_up
             for step in order[away:]:
                 await do(step, each)
         manager.start()
+        await manager.wait_ready()
         for each in teams:
             await each.until_gone("TrainingRuntime", "torch")
 

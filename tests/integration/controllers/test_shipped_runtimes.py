@@ -20,7 +20,7 @@ from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, Object, replicated_job, runtime
 from tests.support.rights import allow
 from tests.support.runtimes import SHIPPED
-from tests.support.webhooks import admitting_manager, register, unregister
+from tests.support.webhooks import admitting_manager, register, unregister, until_missed
 
 CLUSTER = f"/apis/{API}/clustertrainingruntimes"
 HASH = "trainer.kubeflow.org/shipped-hash"
@@ -118,6 +118,7 @@ async def restart(manager: ManagerProcess) -> None:
     await manager.stop()
     assert manager.ending() == "exit code 0"
     manager.start()
+    await manager.wait_ready()
 
 
 @pytest.fixture
@@ -348,6 +349,7 @@ async def test_a_webhook_that_does_not_answer_yet_is_waited_for(
     ports = PortReservations(places.ports(places.cache_home()))
     try:
         await register(api, ports.reserve())
+        await until_missed(api)
         async with keeping(shelf, plane) as manager:
             entry = await until_said(manager, "shipped_runtime.not_applied", name)
             assert "failed calling webhook" in entry["error"]

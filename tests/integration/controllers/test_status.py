@@ -194,6 +194,7 @@ async def test_conditions_keep_their_times_until_their_status_changes(
     await team.create_job(suspend=True)
     await team.until_says("Blocked", "RuntimeNotFound")
     await age(team)
+    await team.touch(manager)
     broken = {"apiVersion": API, "kind": "TrainingRuntime", "metadata": {"name": "torch"}}
     await team.create({**broken, "spec": {"template": {"spec": {"replicatedJobs": []}}}})
     job = await team.until_says("Blocked", "InvalidRuntime")

@@ -66,7 +66,11 @@ async def test_without_the_right_to_read_jobs_all_else_works_and_it_says_so_once
         for name in (MADE, TOOK):
             await until_counted(metrics, name, 1)
         assert await metrics.series(RAN) == {}
-        [warning] = manager.log_entries("training_metrics.no_jobs")
+
+        async def said() -> list[Object]:
+            return manager.log_entries("training_metrics.no_jobs")
+
+        [warning] = await until(said, within=ANY_MOMENT, what="its saying so")
         assert warning["level"] == "warning"
         assert "jobs.batch is forbidden" in warning["error"]
         assert RAN.removesuffix("_count") in warning["consequence"]
@@ -83,15 +87,20 @@ async def test_the_first_pod_is_counted_as_jobs_tell_it(team: Team, plane: Contr
         await team.create_job()
         job_set = await team.until_there("JobSet")
         paths = [await create_job_of(team, job_set, f"{JOB}-{number}") for number in range(2)]
-        for status in ({"active": 1}, {"active": 1, "ready": 1}):
-            for path in paths:
-                await team.api.request(
-                    "PATCH",
-                    f"{path}/status",
-                    body={"status": {"startTime": "2026-01-01T00:00:00Z", **status}},
-                    content_type="application/merge-patch+json",
-                )
-        await until_counted(metrics, RAN, 1)
+
+        async def say(path: str, **status: int) -> None:
+            await team.api.request(
+                "PATCH",
+                f"{path}/status",
+                body={"status": {"startTime": "2026-01-01T00:00:00Z", **status}},
+                content_type="application/merge-patch+json",
+            )
+
+        for path in paths:
+            await say(path, active=1)
+        for path in paths:
+            await say(path, active=1, ready=1)
+            await until_counted(metrics, RAN, 1)
         kept = await metrics.series("machinery_informer_objects", kind="Job.batch")
         assert kept == {(): 1}, "of Jobs, only what was waited for is kept"
         await manager.stop()

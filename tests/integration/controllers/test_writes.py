@@ -12,6 +12,7 @@ import pytest
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.burst import SETTLED_WITHIN
 from tests.integration.controllers.team import (
     ANY_MOMENT,
     COMPLETED,
@@ -169,6 +170,7 @@ async def test_a_runtime_that_cannot_be_asked_for_is_awaited_without_a_word(
         await team.create_runtime()
         proxy.inject(status_answer(503, "ServiceUnavailable"), is_look_for("torch"), times=3)
         await team.create_job(suspend=True)
+        await team.until_there("JobSet")
         job = await team.until_says("Suspended", "Suspended")
         assert proxy.faults_left == 0
     assert set(conditions_of(job)) == {"Suspended"}
@@ -219,7 +221,7 @@ class Settled:
             for state in STATES:
                 for name in self.names(state):
                     settling.create_task(self._settle(state, name))
-        await until(self._are_settled, within=ANY_MOMENT, what="all TrainJobs being settled")
+        await until(self._are_settled, within=SETTLED_WITHIN, what="all TrainJobs being settled")
 
     async def _settle(self, state: str, name: str) -> None:
         runtime, suspend, end = STATES[state]
@@ -360,9 +362,9 @@ async def test_a_deleted_jobset_that_the_cache_still_shows_is_not_brought_back_b
         await team.touch(manager)
         proxy.stall_all(is_watch_of("jobsets"))
         await team.delete("JobSet")
-        before = reconciles(manager, team.namespace)
         await team.suspend(suspend=False)
-        await team.until_looked(manager, JOB, before + 1)
+        for _ in range(2):
+            await team.touch(manager)
         assert await team.find("JobSet") is None
         proxy.reset_all()
         made = await team.until_there("JobSet")

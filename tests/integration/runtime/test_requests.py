@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.waiting import until
 from kftrainer.kube.quantity import ZERO, Quantity
 from kftrainer.runtime.requests import merge_resources, pod_requests
 
@@ -15,6 +17,7 @@ Choice = tuple[Any, ...]
 
 GPU, PAGES, STORAGE = "nvidia.com/gpu", "hugepages-2Mi", "ephemeral-storage"
 COUNTED = ("cpu", "memory", STORAGE, PAGES, GPU)
+SEEN_WITHIN = 30.0
 STATUS_PATCH = "application/merge-patch+json"
 IMAGE = {"image": "registry.example.com/train"}
 OVERHEADS: tuple[Object, ...] = (
@@ -58,6 +61,17 @@ class Quota:
         await self._api.request(
             "PATCH", f"{self._path}/status", body={"status": status}, content_type=STATUS_PATCH
         )
+        await until(self._is_seen, within=SEEN_WITHIN, what="admission seeing the quota")
+
+    async def _is_seen(self) -> bool:
+        """Whether a pod that does not say what it asks for is refused."""
+        path = f"/api/v1/namespaces/{self._namespace}/pods"
+        body = self._pod({"containers": [{"name": "main", **IMAGE}]})
+        try:
+            await self._api.request("POST", path, query={"dryRun": "All"}, body=body)
+        except ApiError as error:
+            return "failed quota" in str(error)
+        return False
 
     async def check(self, spec: Object) -> None:
         """Create the pod; the quota must grow by what we say it asks for."""

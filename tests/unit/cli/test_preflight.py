@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kftrainer.api.resources import JOB_SETS, RUNTIME_CLASSES, TRAIN_JOBS
-from kftrainer.cli.preflight import TRY_FOR, Preflight, PreflightError
+from kftrainer.cli.preflight import SETTLE_FOR, TRY_FOR, Preflight, PreflightError
 from kftrainer.kube.client import Client
 from kftrainer.kube.discovery import RestMapper
 from kftrainer.kube.errors import TransportError
@@ -123,13 +123,41 @@ async def test_all_is_well(clock: FakeClock) -> None:
 
 async def test_kinds_that_are_not_installed_are_told(clock: FakeClock) -> None:
     trial = Trial(Server(**{OURS: [NOT_THERE]}), clock)
-    told = await trial.over()
+    told = await trial.over(SETTLE_FOR)
     assert told is not None
     assert told.startswith(
         "the API server does not know TrainJob.trainer.kubeflow.org: install the "
         "CustomResourceDefinitions"
     )
     assert not trial.is_ready
+    assert clock.monotonic() == SETTLE_FOR
+
+
+@pytest.mark.parametrize("lacking", ["kinds", "rights"])
+async def test_what_has_just_been_installed_may_come_a_moment_later(
+    clock: FakeClock, lacking: str
+) -> None:
+    server = Server()
+    if lacking == "kinds":
+        server.answers[OURS] = [NOT_THERE, NOT_THERE, group_of(TRAIN_JOBS)]
+    else:
+        not_yet = status(403, "Forbidden", "trainjobs is forbidden")
+        server.answers[f"{OURS}/trainjobs"] = [not_yet, not_yet, EMPTY]
+    trial = Trial(server, clock)
+    with capture_logs() as logged:
+        assert await trial.over(SETTLE_FOR) is None
+    assert trial.is_ready
+    assert [(entry["event"], entry["seconds_left"]) for entry in logged] == [
+        ("preflight.waiting", 5),
+        ("preflight.waiting", 4),
+    ]
+
+
+async def test_a_server_that_falls_silent_meanwhile_is_waited_for(clock: FakeClock) -> None:
+    answers = [NOT_THERE, TransportError("x"), TransportError("x"), group_of(TRAIN_JOBS)]
+    trial = Trial(Server(**{OURS: answers}), clock)
+    assert await trial.over(SETTLE_FOR) is None
+    assert trial.is_ready
 
 
 async def test_kinds_of_others_may_come_later(clock: FakeClock) -> None:
@@ -148,7 +176,7 @@ async def test_all_kinds_that_may_not_be_read_are_told(clock: FakeClock) -> None
             f"{JOBSET}/jobsets": [theirs],
         }
     )
-    assert await Trial(server, clock).over() == (
+    assert await Trial(server, clock).over(SETTLE_FOR) == (
         "no permission to read TrainJob.trainer.kubeflow.org, JobSet.jobset.x-k8s.io: "
         'trainjobs is forbidden: User "ada" cannot list'
     )
@@ -167,7 +195,7 @@ async def test_a_right_in_each_namespace_is_enough_and_kinds_without_one_are_rea
     )
     assert await Trial(server, clock, "a", "b").over() is None
     assert server.asked.count(f"{NODE}/runtimeclasses") == 1
-    assert await Trial(server, clock, "a", "b").over() == (
+    assert await Trial(server, clock, "a", "b").over(SETTLE_FOR) == (
         "no permission to read TrainJob.trainer.kubeflow.org: not in b"
     )
     assert f"{OURS}/trainjobs" not in server.asked
