@@ -1,6 +1,7 @@
 """Fixtures for all tests, and the order of suites: what is quick comes first."""
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,15 @@ pytest_plugins = ["kftrainer.devcluster.pytest_plugin", "tests.support.programs"
 
 SUITES = ("unit", "integration", "e2e")
 HERE = Path(__file__).parent
+
+
+def pytest_configure() -> None:
+    """Have programs that tests interrupt listen, also if a shell runs the tests in the background.
+
+    Such a shell has SIGINT ignored, which every program that is started from here would inherit.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _suite(item: pytest.Item) -> int:

@@ -145,11 +145,12 @@ async def agreement(
     within: float = 15,
     reading: Reading = EVERYTHING,
 ) -> None:
-    """Wait until the informer and the server agree; then its handlers must agree with both."""
+    """Wait until the server, the informer and its handlers agree; none may have been misled."""
 
     async def agree() -> bool:
-        return informer.has_synced and cached(informer) == reading.of(await server.objects())
+        there = reading.of(await server.objects())
+        versions = {key: each["metadata"]["resourceVersion"] for key, each in there.items()}
+        return informer.has_synced and cached(informer) == there and witness.known == versions
 
-    await until(agree, within=within, what="agreement of cache and server")
-    versions = {key: each["metadata"]["resourceVersion"] for key, each in cached(informer).items()}
-    assert (witness.known, witness.contradictions) == (versions, [])
+    await until(agree, within=within, what="agreement of cache, handlers and server")
+    assert witness.contradictions == []

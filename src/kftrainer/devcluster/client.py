@@ -141,6 +141,10 @@ class ApiClient:
 
     async def _discovers(self, definition: Mapping[str, Any]) -> bool:
         spec = definition["spec"]
+        group = await self.get_or_none(f"/apis/{spec['group']}") or {"versions": []}
+        known = {each["version"] for each in group["versions"]}
+        if not known >= {each["name"] for each in spec["versions"] if each["served"]}:
+            return False
         for version in spec["versions"]:
             listed = await self.get_or_none(f"/apis/{spec['group']}/{version['name']}")
             resources = listed["resources"] if listed else []

@@ -367,12 +367,12 @@ async def test_requests_beyond_the_burst_wait_for_their_turn_and_watches_do_not(
     async with asyncio.TaskGroup() as readers:
         for number in range(4):
             readers.create_task(read(number))
-        await until(so_many(2), within=10, what="two reads")
+        await until(so_many(2), within=30, what="two reads")
         assert clock.sleeping == pytest.approx([0.1, 0.2])
         async with limited.watch(CONFIG_MAPS, namespace=namespace, timeout_seconds=1):
             pass
         await clock.advance(0.1)
-        await until(so_many(3), within=10, what="the third read")
+        await until(so_many(3), within=30, what="the third read")
         assert clock.sleeping == pytest.approx([0.2])
         await clock.advance(0.1)
     assert sorted(done) == [0, 1, 2, 3]

@@ -163,7 +163,7 @@ async def relayed(
     async with HttpTransport(connection, user_agent="kftrainer-tests/1") as transport:
         yield relay, transport
     listener.close()
-    await until(relay.is_left, within=5, what="the end of the relay's connections")
+    await until(relay.is_left, within=15, what="the end of the relay's connections")
 
 
 async def test_a_watch_of_a_silent_server_is_left_without_waiting_for_a_goodbye(
@@ -173,7 +173,7 @@ async def test_a_watch_of_a_silent_server_is_left_without_waiting_for_a_goodbye(
     async with Client(transport).watch(CONFIG_MAPS, namespace=namespace, timeout_seconds=60):
         assert relay.open == 1
         relay.is_silent = True
-    await until(relay.is_left, within=2, what="the end of the connection")
+    await until(relay.is_left, within=15, what="the end of the connection")
 
 
 async def test_closing_ends_what_a_cancelled_request_to_a_silent_server_left(
@@ -187,7 +187,7 @@ async def test_closing_ends_what_a_cancelled_request_to_a_silent_server_left(
         await relay.heard_while_silent.wait()
         request.cancel()
     await transport.close()
-    await until(relay.is_left, within=2, what="the end of the connection")
+    await until(relay.is_left, within=15, what="the end of the connection")
 
 
 async def test_what_was_closed_stays_closed(transport: HttpTransport) -> None:
@@ -242,7 +242,7 @@ async def test_a_write_that_waited_for_a_connection_asks_its_fence_again(
             async def has_asked() -> bool:
                 return bool(asked)
 
-            await until(has_asked, within=10, what="the write, waiting for a connection")
+            await until(has_asked, within=30, what="the write, waiting for a connection")
             leading = False
         assert isinstance(queued.result(), FencedError)
         assert asked == [True, False]

@@ -58,9 +58,9 @@ def manager_of(transport: HttpTransport, namespace: str, identity: str) -> Manag
         lease_name="lock",
         lease_namespace=namespace,
         identity=identity,
-        lease_duration=3,
-        renew_deadline=2,
-        retry_period=0.5,
+        lease_duration=6,
+        renew_deadline=4,
+        retry_period=1,
     )
     client = Client(transport, fence=lambda: election.is_leading)
     only_the_beat = f"metadata.name={BEAT}"

@@ -28,10 +28,10 @@ from tests.support.fault_proxy import (
 )
 
 ELECTOR = Path(__file__).with_name("elector.py")
-LEASE_DURATION, RENEW_DEADLINE = 3.0, 2.0
-ANY_MOMENT = 20.0  # more than it takes on a busy machine
+LEASE_DURATION, RENEW_DEADLINE = 6.0, 4.0
+ANY_MOMENT = 40.0  # more than it takes on a busy machine
 # Longer than it takes to stop a process, and over when another may lead.
-COME_AGAIN = Answer(429, "", {"Retry-After": "2"})
+COME_AGAIN = Answer(429, "", {"Retry-After": "4"})
 
 
 def now() -> float:

@@ -70,7 +70,7 @@ async def test_an_empty_namespace_syncs_too(
     client: Client, server: Server, witness: Witness
 ) -> None:
     informer = informer_of(client, server, witness)
-    async with running(informer), asyncio.timeout(10):
+    async with running(informer), asyncio.timeout(30):
         await informer.wait_synced()
     assert informer.list() == []
     assert int(informer.resource_version) > 0
@@ -89,7 +89,7 @@ async def test_changes_and_deletes_are_told_with_how_it_was(
         async def all_told() -> bool:
             return len(witness.told) == 3
 
-        await until(all_told, within=10, what="three changes")
+        await until(all_told, within=30, what="three changes")
     data = [
         (each.old and each.old.object["data"]["x"], each.new and each.new.object["data"]["x"])
         for each in witness.told
@@ -164,13 +164,13 @@ async def test_only_what_is_selected_is_held(
         async def both() -> bool:
             return set(witness.known) == {server.key("a"), server.key("c")}
 
-        await until(both, within=10, what="the red ones")
+        await until(both, within=30, what="the red ones")
         await server.api.apply(labelled("a", "blue"))
 
         async def one() -> bool:
             return set(witness.known) == {server.key("c")}
 
-        await until(one, within=10, what="only one red one")
+        await until(one, within=30, what="only one red one")
         assert [each["metadata"]["name"] for each in informer.list()] == ["c"]
     assert witness.contradictions == []
 
@@ -221,7 +221,7 @@ async def test_a_transform_decides_what_is_kept_and_an_index_finds_it(
             names = {each["metadata"]["name"] for each in informer.by_index("x", "3")}
             return names == {"a", "b"} and informer.by_index("x", "1") == []
 
-        await until(moved, within=10, what="the index following the object")
+        await until(moved, within=30, what="the index following the object")
 
 
 async def test_two_thousand_updates_of_one_object_end_in_its_last_state(

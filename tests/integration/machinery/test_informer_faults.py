@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -77,7 +78,7 @@ async def nobody_is_connected(proxy: FaultProxy) -> None:
     async def nobody() -> bool:
         return proxy.open_connections == 0
 
-    await until(nobody, within=5, what="the end of all connections")
+    await until(nobody, within=30, what="the end of all connections")
 
 
 @pytest.fixture
@@ -290,6 +291,11 @@ async def test_a_first_list_that_stalls_is_read_in_another_way(
     proxy.inject(fault, is_streamed_list)
     async with scene(proxy, server, times=60) as play:
         await play.agreement()
+
+        async def watched() -> bool:
+            return proxy.watches() == 1
+
+        await until(watched, within=15, what="the watch that follows the list")
         assert [is_list(each) for each in proxy.requests[:3]] == [False, True, False]
 
 
@@ -313,10 +319,19 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
         etcd, apiserver = plane.processes
         server = Server(api, await plane.create_namespace(api))
 
-        async def put(name: str) -> bool:
+        async def put(name: str, x: str = "1") -> bool:
             try:
-                await server.put(name, x="1")
+                await server.put(name, x=x)
             except (ApiError, UnreachableError):
+                return False
+            return True
+
+        async def gone(name: str) -> bool:
+            try:
+                await server.delete(name)
+            except ApiError as error:
+                return error.status == 404
+            except UnreachableError:
                 return False
             return True
 
@@ -328,8 +343,9 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
                 part.kill()
                 part.start()
                 await until(lambda: put("after"), within=60, what=f"{part.name} being back")
-                await server.delete("after")
-                await server.put("changed", x=part.name)
+                changed = partial(put, "changed", part.name)
+                await until(changed, within=60, what="a change of what was there")
+                await until(lambda: gone("after"), within=60, what="an end")
                 await play.agreement(within=60)
             assert len(proxy.requests) < 60
 

@@ -55,7 +55,7 @@ async def permit(api: ApiClient, user: str, namespace: str) -> None:
     async def known() -> bool:
         return bool((await api.create(question))["status"]["allowed"])
 
-    await until(known, within=10, what=f"the right to watch {namespace}")
+    await until(known, within=30, what=f"the right to watch {namespace}")
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ async def test_rights_in_the_namespaces_suffice_and_no_other_namespace_is_seen(
         async def agree() -> bool:
             return set(witness.known) == there
 
-        await until(agree, within=10, what="the changes in both namespaces")
+        await until(agree, within=30, what="the changes in both namespaces")
         assert {_key(each) for each in informer.list()} == there
         assert {_key(each) for each in informer.list(servers[1].namespace)} == {keys[4]}
         assert informer.list(servers[2].namespace) == []

@@ -64,7 +64,7 @@ async def test_the_data_of_a_secret_never_crosses_the_wire(
             async def is_blue() -> bool:
                 return cache.has_index(partial, "color", "blue")
 
-            await until(is_blue, within=10, what="the change")
+            await until(is_blue, within=30, what="the change")
             held = cache.get(partial, key)
             del changed["metadata"]["managedFields"]
             assert held == {
@@ -79,7 +79,7 @@ async def test_the_data_of_a_secret_never_crosses_the_wire(
             async def is_gone() -> bool:
                 return cache.list(partial) == []
 
-            await until(is_gone, within=10, what="the delete")
+            await until(is_gone, within=30, what="the delete")
         assert b'"color":"red"' in wire.heard
         assert PASSWORD.encode() not in wire.heard
     assert [(each.old is None, each.new is None) for each in witness.told] == [

@@ -28,6 +28,7 @@ from kftrainer.machinery.informer import Informer
 from kftrainer.machinery.manager import Manager, Parts
 from kftrainer.machinery.reconcile import DONE, Reconciler, Request, Result
 
+MERGE = "application/merge-patch+json"
 EXAMPLE = Path(__file__).parent.parent.parent.parent / "examples" / "greeter.py"
 CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is)
 
@@ -103,7 +104,7 @@ def short_election(client: Client, namespace: str) -> LeaderElection:
         lease_name="manager",
         lease_namespace=namespace,
         identity="me",
-        lease_duration=3,
+        lease_duration=30,  # so that the watchdog, which would end the tests, is patient
         renew_deadline=2,
         retry_period=0.5,
     )
@@ -162,9 +163,8 @@ async def test_a_lost_lease_ends_the_manager_at_once(
         async with asyncio.TaskGroup() as group:
             group.create_task(manager_of(client, slow, namespace, election).run(asyncio.Event()))
             await until(busy, within=30, what="a reconcile beginning")
-            stolen = await api.get(lease)
-            stolen["spec"] |= {"holderIdentity": "thief", "leaseDurationSeconds": 60}
-            await api.request("PUT", lease, body=stolen)
+            theft = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 60}}
+            await api.request("PATCH", lease, body=theft, content_type=MERGE)
 
     with pytest.raises(ExceptionGroup) as raised:
         await run()

@@ -58,7 +58,7 @@ async def permit(api: ApiClient, namespace: str, name: str) -> None:
     async def known() -> bool:
         return bool((await api.create(question))["status"]["allowed"])
 
-    await until(known, within=10, what="the permission to scrape")
+    await until(known, within=30, what="the permission to scrape")
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kftrainer.devcluster import places
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.waiting import until
 from tests.integration.webhooks.cases import KINDS, expected, job_with, placed, reference, torch
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime as runtime_of
@@ -69,10 +70,23 @@ async def samples(address: str) -> dict[tuple[str, str, str], float]:
     }
 
 
+async def settled_samples(address: str) -> dict[tuple[str, str, str], float]:
+    """The same when a while has passed in which nobody asked: a finalizer may still be owed."""
+    last: dict[tuple[str, str, str], float] = {}
+
+    async def unchanged() -> dict[tuple[str, str, str], float] | None:
+        nonlocal last
+        found = await samples(address)
+        is_same, last = found == last, found
+        return found if is_same else None
+
+    return await until(unchanged, within=30, what="no more requests", every=1.0)
+
+
 async def test_requests_are_counted(
     person: Applicant, metrics_address: str, namespace: str
 ) -> None:
-    before = await samples(metrics_address)
+    before = await settled_samples(metrics_address)
     for kind in KINDS:
         for _ in range(2):
             await person.create(placed(torch(), kind, namespace, namespace), dry_run=True)

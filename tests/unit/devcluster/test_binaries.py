@@ -115,7 +115,7 @@ async def test_an_interrupted_build_leaves_nothing_that_the_next_one_would_trust
 
     async with asyncio.TaskGroup() as group:
         build = group.create_task(provide([ETCD], cache=cache, progress=SILENT))
-        await until(building, within=10, what="the build starting")
+        await until(building, within=30, what="the build starting")
         build.cancel()
     assert not cached_path(cache, ETCD).exists()
     assert (scratch := list((cache / "build").glob("*.scratch")))

@@ -87,7 +87,7 @@ async def test_cancelling_a_command_kills_it(tmp_path: Path) -> None:
 
     async with asyncio.TaskGroup() as group:
         command = group.create_task(run_on_leash(argv, cwd=tmp_path, env={}))
-        pid = await until(began, within=10, what="the command starting")
+        pid = await until(began, within=30, what="the command starting")
         command.cancel()
     assert command.cancelled()
     assert not Path(f"/proc/{pid}").exists()

@@ -25,7 +25,7 @@ async def read_pid(file: Path) -> int:
     async def written() -> int | None:
         return int(file.read_text()) if file.exists() and file.read_text().strip() else None
 
-    return await until(written, within=10, what="the command writing its pid")
+    return await until(written, within=30, what="the command writing its pid")
 
 
 def start(argv: list[str]) -> subprocess.Popen[bytes]:
@@ -36,7 +36,7 @@ async def assert_dies(pid: int) -> None:
     async def dead() -> bool:
         return await gone(pid)
 
-    await until(dead, within=10, what=f"the end of process {pid}")
+    await until(dead, within=30, what=f"the end of process {pid}")
 
 
 @pytest.mark.parametrize("code", [0, 3])

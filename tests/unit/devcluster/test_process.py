@@ -61,7 +61,7 @@ async def test_one_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path
     async def trapped() -> bool:
         return ready.exists()
 
-    await until(trapped, within=10, what="the trap being set")
+    await until(trapped, within=30, what="the trap being set")
     await part.stop(grace=0.2)
     assert not part.alive()
     assert part.ending() == "killed by SIGKILL"

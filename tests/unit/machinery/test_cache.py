@@ -64,11 +64,11 @@ async def test_it_is_ready_when_all_have_synced_and_answers_then(wire: Wire) -> 
 
 
 async def test_a_kind_that_does_not_sync_in_time_is_named(wire: Wire) -> None:
-    cache = Cache(sync_timeout=0.05)
+    cache = Cache(sync_timeout=1.5)
     cache.add(informer_of(THINGS, wire))
     cache.add(informer_of(OTHERS, Wire()))
     expected = (
-        r"^the cache has waited 0.05 s for Other: "
+        r"^the cache has waited 1.5 s for Other: "
         r"is the kind installed, and may we list and watch it\?$"
     )
 

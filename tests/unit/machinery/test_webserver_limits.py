@@ -204,7 +204,7 @@ async def test_a_connection_that_says_nothing_is_cut_off() -> None:
 
 
 async def test_headers_that_trickle_are_cut_off_on_a_connection_that_was_good() -> None:
-    async with serving(Limits(headers_within=0.2)) as server:
+    async with serving(Limits(headers_within=1.0)) as server:
         caller = await server.call()
         assert await caller.post(b"abc") == (200, b"3 bytes")
         await caller.send(b"P")
@@ -212,11 +212,11 @@ async def test_headers_that_trickle_are_cut_off_on_a_connection_that_was_good() 
 
 
 async def test_an_idle_connection_is_kept_longer_than_headers_may_take() -> None:
-    async with serving(Limits(headers_within=0.05)) as server:
+    async with serving(Limits(headers_within=0.7)) as server:
         caller = await server.call()
         assert await caller.post(b"abc") == (200, b"3 bytes")
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
+            async with asyncio.timeout(1.5):
                 await caller.is_closed()
         assert await caller.post(b"abc") == (200, b"3 bytes")
 
@@ -230,10 +230,10 @@ async def test_an_idle_connection_is_closed_in_the_end() -> None:
 
 async def test_a_slow_handler_is_not_mistaken_for_slow_headers() -> None:
     async def ponder(_: Asked) -> Answer:
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.5)
         return Answer(200, "done")
 
-    async with serving(Limits(headers_within=0.1), ponder) as server:
+    async with serving(Limits(headers_within=0.7), ponder) as server:
         assert await (await server.call()).post(b"") == (200, b"done")
 
 
@@ -316,7 +316,7 @@ async def test_who_never_reads_the_answer_is_cut_off(
         begun.set()
         return Answer(200, b"x" * 20_000_000)
 
-    async with serving(Limits(answer_within=0.5, connections=1), tell_much) as server:
+    async with serving(Limits(answer_within=2.0, connections=1), tell_much) as server:
         deaf = await server.call()
         assert await deaf.post(b"") == (200, b"x")
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -363,7 +363,7 @@ async def test_who_never_reads_the_answer_is_cut_off_below_tls_too(
     "request_", [HEAD + b"Content-Length: 3\r\n\r\nabc", HEAD + CHUNKED + b"3\r\nabc\r\n0\r\n\r\n"]
 )
 async def test_headers_behind_a_request_are_cut_off_like_others(request_: bytes) -> None:
-    async with serving(Limits(headers_within=0.2)) as server:
+    async with serving(Limits(headers_within=1.0)) as server:
         hasty, patient = await server.call(), await server.call()
         await patient.send(request_)
         assert await patient.answer() == (200, b"3 bytes")
@@ -462,7 +462,7 @@ async def test_requests_under_way_are_answered_before_the_server_is_gone() -> No
 async def test_a_request_that_does_not_end_holds_up_stopping_only_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(webserver, "CLOSE_WITHIN", 1.0)
+    monkeypatch.setattr(webserver, "CLOSE_WITHIN", 3.0)
     begun, stop, ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def never(_: Asked) -> Answer:
@@ -478,7 +478,7 @@ async def test_a_request_that_does_not_end_holds_up_stopping_only_once(
         await caller.send(HEAD + b"Content-Length: 0\r\n\r\n")
         await begun.wait()
         stop.set()
-        async with asyncio.timeout(1.8):
+        async with asyncio.timeout(5.5):
             await run
         assert await caller.is_closed()
         caller.writer.close()
