@@ -20,7 +20,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.jobset import PROBE as JOB_SET_PROBE
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import IN_USE, a_runtime, conditions_of, finalizers
+from tests.integration.controllers.team import IN_USE, conditions_of, finalizers
 from tests.support.audit import refused, requests_of, rights_of, unused
 from tests.support.installations import (
     DEPLOYMENT,
@@ -35,7 +35,15 @@ from tests.support.installations import (
     replicas,
     wipe,
 )
-from tests.support.lives import FETCHING, WITH_INITIALIZERS, Life, disk, on_nodes
+from tests.support.lives import (
+    FETCHING,
+    LASTING,
+    WITH_INITIALIZERS,
+    Life,
+    disk,
+    keep_a_job_set_twice,
+    on_nodes,
+)
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime, train_job
 from tests.support.releases import (
@@ -50,7 +58,6 @@ from tests.support.releases import (
 from tests.support.trainjobs import (
     BY_THE_END,
     FAILS,
-    FOR_LONG,
     Ground,
     one_try_runtime,
     pods_with,
@@ -66,7 +73,6 @@ from tests.support.webhooks import (
 
 LARGEST_RECORD = 500_000  # bytes; etcd takes a MiB
 READER = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
-LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
 FAILING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(labels=FAILS)}
 LIVES = {
     "torch": Life("torch-distributed", {"node": 2}, spec=on_nodes(2)),
@@ -198,25 +204,7 @@ async def bundles(api: ApiClient) -> set[str]:
 
 
 async def test_a_suspended_job_goes_on_and_keeps_its_job_set(ground: Ground) -> None:
-    """And says twice that its JobSet stays as it is, after its runtime was changed."""
-    await ground.create(a_runtime("torch"))
-    await ground.create_job(**LASTING)
-    await ground.until_running("train", 1)
-    edited = a_runtime("torch")
-    edited["spec"]["mlPolicy"]["torch"] = {"numProcPerNode": 3}
-    await ground.patch("TrainingRuntime", "torch", {"spec": edited["spec"]})
-
-    await ground.suspend(suspend=True)
-    await ground.until_left("train", ["Pod"])
-    await ground.until_says("Suspended", "Suspended")
-    await ground.suspend(suspend=False)
-    await ground.until_running("train", 1)
-
-    async def told_twice() -> bool:
-        events = [each for each in await ground.all("Event") if each["reason"] == "JobSetKept"]
-        return sum(each.get("count", 1) for each in events) > 1
-
-    await until(told_twice, within=BY_THE_END, what="an Event that happened twice")
+    await keep_a_job_set_twice(ground)
 
 
 async def test_a_failing_job_fails(ground: Ground) -> None:
@@ -262,13 +250,8 @@ async def test_what_is_somebody_elses_is_left_alone(ground: Ground, kind: str) -
     await ground.create(theirs)
     await ground.create_runtime(name)
     await ground.create_job(runtime=name)
-
-    async def blocked() -> Object | None:
-        found = conditions_of(await ground.get("TrainJob"))
-        return found.get("Blocked")
-
-    told = await until(blocked, within=BY_THE_END, what="the TrainJob being Blocked")
-    assert taken in told["message"]
+    job = await ground.until_says("Blocked", "NameTaken")
+    assert taken in conditions_of(job)["Blocked"]["message"]
 
 
 @pytest.mark.parametrize("name", LIVES)

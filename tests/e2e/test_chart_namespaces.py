@@ -1,17 +1,21 @@
-"""The chart for some namespaces only: rights there are enough, and there is no right elsewhere."""
+"""The chart for some namespaces only: rights there are enough, and none is left over."""
 
 from collections.abc import Sequence
 from typing import Any
 
+import aiohttp
 import pytest
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
-from tests.support.audit import refused, requests_of, rights_of
+from kftrainer.devcluster.jobset import PROBE as JOB_SET_PROBE
+from tests.support.audit import refused, requests_of, rights_of, unused
 from tests.support.installations import MANAGER, Cluster, Ports, replicas
-from tests.support.objects import runtime
-from tests.support.releases import NAMESPACE, Release, user_of
+from tests.support.lives import keep_a_job_set_twice
+from tests.support.objects import runtime, train_job
+from tests.support.releases import NAMESPACE, Release, token, user_of
 from tests.support.trainjobs import Ground, summary
+from tests.support.webhooks import applicant_with
 
 
 @pytest.fixture
@@ -20,7 +24,7 @@ def control_plane(watched_chart_plane: ControlPlane) -> ControlPlane:
     return watched_chart_plane
 
 
-async def test_rights_in_the_watched_namespaces_are_enough(
+async def test_rights_in_the_watched_namespaces_are_enough_and_none_is_left_over(
     release: Release,
     chart_cluster: Cluster,
     ports: Sequence[Ports],
@@ -38,13 +42,40 @@ async def test_rights_in_the_watched_namespaces_are_enough(
     async with replicas(chart_cluster, ports[:1], namespace=namespace):
         for ground in (elsewhere, here):
             await ground.create(runtime("own"))
-            await ground.create_job(runtime="own")
-        assert summary(await here.until_ended("train")) == {"Complete": "True/AllJobsCompleted"}
-        assert "status" not in await elsewhere.get("TrainJob")
+            await ground.create_job("first", runtime="own")
+        assert summary(await here.until_ended("first")) == {"Complete": "True/AllJobsCompleted"}
+        assert "status" not in await elsewhere.get("TrainJob", "first")
+        await do_the_rest(here)
+        await ask_for_metrics(api, ports[0])
 
-    assert not refused(requests_of(plane.audit_log, user_of(MANAGER), start=start))
+    asked = requests_of(plane.audit_log, user_of(MANAGER), start=start)
+    assert not refused(asked)
     rights = rights_of(objects, MANAGER, NAMESPACE)
+    assert not unused(rights, asked)
     assert {each.namespace for each in rights if each.resource == "jobsets"} == {namespace}
     # Its own certificate is the only Secret that it can read.
     secrets = {(each.namespace, each.name) for each in rights if each.resource == "secrets"}
     assert secrets == {(NAMESPACE, "kubeflow-trainer-webhook-cert")}
+
+
+async def do_the_rest(ground: Ground) -> None:
+    """What a TrainJob that comes to its end at once has no need of."""
+    await keep_a_job_set_twice(ground)
+    await ground.create({**JOB_SET_PROBE, "metadata": {"name": "taken"}})
+    await ground.create_job("taken")
+    await ground.until_says("Blocked", "NameTaken", name="taken")
+    person = applicant_with(ground.api)
+    for kind in ("TrainingRuntime", "ClusterTrainingRuntime"):
+        wrong = train_job("wrong", runtimeRef={"kind": kind, "name": "nowhere"})
+        wrong["metadata"]["namespace"] = ground.namespace
+        assert "nowhere" in (await person.create(wrong)).denial
+
+
+async def ask_for_metrics(api: ApiClient, ports: Ports) -> None:
+    """Ask as one who is known but may not see them, for which both reviews are needed."""
+    header = {"Authorization": f"Bearer {await token(api, 'default', 'default')}"}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(ports.metrics_url, headers=header, ssl=False) as page,
+    ):
+        assert page.status == 403

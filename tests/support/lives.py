@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import a_runtime
 from tests.support.objects import train_job
-from tests.support.trainjobs import Ground
+from tests.support.trainjobs import BY_THE_END, FOR_LONG, Ground, pods_with
 
+LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
 WITH_INITIALIZERS = {"dataset-initializer": 1, "model-initializer": 1, "node": 1}
 
 
@@ -51,3 +54,25 @@ def disk(name: str) -> Object:
             "hostPath": {"path": "/nowhere"},
         },
     }
+
+
+async def keep_a_job_set_twice(ground: Ground) -> None:
+    """Have a TrainJob say twice that its JobSet stays as it is, after its runtime was changed."""
+    await ground.create(a_runtime("torch"))
+    await ground.create_job(**LASTING)
+    await ground.until_running("train", 1)
+    edited = a_runtime("torch")
+    edited["spec"]["mlPolicy"]["torch"] = {"numProcPerNode": 3}
+    await ground.patch("TrainingRuntime", "torch", {"spec": edited["spec"]})
+
+    await ground.suspend(suspend=True)
+    await ground.until_left("train", ["Pod"])
+    await ground.until_says("Suspended", "Suspended")
+    await ground.suspend(suspend=False)
+    await ground.until_running("train", 1)
+
+    async def told_twice() -> bool:
+        events = [each for each in await ground.all("Event") if each["reason"] == "JobSetKept"]
+        return sum(each.get("count", 1) for each in events) > 1
+
+    await until(told_twice, within=BY_THE_END, what="an Event that happened twice")
