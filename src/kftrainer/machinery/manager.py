@@ -19,6 +19,10 @@ log = structlog.get_logger(__name__)
 
 GRACE = 30.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# New objects until Python looks for cycles among them. With its default of 700, whatever waits for
+# an answer soon counts as old, and as the old grow all of them are looked at again: 22 times, not
+# 3, while 4,000 TrainJobs are made, and for a tenth of a second each time.
+YOUNG = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,7 @@ class Manager:
                 running(*self._parts.checks, budget=budget, unless=stop),
                 running(*self._parts.caches, budget=budget, unless=stop),
             ):
-                gc.collect()
-                gc.freeze()  # what the caches hold lives on: do not look at it again and again
+                _spare_what_lives_on()
                 async with running(*self._parts.webhooks, budget=budget, unless=stop):
                     await self._lead(stop, budget)
             noticing.cancel()
@@ -134,3 +137,10 @@ async def run_until_signalled(manager: Manager) -> None:
     finally:
         for signum in SIGNALS:
             loop.remove_signal_handler(signum)
+
+
+def _spare_what_lives_on() -> None:
+    """Have garbage collection look at what is new, and not again and again at what caches hold."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG)

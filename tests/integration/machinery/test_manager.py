@@ -1,11 +1,12 @@
 """The manager with real parts: the example as people run it, and how it ends."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from kftrainer.machinery.controller import Controller
 from kftrainer.machinery.election import LeaderElection, LeaseLostError
 from kftrainer.machinery.handlers import enqueue_self
 from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.manager import Manager, Parts
+from kftrainer.machinery.manager import YOUNG, Manager, Parts
 from kftrainer.machinery.reconcile import DONE, Reconciler, Request, Result
 
 MERGE = "application/merge-patch+json"
@@ -97,6 +98,16 @@ async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:
     await transport.close()
 
 
+@pytest.fixture(autouse=True)
+def garbage() -> Iterator[None]:
+    """What managers change of this process is changed back."""
+    gc.unfreeze()
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
 def short_election(client: Client, namespace: str) -> LeaderElection:
     return LeaderElection(
         client,
@@ -146,6 +157,20 @@ async def test_what_has_begun_is_finished_when_the_manager_stops(
         await running
     assert sorted(slow.finished) == sorted(slow.begun)
     assert len(slow.begun) == 2, "nothing new was begun after the stop"
+
+
+async def test_what_was_read_at_the_start_is_no_garbage_to_look_for(
+    client: Client, namespace: str
+) -> None:
+    stop = asyncio.Event()
+
+    async def spared() -> bool:
+        return gc.get_freeze_count() > 0 and gc.get_threshold()[0] == YOUNG
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(manager_of(client, Slow(namespace), namespace).run(stop))
+        await until(spared, within=30, what="the manager having read what is there")
+        stop.set()
 
 
 async def test_a_lost_lease_ends_the_manager_at_once(
