@@ -96,7 +96,7 @@ class TrainJobReconciler:
     async def _bring_about(self, job: TrainJob) -> None:
         try:
             fit = await self._plan(job)
-        except PlanningError:
+        except (PlanningError, KubeError):
             suspended = merely_suspended(job, self._view)
             if suspended is not None:
                 await self._children.bring_about(job, suspended)

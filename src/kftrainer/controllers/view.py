@@ -66,7 +66,13 @@ class View:
         if len(self._seen) >= SWEEP_AT:
             for kind, key in list(self._seen):
                 self._not_yet_cached(kind, key)
-        self._seen[resource, key_of(manifest)] = manifest
+        self._remember((resource, key_of(manifest)), manifest)
+
+    def _remember(self, which: tuple[Resource[Any], ObjectKey], manifest: Manifest) -> None:
+        """Keep the newest: several may ask for an object, and answers come in any order."""
+        known = self._seen.get(which)
+        if known is None or not is_older(_version(manifest), _version(known)):
+            self._seen[which] = manifest
 
     def _cached(self, resource: Resource[Any]) -> Resource[Any]:
         return self._partial.get(resource, resource)
@@ -76,8 +82,7 @@ class View:
         seen = self._seen.get((resource, key))
         if seen is None:
             return None
-        version = seen["metadata"]["resourceVersion"]
-        if is_older(self._reached(resource, key), version):
+        if is_older(self._reached(resource, key), _version(seen)):
             return seen
         del self._seen[resource, key]
         return None
@@ -85,3 +90,8 @@ class View:
     def _reached(self, resource: Resource[Any], key: ObjectKey) -> str:
         """Up to which version the cache knows everything about the kind."""
         return self._cache.informer(self._cached(resource)).version_in(key.namespace)
+
+
+def _version(manifest: Manifest) -> str:
+    version: str = manifest["metadata"]["resourceVersion"]
+    return version

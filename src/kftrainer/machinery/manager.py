@@ -19,9 +19,9 @@ log = structlog.get_logger(__name__)
 
 GRACE = 30.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# New objects until Python looks for cycles among them. With its default of 700, whatever waits for
-# an answer soon counts as old, and as the old grow all of them are looked at again: 22 times, not
-# 3, while 4,000 TrainJobs are made, and for a tenth of a second each time.
+# New objects until Python looks for cycles among them. With its default, 700 in 3.11, whatever
+# waits for an answer soon counts as old, and as the old grow all of them are looked at again: 22
+# times, not 3, while 4,000 TrainJobs are made, and for a tenth of a second each time.
 YOUNG = 10_000
 
 

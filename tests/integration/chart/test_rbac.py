@@ -104,6 +104,8 @@ def test_nothing_is_granted_for_what_does_not_run(rendered: Rendering) -> None:
         cluster_role(alone), "validatingwebhookconfigurations.admissionregistration.k8s.io"
     )
     without = cluster_role(rendered(WITHOUT_WEBHOOK))
+    assert verbs(without, "trainingruntimes.trainer.kubeflow.org") == {"get", *READ, "patch"}
+    assert "get" in verbs(without, "clustertrainingruntimes.trainer.kubeflow.org")
     assert verbs(without, "priorityclasses.scheduling.k8s.io") == READ
     for values in ({"metrics": {"secure": False}}, {"metrics": {"enabled": False}}):
         objects = rendered(values)

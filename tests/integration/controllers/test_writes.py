@@ -190,6 +190,27 @@ async def test_a_runtime_that_may_not_be_asked_for_is_awaited(
         await team.until_without("Blocked")
 
 
+async def test_a_job_is_suspended_though_its_runtime_is_gone_and_cannot_be_asked_for(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime()
+    async with working(proxy, team) as manager:
+        await team.create_job()
+        await team.until_there("JobSet")
+        await team.until_in_use()
+        await team.delete("TrainingRuntime", "torch")
+        await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
+        await team.until_gone("TrainingRuntime", "torch")
+        await team.touch(manager)
+        proxy.inject(status_answer(503, "ServiceUnavailable"), is_look_for("torch"), times=1000)
+        await team.suspend(suspend=True)
+
+        async def suspended() -> bool:
+            return bool((await team.get("JobSet"))["spec"].get("suspend"))
+
+        await until(suspended, within=ANY_MOMENT, what="the JobSet being suspended")
+
+
 def is_look_for(runtime: str) -> Match:
     def match(request: ProxiedRequest) -> bool:
         return request.method == "GET" and request.path.endswith(f"/trainingruntimes/{runtime}")
