@@ -305,8 +305,12 @@ async def test_a_shipped_runtime_in_use_is_held_and_comes_back(
     lives = Ground(api, lives_namespace)
     await lives.until_ended("plain")
     path = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/plain"
-    before = await api.get(path)
-    assert IN_USE in finalizers(before)
+
+    async def held() -> Object | None:
+        found = await api.get(path)
+        return found if IN_USE in finalizers(found) else None
+
+    before = await until(held, within=BY_THE_END, what="the finalizer of a runtime in use")
     await api.delete(path)
     await lives.delete("TrainJob", "plain")
 
@@ -375,6 +379,7 @@ async def test_the_standby_takes_over_from_a_leader_that_stops(
         return await holder(ground.api) not in ("", first)
 
     await until(has_changed, within=BY_THE_END, what="the standby leading")
+    await wait_called(installed.cluster.plane)  # no connection to who is gone is left
     await ground.create_job()
     await ground.until_ended("train")
     assert standby.log_entries("trainjob.created_object")

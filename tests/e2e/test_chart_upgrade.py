@@ -220,7 +220,7 @@ async def test_an_uninstall_keeps_what_people_have_unless_they_say_otherwise(
     api, plane = ground.api, chart_cluster.plane
     await release.install(values=values)
     async with replicas(chart_cluster, ports[:1]):
-        await until_shipped(api, "plain")
+        await until_shipped(api, "plain", "torch-distributed")
         lasting = await begin_lasting(ground)
     await release.uninstall()
     for path in (DEPLOYMENT, CONFIGURATION_PATH, SECRET_PATH):
@@ -272,6 +272,8 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
         "--server-side=false",  # as Helm 3 does it
         values={"webhook": {"failurePolicy": "Ignore"}, "jobset": {"install": False}},
     )
+    for plural in KINDS:  # helm looks at their status, which is a moment early
+        await api.wait_served(await api.get(f"{CRDS}/{plural}.trainer.kubeflow.org"))
     await api.create(runtime("torch-distributed", "ClusterTrainingRuntime"))
     await ground.create(runtime("own"))
     await ground.create_job("waiting", "own", suspend=True)

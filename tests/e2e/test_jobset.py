@@ -34,7 +34,7 @@ async def finished(api: ApiClient, namespace: str, condition: str) -> Object:
         found = await api.get(f"{JOBSETS.format(namespace)}/train")
         return found if condition_is_true(found, condition) else None
 
-    return await until(check, within=60, what=f"JobSet train in {namespace} being {condition}")
+    return await until(check, within=120, what=f"JobSet train in {namespace} being {condition}")
 
 
 async def test_its_webhook_refuses_a_name_from_which_no_pod_could_be_made(
@@ -76,4 +76,4 @@ async def test_what_belongs_to_a_deleted_jobset_goes_too(api: ApiClient, namespa
         pods = await api.get(f"/api/v1/namespaces/{namespace}/pods")
         return not jobs["items"] and not pods["items"]
 
-    await until(collected, within=60, what="the garbage collector deleting Jobs and pods")
+    await until(collected, within=120, what="the garbage collector deleting Jobs and pods")

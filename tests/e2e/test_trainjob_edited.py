@@ -171,7 +171,8 @@ async def test_kubectl_tells_the_story_of_a_job_that_waits_for_its_runtime(
     status, events = re.sub(" +", " ", described).split("\nEvents:")
     assert f"Message: {why}\n Reason: RuntimeNotFound\n Status: True\n Type: Blocked" in status
     assert re.search(
-        r"Warning TrainJobResourcesCreationFailed \S+ trainer-trainjob-controller "
+        r"Warning TrainJobResourcesCreationFailed \S+(?: \(x\d+ over \S+\))? "
+        r"trainer-trainjob-controller "
         rf"TrainJob resources reconciliation failed: {why}\n",
         events,
     )

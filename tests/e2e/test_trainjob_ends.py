@@ -82,7 +82,7 @@ async def test_d3_d4_what_has_ended_does_not_begin_again_without_its_job_set(
 async def test_d3_d4_what_has_ended_does_not_begin_again_when_its_job_set_expires(
     ground: Ground, manager: ManagerProcess
 ) -> None:
-    await ground.create(one_try_runtime("brief", ttlSecondsAfterFinished=5))
+    await ground.create(one_try_runtime("brief", ttlSecondsAfterFinished=15))
     await ground.create_job("good", "brief")
     await ground.create_job("bad", "brief", **FAILING)
     before = {

@@ -84,7 +84,7 @@ async def test_a_binding_gives_a_user_exactly_the_rights_it_names(
                 return False
             return True
 
-        await until(allowed, within=10, what="ada's binding coming into force")
+        await until(allowed, within=30, what="ada's binding coming into force")
         with pytest.raises(ApiError, match='cannot create resource "configmaps"'):
             await ada.create(configmap)
 
@@ -142,7 +142,7 @@ async def test_killing_its_owner_leaves_nothing_behind() -> None:
     async def gone() -> bool:
         return not processes_of(folder)
 
-    await until(gone, within=10, what=f"the end of all processes of {folder}")
+    await until(gone, within=30, what=f"the end of all processes of {folder}")
 
 
 async def test_a_part_that_dies_while_the_rest_starts_is_named(

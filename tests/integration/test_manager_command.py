@@ -6,7 +6,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.support.fault_proxy import Answer, FaultProxy, ProxiedRequest, running_proxy
 from tests.support.managers import ManagerProcess, manager_process
@@ -104,16 +106,18 @@ async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Fa
         yield proxy
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+@pytest.fixture
+def free_address() -> Iterator[str]:
+    """One that nobody else chooses meanwhile."""
+    ports = PortReservations(places.ports(places.cache_home()))
+    yield f"{LOOPBACK}:{ports.reserve()}"
+    ports.release_all()
 
 
-def closed(kubeconfig: Path, folder: Path) -> Path:
+def closed(kubeconfig: Path, folder: Path, address: str) -> Path:
     """The same kubeconfig for a server that is not there."""
     document = yaml.safe_load(kubeconfig.read_text())
-    document["clusters"][0]["cluster"]["server"] = f"https://{free_address()}"
+    document["clusters"][0]["cluster"]["server"] = f"https://{address}"
     path = folder / "closed"
     path.write_text(yaml.safe_dump(document))
     return path
@@ -178,9 +182,10 @@ async def test_on_request_the_log_is_for_people(
 
 
 async def test_a_server_that_is_not_there_is_waited_for_and_a_signal_ends_the_waiting(
-    control_plane: ControlPlane, tmp_path: Path
+    control_plane: ControlPlane, tmp_path: Path, free_address: str
 ) -> None:
-    async with command("--kubeconfig", closed(control_plane.kubeconfig, tmp_path)) as it:
+    nowhere = closed(control_plane.kubeconfig, tmp_path, free_address)
+    async with command("--kubeconfig", nowhere) as it:
         line = await it.line_with("preflight.waiting")
         assert "Cannot connect to host" in json.loads(line)["error"]
         it.send(signal.SIGTERM)
@@ -307,14 +312,13 @@ async def leader_of(managers: Sequence[ManagerProcess]) -> ManagerProcess | None
 
 
 async def test_probes_and_metrics_are_there(
-    control_plane: ControlPlane, api: ApiClient, namespace: str
+    control_plane: ControlPlane, api: ApiClient, namespace: str, free_address: str
 ) -> None:
-    address = free_address()
-    flags = ("--no-metrics-secure", "--metrics-bind-address", address)
+    flags = ("--no-metrics-secure", "--metrics-bind-address", free_address)
     async with (
         manager_process(control_plane.kubeconfig, *flags) as manager,
         ApiClient(manager.health_url, None) as probes,
-        ApiClient(f"http://{address}", None) as metrics,
+        ApiClient(f"http://{free_address}", None) as metrics,
     ):
         await manager.wait_ready()
         assert await probes.fetch("GET", "/healthz") == b"ok"
@@ -358,18 +362,17 @@ async def test_until_all_is_read_it_is_alive_and_not_ready(
 
 
 async def test_metrics_by_https_are_for_those_who_may_see_them(
-    control_plane: ControlPlane, namespace: str, tmp_path: Path
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, free_address: str
 ) -> None:
-    address = free_address()
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump({**CONFIGURATION, "health": {"livenessEndpointName": "alive"}}))
-    flags = ("--config", str(file), "--metrics-bind-address", address, "--namespace", namespace)
+    flags = ("--config", str(file), "--metrics-bind-address", free_address)
     encrypted = ssl.create_default_context()
     encrypted.check_hostname, encrypted.verify_mode = False, ssl.CERT_NONE
     async with (
-        manager_process(control_plane.kubeconfig, *flags) as manager,
+        manager_process(control_plane.kubeconfig, *flags, "--namespace", namespace) as manager,
         ApiClient(manager.health_url, None) as probes,
-        ApiClient(f"https://{address}", encrypted) as metrics,
+        ApiClient(f"https://{free_address}", encrypted) as metrics,
     ):
         await manager.wait_ready()
         assert await probes.fetch("GET", "/alive") == b"ok", "as the file says"

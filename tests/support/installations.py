@@ -115,13 +115,13 @@ async def replicas(
         answering = [each.webhook for each in (*beside, *ports)]
         cluster.routes.lead({webhook_address(service): answering})
         program = PodProgram(cluster.plane, api, cluster.home)
-        managers = []
+        prepared = []  # all before the first one starts: they read the same files
         for each in ports:
             is_told = each.webhook == target_port(service, deployment)
             flags = () if is_told else each.flags()
             argv = await program.argv(deployment["spec"]["template"]["spec"], *flags)
-            url = f"http://{LOOPBACK}:{each.health}"
-            managers.append(await stack.enter_async_context(started(argv, url)))
+            prepared.append((argv, f"http://{LOOPBACK}:{each.health}"))
+        managers = [await stack.enter_async_context(started(argv, url)) for argv, url in prepared]
         for manager in managers:
             await manager.wait_ready()
         await wait_called(cluster.plane, namespace)

@@ -124,9 +124,12 @@ class ApiClient:
 
     async def apply_crd(self, manifest: Mapping[str, Any]) -> None:
         """Apply a CustomResourceDefinition and wait until its kind is served."""
-        name = manifest["metadata"]["name"]
-        definition = await self.apply(manifest)
-        path = await self.path_of(manifest)
+        await self.wait_served(await self.apply(manifest))
+
+    async def wait_served(self, definition: Mapping[str, Any]) -> None:
+        """Wait until the kind of a CustomResourceDefinition can be used."""
+        name = definition["metadata"]["name"]
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
 
         async def served() -> bool:
             found = await self.get(path)

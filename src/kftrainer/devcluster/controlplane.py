@@ -1,13 +1,13 @@
 """A control plane as its users see it: ready when a block begins, gone when it ends."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from kftrainer.devcluster import binaries, jobset, kubernetes, kwok, manifests, places
-from kftrainer.devcluster.client import ApiClient
-from kftrainer.devcluster.errors import DevClusterError
+from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.errors import DevClusterError, NotReadyError
 from kftrainer.devcluster.folders import own_folder
 from kftrainer.devcluster.manifests import Document
 from kftrainer.devcluster.ports import PortReservations
@@ -15,6 +15,9 @@ from kftrainer.devcluster.process import ManagedProcess
 from kftrainer.devcluster.progress import SILENT, Progress
 from kftrainer.devcluster.shape import BARE, Shape
 from kftrainer.devcluster.site import ADMIN, ADMINS, Site, Supplies
+from kftrainer.devcluster.waiting import until
+
+DEATH_TOLD_WITHIN = 5.0
 
 
 class ControlPlane:
@@ -110,6 +113,12 @@ async def _put_up_or_say_who_died(
 ) -> None:
     try:
         await _put_up(site, shape, crds, progress)
+    except UnreachableError:
+        # Perhaps a part has died; its leash tells so a moment after its connections have ended.
+        with suppress(NotReadyError):
+            await until(site.has_lost_a_part, within=DEATH_TOLD_WITHIN, what="a part's end")
+        site.check()
+        raise
     except DevClusterError:
         site.check()  # a request may have failed only because a part has died
         raise

@@ -122,6 +122,10 @@ class Site:
             for process in reversed(self.processes):
                 process.kill()
 
+    async def has_lost_a_part(self) -> bool:
+        """Whether one has ended by itself."""
+        return not all(process.alive() for process in self.processes)
+
     def check(self) -> None:
         """Raise if a part has ended by itself."""
         for process in self.processes:

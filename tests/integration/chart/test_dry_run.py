@@ -6,6 +6,7 @@ import pytest
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.waiting import until
 from tests.integration.chart.cells import CELLS, TEAMS
 from tests.integration.chart.test_objects import FOREIGN, pod_of
 from tests.integration.chart.test_runtimes import ALL, runtimes_of
@@ -78,6 +79,12 @@ async def test_the_pods_may_run_where_pods_are_restricted(
     objects = render(helm_program, {"crds": {"keep": False}})
     pods = [spec for each in objects if (spec := pod_of(each)) is not None]
     assert len(pods) == 3  # the manager's and the hooks'
+
+    async def is_restricted() -> bool:  # admission hears of the label by a watch
+        loose = {**pods[0], "securityContext": {}}
+        return await takes(api, namespace, 0, loose) is not None
+
+    await until(is_restricted, within=30, what="the namespace being restricted")
     for number, spec in enumerate(pods):
         assert await takes(api, namespace, number, spec) is None
         loose = {**spec, "securityContext": {}}
