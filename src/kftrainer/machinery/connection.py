@@ -29,9 +29,12 @@ class Limits:
     body: int = 7 * 1024 * 1024  # as controller-runtime; two objects of the largest size fit in
     small_body: int = 256 * 1024  # up to which nobody is refused because of the bodies of others
     bodies: int = 64 * 1024 * 1024  # all larger ones together that are under way
-    headers_within: float = 10.0
+    # Until the first byte. In a burst the API server opens connections which it then does not need,
+    # and keeps them for 90 s: we must not be the first to close them, as below.
+    silent_within: float = 100.0
+    headers_within: float = 10.0  # from their first byte on
     body_within: float = 10.0
-    # To read an answer; also how long those may be idle who have never had a good one.
+    # To read an answer; also how long those may be idle who have had none that was good.
     answer_within: float = 10.0
     connections: int = 1000
     # Longer than callers keep a connection that is idle (the API server 90 s, Prometheus 300 s):
@@ -161,7 +164,7 @@ class Connection(web.RequestHandler):
         )
         self.is_known = False  # whether a request has been answered well
         self._all = everyone
-        self._expecting = False  # headers that have begun, or the first ones
+        self._expecting = False  # the end of headers that have begun
         self._answering = False
         self._arrived = _Arrived()
         self._due: asyncio.TimerHandle | None = None
@@ -174,7 +177,7 @@ class Connection(web.RequestHandler):
         self._wire = cast("asyncio.Transport", transport)
         give_up_after(self._all.limits.answer_within, self._wire)
         if self._all.opened(self):
-            self._expect_headers()
+            self._wait(self._all.limits.silent_within, self._too_late)
         else:
             self._wire.abort()
 
@@ -186,7 +189,7 @@ class Connection(web.RequestHandler):
         self._all.closed(self)
 
     def data_received(self, data: bytes) -> None:
-        """The first bytes after a request are the headers of the next one."""
+        """The first bytes, and those after a request, are headers."""
         if data:
             if not self._answering and not self._expecting:
                 self._expect_headers()
@@ -249,6 +252,10 @@ class Connection(web.RequestHandler):
             self._due = None
 
     def _too_late(self) -> None:
+        """Its time is up; but read first what has come by now, for it may be us who are late."""
+        self._wait(AT_ONCE, self._give_up)
+
+    def _give_up(self) -> None:
         self._due = None
         if self._wire is not None:
             log.debug("connection.cut_off", peer=self._wire.get_extra_info("peername"))

@@ -45,7 +45,7 @@ REQUESTS = 12_000
 AT_ONCE = 8
 WARM = REQUESTS // 3  # when caches, pools and the like have the size that they keep
 GROWTH = 1.15
-IMPATIENT = Limits(headers_within=3.0, body_within=1.0, drain_within=0.2)
+IMPATIENT = Limits(silent_within=3.0, headers_within=3.0, body_within=1.0, drain_within=0.2)
 JOBS = webhook_path(TRAIN_JOBS)
 RUNTIMES = webhook_path(CLUSTER_TRAINING_RUNTIMES)
 

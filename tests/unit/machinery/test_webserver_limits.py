@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -199,8 +200,29 @@ async def test_headers_that_never_end_are_cut_off() -> None:
 
 
 async def test_a_connection_that_says_nothing_is_cut_off() -> None:
-    async with serving(Limits(headers_within=0.2)) as server:
+    async with serving(Limits(silent_within=0.2)) as server:
         assert await (await server.call()).is_closed()
+
+
+async def test_a_connection_may_say_nothing_for_longer_than_headers_may_take() -> None:
+    async with serving(Limits(headers_within=0.2)) as server:
+        caller = await server.call()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.6):
+                await caller.is_closed()
+        assert await caller.post(b"abc") == (200, b"3 bytes")
+
+
+@pytest.mark.parametrize("said", [b"", HEAD])
+async def test_what_came_in_time_is_answered_by_a_server_that_is_late(said: bytes) -> None:
+    async with serving(Limits(silent_within=0.5, headers_within=0.5)) as server:
+        caller = await server.call()
+        await caller.send(said)
+        assert await (await server.call()).post(b"") == (200, b"0 bytes")  # so it has been read
+        request = HEAD + b"Content-Length: 1\r\n\r\nx"
+        caller.writer.write(request[len(said) :])  # to the socket, where it waits for the loop
+        time.sleep(0.6)  # noqa: ASYNC251  it is this that is tried
+        assert await caller.answer() == (200, b"1 bytes")
 
 
 async def test_headers_that_trickle_are_cut_off_on_a_connection_that_was_good() -> None:
