@@ -17,7 +17,11 @@ from kftrainer.devcluster.parts import JOBSET_MANIFESTS
 from kftrainer.devcluster.progress import Progress
 
 ROOT = Path(__file__).parent.parent.parent
-CRD_FOLDER = ROOT / "src" / "kftrainer" / "api" / "crds"  # the chart has a link to it
+# The chart has copies: not everybody who fetches it, Flux for one, follows links.
+CRD_FOLDERS = (
+    ROOT / "src" / "kftrainer" / "api" / "crds",
+    ROOT / "charts" / "kftrainer" / "files" / "crds",
+)
 MERGE_KEYS = ROOT / "src" / "kftrainer" / "kube" / "pod_template_merge_keys.json"
 DASHBOARD = ROOT / "charts" / "kftrainer" / "files" / "dashboard.json"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
@@ -46,8 +50,8 @@ def generated(library: Library) -> dict[Path, str]:
     """Every generated file with its content."""
     out = {}
     for crd in crds.all_crds(library):
-        path = CRD_FOLDER / f"{crd['metadata']['name']}.yaml"
-        out[path] = HEADER + yaml.dump(crd, Dumper=_PlainDumper, width=100, sort_keys=True)
+        text = HEADER + yaml.dump(crd, Dumper=_PlainDumper, width=100, sort_keys=True)
+        out |= {folder / f"{crd['metadata']['name']}.yaml": text for folder in CRD_FOLDERS}
     definitions = json.loads((files("kubernetes_validate") / DEFINITIONS).read_bytes())["$defs"]
     out[MERGE_KEYS] = json.dumps(merge_keys.table(definitions), indent=1, sort_keys=True) + "\n"
     out[DASHBOARD] = json.dumps(dashboard.kftrainer(), indent=1, ensure_ascii=False) + "\n"
@@ -64,7 +68,8 @@ def main(arguments: list[str]) -> int:
         return 1
     wanted = generated(library)
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    leftover = [path for path in CRD_FOLDER.glob("*") if path not in wanted]
+    there = (path for folder in CRD_FOLDERS for path in folder.glob("*"))
+    leftover = [path for path in there if path not in wanted]
     if "--check" in arguments:
         for path in stale + leftover:
             print(f"stale: {path.relative_to(ROOT)}")

@@ -5,9 +5,10 @@ with the path of a value and says what to do.
 
 {{/* A duration such as 1m30s in milliseconds. */}}
 {{- define "kftrainer.milliseconds" -}}
-{{- $units := dict "h" 3600000.0 "m" 60000.0 "s" 1000.0 "ms" 1.0 "us" 0.001 "µs" 0.001 "ns" 0.000001 -}}
+{{- $day := 86400000.0 -}}
+{{- $units := dict "y" (mulf 365.0 $day) "w" (mulf 7.0 $day) "d" $day "h" 3600000.0 "m" 60000.0 "s" 1000.0 "ms" 1.0 "us" 0.001 "µs" 0.001 "ns" 0.000001 -}}
 {{- $sum := 0.0 -}}
-{{- range regexFindAll "[0-9]+(\\.[0-9]+)?(h|ms|µs|us|ns|m|s)" . -1 -}}
+{{- range regexFindAll "[0-9]+(\\.[0-9]+)?(y|w|d|h|ms|µs|us|ns|m|s)" . -1 -}}
 {{- $unit := regexFind "[^0-9.]+" . -}}
 {{- $sum = addf $sum (mulf (trimSuffix $unit . | float64) (get $units $unit)) -}}
 {{- end -}}
@@ -42,6 +43,9 @@ replicas.
 {{- if gt (len (include "kftrainer.fullname" .)) 44 -}}
 {{- fail (printf "fullnameOverride: the release's name %s has more than 44 characters, which is too long for the names of Services: set a shorter one" .Release.Name) -}}
 {{- end -}}
+{{- if and $values.userRoles.create (has (include "kftrainer.fullname" .) (list "cluster" "kubeflow")) -}}
+{{- fail (printf "fullnameOverride: a role for people would be called %s-admin, which there is already: set another beginning of names, or userRoles.create=false" (include "kftrainer.fullname" .)) -}}
+{{- end -}}
 
 {{- $election := $values.config.leaderElection -}}
 {{- if and (gt (int $values.replicaCount) 1) (not $election.leaderElect) -}}
@@ -53,6 +57,13 @@ replicas.
 {{- end -}}
 {{- if and (not $rolls) (hasKey $values.strategy "rollingUpdate") -}}
 {{- fail "strategy.rollingUpdate: it is for RollingUpdate, and strategy.type is Recreate: set one or the other" -}}
+{{- end -}}
+{{- with $values.strategy | default dict | dig "rollingUpdate" dict -}}
+{{- $surge := include "kftrainer.said" .maxSurge -}}
+{{- $fewer := include "kftrainer.said" .maxUnavailable -}}
+{{- if and (has $surge (list "0" "0%")) (has $fewer (list "0" "0%")) -}}
+{{- fail "strategy.rollingUpdate.maxSurge: with maxUnavailable 0 as well no pod could ever be replaced: set more of one of them" -}}
+{{- end -}}
 {{- end -}}
 {{- if $election.leaderElect -}}
 {{- $lease := include "kftrainer.milliseconds" $election.leaseDuration | float64 -}}
@@ -70,6 +81,24 @@ replicas.
 {{- end -}}
 {{- if and (gt (float64 $values.config.clientConnection.qps) 0.0) (lt (int $values.config.clientConnection.burst) 1) -}}
 {{- fail "config.clientConnection.burst: must be at least 1 where qps is set" -}}
+{{- end -}}
+{{- $workers := dict -}}
+{{- range $kind, $_ := $values.config.controller.groupKindConcurrency | default dict -}}
+{{- $short := trimSuffix ".trainer.kubeflow.org" $kind -}}
+{{- if hasKey $workers $short -}}
+{{- fail (printf "config.controller.groupKindConcurrency: %s is there twice, once with its group: leave one of them out" $short) -}}
+{{- end -}}
+{{- $_ := set $workers $short true -}}
+{{- end -}}
+
+{{- if $values.runtimes.enabled -}}
+{{- range $plugin := $values.config.plugins.disabled -}}
+{{- range $path, $section := include "kftrainer.runtimesOf" (dict "root" $ "plugin" $plugin) | fromYaml -}}
+{{- if $section.enabled -}}
+{{- fail (printf "runtimes.%s.enabled: it needs the plugin %s, which config.plugins.disabled switches off: switch the runtime off, too" $path $plugin) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- if and (not $values.serviceAccount.create) (not $values.serviceAccount.name) -}}
@@ -114,6 +143,12 @@ replicas.
 {{- if and $values.webhook.enabled (eq $values.webhook.failurePolicy "Fail") (not $values.certs.caBundle) (not $injected) -}}
 {{- fail (printf "certs.caBundle: with certs.mode=provided, say whom the API server is to trust (--set-file certs.caBundle=ca.crt), or have it injected by one of these webhook.annotations: %s" (join ", " $injectors)) -}}
 {{- end -}}
+{{- with $values.certs.caBundle -}}
+{{- $begin := "-----BEGIN CERTIFICATE-----" -}}
+{{- if not (or (contains $begin .) (contains $begin (b64dec . | toString))) -}}
+{{- fail "certs.caBundle: it is no certificate, neither as PEM nor as PEM in base64: a file is given with --set-file certs.caBundle=ca.crt" -}}
+{{- end -}}
+{{- end -}}
 {{- else -}}
 {{- if $values.certs.existingSecret -}}
 {{- fail (printf "certs.existingSecret: it is used with certs.mode=provided only, and the mode is %s: set one or the other" $values.certs.mode) -}}
@@ -156,6 +191,9 @@ replicas.
 {{- $monitor := get $metrics $each -}}
 {{- if and $monitor.enabled (not $metrics.enabled) -}}
 {{- fail (printf "metrics.%s.enabled: there is nothing to scrape with metrics.enabled=false: switch metrics on, or this off" $each) -}}
+{{- end -}}
+{{- if gt (include "kftrainer.milliseconds" ($monitor.scrapeTimeout | default "0s") | float64) (include "kftrainer.milliseconds" $monitor.interval | float64) -}}
+{{- fail (printf "metrics.%s.scrapeTimeout: %s must not be longer than interval, which is %s" $each $monitor.scrapeTimeout $monitor.interval) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $metrics.serviceMonitor.enabled $metrics.podMonitor.enabled -}}

@@ -106,8 +106,10 @@ tag, if the image says none.
 */}}
 {{- define "kftrainer.image" -}}
 {{- $registry := .root.Values.global.imageRegistry | default .image.registry | default "" -}}
-{{- if and $registry (contains ":" .image.repository) -}}
-{{- fail (printf "%s.repository: %s names a registry, and so does %s: leave one of them out" .path .image.repository (ternary "global.imageRegistry" (printf "%s.registry" .path) (ne (.root.Values.global.imageRegistry | default "") ""))) -}}
+{{- $mirrored := ne (.root.Values.global.imageRegistry | default "") "" -}}
+{{- /* With a mirror, what looks like a host may be the folder of one there. */ -}}
+{{- if and $registry (or (contains ":" .image.repository) (and (not $mirrored) (regexMatch "^[^/]*[.][^/]*/" .image.repository))) -}}
+{{- fail (printf "%s.repository: %s names a registry, and so does %s: leave one of them out" .path .image.repository (ternary "global.imageRegistry" (printf "%s.registry" .path) $mirrored)) -}}
 {{- end -}}
 {{- $name := ternary (printf "%s/%s" $registry .image.repository) .image.repository (ne $registry "") -}}
 {{- $tag := .image.tag | default (.tag | default "") -}}

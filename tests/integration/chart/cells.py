@@ -12,7 +12,10 @@ AUTHORITY = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 MONITORS: Values = {"metrics": {"serviceMonitor": {"enabled": True}}}
 PROVIDED: Values = {"certs": {"mode": "provided", "existingSecret": "mine", "caBundle": AUTHORITY}}
 CERT_MANAGER: Values = {"certs": {"mode": "cert-manager"}}
-WITHOUT_MPI: Values = {"config": {"plugins": {"disabled": ["MPI"]}}}
+WITHOUT_MPI: Values = {
+    "config": {"plugins": {"disabled": ["MPI"]}},
+    "runtimes": {"deepspeedDistributed": {"enabled": False}, "mlxDistributed": {"enabled": False}},
+}
 WITHOUT_GANGS: Values = {"config": {"plugins": {"disabled": ["CoScheduling", "Volcano"]}}}
 ALONE: Values = {"replicaCount": 1, "config": {"leaderElection": {"leaderElect": False}}}
 WITHOUT_WEBHOOK: Values = {"webhook": {"enabled": False}}
@@ -41,6 +44,7 @@ EVERYTHING_ON: Values = {
     "rbac": {
         "ownerReferencesPermissionEnforcement": True,
         "extraRules": [{"apiGroups": ["acme.example"], "resources": ["runs"], "verbs": ["create"]}],
+        "extraNamespacedRules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}],
     },
     "runtimes": {"torchDistributedWithCache": {"enabled": True}},
     "crds": {"install": True, "keep": False},

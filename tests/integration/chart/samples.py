@@ -3,11 +3,13 @@
 What cannot go together is in one of two sets.
 """
 
+from base64 import b64encode
 from typing import Any
 
-from tests.integration.chart.cells import DIGEST
+from tests.integration.chart.cells import AUTHORITY, DIGEST
 
 Sample = dict[str, Any]
+BUNDLE = b64encode(AUTHORITY.encode()).decode()
 
 
 def image(name: str) -> Sample:
@@ -114,7 +116,10 @@ FIRST: Sample = {
     },
     "serviceAccount": {"name": "another-account", "annotations": named("account-annotation")},
     "rbac": {
-        "extraRules": [{"apiGroups": ["extra.example"], "resources": ["x"], "verbs": ["get"]}]
+        "extraRules": [{"apiGroups": ["extra.example"], "resources": ["x"], "verbs": ["get"]}],
+        "extraNamespacedRules": [
+            {"apiGroups": ["there.example"], "resources": ["y"], "verbs": ["get"]}
+        ],
     },
     "health": {"port": 10081},
     "webhook": {
@@ -215,7 +220,7 @@ SECOND: Sample = {
     "global": {"imageRegistry": "mirror.example"},
     "image": digest(1),
     "podDisruptionBudget": {"maxUnavailable": 283},
-    "certs": {"mode": "provided", "existingSecret": "some-secret", "caBundle": "c29tZS1idW5kbGU="},
+    "certs": {"mode": "provided", "existingSecret": "some-secret", "caBundle": BUNDLE},
     "metrics": {
         "podMonitor": monitor("pod-monitor"),
         "rules": {

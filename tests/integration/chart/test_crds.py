@@ -1,11 +1,13 @@
 """The CustomResourceDefinitions of the release."""
 
+import shutil
 from pathlib import Path
 
+import pytest
 import yaml
 
 from kftrainer.devcluster.manifests import Loader, read_documents
-from tests.support.helm import CHART, Object, helm, of_kind, render
+from tests.support.helm import CHART, HelmError, Object, helm, of_kind, render
 
 KEEP = "helm.sh/resource-policy"
 SOURCES = CHART.parents[1] / "src" / "kftrainer" / "api" / "crds"
@@ -39,6 +41,18 @@ def test_they_may_go_with_the_release(helm_program: Path) -> None:
 
 def test_they_may_be_left_to_others(helm_program: Path) -> None:
     assert not crds_in(render(helm_program, {"crds": {"install": False}}))
+
+
+def test_a_chart_that_has_lost_them_says_so(helm_program: Path, tmp_path: Path) -> None:
+    chart = shutil.copytree(CHART, tmp_path / "kftrainer")
+    shutil.rmtree(chart / "files" / "crds")
+    with pytest.raises(HelmError, match=r"crds\.install: this copy of the chart has no files/crds"):
+        helm(helm_program, "template", "x", str(chart))
+
+
+def test_nothing_of_the_chart_is_a_link() -> None:
+    """Flux leaves links out of what it fetches, and who copies the chart takes them along."""
+    assert not [path for path in CHART.rglob("*") if path.is_symlink()]
 
 
 def test_a_package_holds_them(helm_program: Path, tmp_path: Path) -> None:

@@ -265,4 +265,21 @@ def test_everybody_may_read_the_version_and_no_other_config_map(rendered: Render
 
 @pytest.mark.parametrize("plugin", [each.name for each in PLUGINS])
 def test_every_plugin_can_be_left_out(rendered: Rendering, plugin: str) -> None:
-    assert rendered({"config": {"plugins": {"disabled": [plugin]}}})
+    left_out = {"config": {"plugins": {"disabled": [plugin]}}, "runtimes": {"enabled": False}}
+    assert rendered(left_out)
+
+
+@pytest.mark.parametrize("watched", [[], ["team-a"]], ids=["everywhere", "in-a-namespace"])
+def test_rules_for_plugins_are_where_they_are_needed(
+    rendered: Rendering, watched: list[str]
+) -> None:
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
+    nodes = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
+    rules = {"extraRules": [nodes], "extraNamespacedRules": [pods]}
+    objects = rendered({"watchNamespaces": watched, "rbac": rules})
+    role = cluster_role(objects)
+    assert verbs(role, "nodes") == {"list"}
+    assert bool(verbs(role, "pods")) is not bool(watched)
+    for namespace in watched:
+        workloads = named(objects, "Role", "kubeflow-trainer-workloads", namespace)
+        assert pods in workloads["rules"]

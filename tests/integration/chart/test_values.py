@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.chart.cells import CELLS, EVERYTHING_ON
+from tests.integration.chart.cells import AUTHORITY, CELLS, EVERYTHING_ON
 from tests.integration.chart.samples import FIRST, SECOND
 from tests.integration.chart.test_objects import images_in
 from tests.support.helm import (
@@ -20,6 +20,7 @@ from tests.support.helm import (
     Values,
     helm,
     merged,
+    named,
     refusal,
     render,
 )
@@ -81,12 +82,12 @@ def with_value(place: Place, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def named(places: Iterable[Place]) -> dict[str, Place]:
+def by_path(places: Iterable[Place]) -> dict[str, Place]:
     return {".".join(place): place for place in places}
 
 
-SWITCHES = named(place for place, value in leaves(DEFAULTS) if isinstance(value, bool))
-OTHERS = named(place for place, value in leaves(DEFAULTS) if not isinstance(value, bool))
+SWITCHES = by_path(place for place, value in leaves(DEFAULTS) if isinstance(value, bool))
+OTHERS = by_path(place for place, value in leaves(DEFAULTS) if not isinstance(value, bool))
 
 
 @pytest.mark.parametrize("path", [path for path in OTHERS if path not in ELSEWHERE])
@@ -219,6 +220,15 @@ WRONG = {
     "image.repository=host:port/kftrainer": "at '/image/repository'",
     "runtimes.plain.image.repository=Python": "at '/runtimes/plain/image/repository'",
     "fullnameOverride=a-name-with-more-than-forty-four-characters-in-it": "at '/fullnameOverride'",
+    "global.imageRegistry=https://mirror.example": "at '/global/imageRegistry'",
+    "resources.limits.memory=512MB": "at '/resources/limits/memory'",
+    "hooks.resources.requests.cpu=-1": "at '/hooks/resources/requests/cpu'",
+    "runtimes.torchtune.storage.size=20ki": "at '/runtimes/torchtune/storage/size'",
+    "podLabels.a b=c": "at '/podLabels': additional properties 'a b'",
+    "service.annotations.a/b/c=d": "at '/service/annotations': additional properties 'a/b/c'",
+    "extraEnv[0].value=8080": "at '/extraEnv/0/value': got number, want string",
+    "strategy.rollingUpdate.maxUnavailable=": "at '/strategy/rollingUpdate/maxUnavailable'",
+    "networkPolicy.metricsFrom[0].namespaceselector.x=y": "at '/networkPolicy/metricsFrom/0'",
 }
 
 
@@ -307,9 +317,37 @@ CONTRADICTIONS = {
     ("image.repository=registry.example:5000/x",): (
         "image.repository: registry.example:5000/x names a registry, and so does image.registry"
     ),
+    ("image.repository=registry.example.com/ml/kftrainer",): (
+        "image.repository: registry.example.com/ml/kftrainer names a registry, and so does"
+    ),
     ("runtimes.plain.image.tag=",): "runtimes.plain.image: say a tag or a digest",
     ("runtimes.torchtune.modelInitializerImage.tag=",): (
         "runtimes.torchtune.modelInitializerImage: say a tag or a digest"
+    ),
+    ("config.plugins.disabled={MPI}", "runtimes.mlxDistributed.enabled=false"): (
+        "runtimes.deepspeedDistributed.enabled: it needs the plugin MPI"
+    ),
+    ("config.plugins.disabled={Torch}", "runtimes.torchDistributed.enabled=false"): (
+        "runtimes.torchtune.llama1b.enabled: it needs the plugin Torch"
+    ),
+    (
+        "config.controller.groupKindConcurrency.TrainJob=10",
+        r"config.controller.groupKindConcurrency.TrainJob\.trainer\.kubeflow\.org=5",
+    ): "config.controller.groupKindConcurrency: TrainJob is there twice",
+    ("strategy.rollingUpdate.maxSurge=0", "strategy.rollingUpdate.maxUnavailable=0%"): (
+        "strategy.rollingUpdate.maxSurge: with maxUnavailable 0 as well"
+    ),
+    ("certs.mode=provided", "certs.existingSecret=x", "certs.caBundle=ca.crt"): (
+        "certs.caBundle: it is no certificate"
+    ),
+    ("certs.mode=provided", "certs.existingSecret=x", "certs.caBundle=YWJjZA=="): (
+        "certs.caBundle: it is no certificate"
+    ),
+    ("metrics.serviceMonitor.scrapeTimeout=1m1s", "metrics.serviceMonitor.interval=1m"): (
+        "metrics.serviceMonitor.scrapeTimeout: 1m1s must not be longer than interval"
+    ),
+    ("metrics.podMonitor.scrapeTimeout=1d", "metrics.podMonitor.interval=23h"): (
+        "metrics.podMonitor.scrapeTimeout: 1d must not be longer than interval"
     ),
 }
 
@@ -335,6 +373,16 @@ def test_a_release_name_that_no_service_can_have_is_told(helm_program: Path, nam
     assert render(helm_program, {**WITHOUT_CRDS, "fullnameOverride": "short"}, name=name)
 
 
+@pytest.mark.parametrize("name", ["cluster", "kubeflow"])
+def test_a_release_name_that_would_take_over_a_well_known_role_is_told(
+    helm_program: Path, name: str
+) -> None:
+    with pytest.raises(HelmError, match=f"would be called {name}-admin, which there is already"):
+        render(helm_program, WITHOUT_CRDS, name=name)
+    free: Values = {"userRoles": {"create": False}}
+    assert render(helm_program, merged(WITHOUT_CRDS, free), name=name)
+
+
 # Each can be a name, and is something else where it is not in quotes.
 ODD = ("true", "123", "1e3", "0x10")
 
@@ -352,7 +400,7 @@ def test_a_name_that_looks_like_something_else_stays_one(helm_program: Path, nam
             "serviceAccount": {"name": name},
             "imagePullSecrets": [name],
             "image": {"registry": "", "repository": "1", "tag": "30"},
-            "certs": {"mode": "provided", "existingSecret": name, "caBundle": "1234"},
+            "certs": {"mode": "provided", "existingSecret": name, "caBundle": AUTHORITY},
             "config": {"leaderElection": {"resourceName": name}},
             "metrics": {
                 "readers": [{"kind": "ServiceAccount", "name": name, "namespace": name}],
@@ -401,6 +449,23 @@ def test_a_repository_may_say_where_it_is(helm_program: Path) -> None:
     )
     assert images_in(objects) >= {"registry.example:5000/ml/kftrainer:1"}
     assert sum(json.dumps(each).count("registry.example:5000/ml/") for each in objects) == 3
+
+
+def test_a_mirror_may_have_a_folder_for_each_host(helm_program: Path) -> None:
+    image = {"repository": "registry.example/ml/kftrainer", "tag": "1"}
+    values = {**WITHOUT_CRDS, "global": {"imageRegistry": "mirror.example"}, "image": image}
+    assert images_in(render(helm_program, values)) >= {
+        "mirror.example/registry.example/ml/kftrainer:1"
+    }
+
+
+@pytest.mark.parametrize("qps", [0, 0.5, 1_000_000, 0.00001])
+def test_a_number_stays_one_for_who_reads_the_configuration(helm_program: Path, qps: float) -> None:
+    """Helm would write 1e+06, which is a word in YAML."""
+    values = merged(WITHOUT_CRDS, {"config": {"clientConnection": {"qps": qps}}})
+    config = named(render(helm_program, values), "ConfigMap", "kubeflow-trainer-config")
+    settings = config["data"]["controller_manager_config.yaml"]
+    assert yaml.safe_load(settings)["clientConnection"]["qps"] == qps
 
 
 def test_values_of_other_charts_are_not_in_the_way(helm_program: Path) -> None:

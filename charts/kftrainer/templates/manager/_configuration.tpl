@@ -37,7 +37,7 @@ certManagement:
   webhookServiceName: {{ include "kftrainer.manager" . | quote }}
   webhookSecretName: {{ include "kftrainer.certSecretName" . | quote }}
 clientConnection:
-  qps: {{ $config.clientConnection.qps }}
+  qps: {{ $config.clientConnection.qps | toJson }}
   burst: {{ int $config.clientConnection.burst }}
 plugins:
   enabled: {{ $config.plugins.enabled | default list | toJson }}

@@ -60,6 +60,10 @@ there is no such object.
   resources: [limitranges]
   verbs: [list, watch]
 {{- end }}
+{{- with .Values.rbac.extraNamespacedRules }}
+# As rbac.extraNamespacedRules says.
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Whether a plugin runs that makes gangs; empty if not. */}}
