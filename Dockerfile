@@ -7,6 +7,8 @@ ARG BASE_IMAGE=docker.io/library/python:3.13-slim-trixie
 ARG BUILD_IMAGE=${BASE_IMAGE}
 
 FROM ${BUILD_IMAGE} AS build
+# Some bases have a user of their own, who may not write where this does.
+USER 0:0
 WORKDIR /build
 # What pip writes and Python compiles must not depend on when or in what order.
 ARG SOURCE_DATE_EPOCH=1577836800
@@ -45,6 +47,7 @@ RUN find /opt/kftrainer/bin -type f ! -name kftrainer -delete && \
 
 
 FROM ${BASE_IMAGE}
+USER 0:0
 COPY --from=build /opt/kftrainer /opt/kftrainer
 # The user is in no passwd file, and libraries ask for its home; nobody can put a kubeconfig there.
 ENV HOME=/ \

@@ -109,9 +109,15 @@ def test_it_runs_our_command_as_nobody_that_has_a_name() -> None:
     [entry] = said("ENTRYPOINT")
     [program] = json.loads(entry)
     assert program in PROJECT["scripts"]
-    assert said("USER") == [f"{finish.USER}:{finish.USER}"]
-    last = instructions().index(("USER", said("USER")[0]))
-    after = [word for word, _ in instructions()[last:]]
+    # Each stage is built as root, whoever the user of its base is.
+    root, nobody = "0:0", f"{finish.USER}:{finish.USER}"
+    assert said("USER") == [root, root, nobody]
+    words = instructions()
+    assert [words[at + 1] for at, (word, _) in enumerate(words) if word == "FROM"] == [
+        ("USER", root)
+    ] * 2
+    last = words.index(("USER", nobody))
+    after = [word for word, _ in words[last:]]
     assert not {"RUN", "COPY", "ADD"} & set(after)
     subprocess.run(
         [sys.executable, "-m", "kftrainer.cli.main", *json.loads(said("CMD")[0]), "--help"],
