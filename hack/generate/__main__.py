@@ -48,7 +48,7 @@ async def jobset_spec() -> Library:
 
 def generated(library: Library) -> dict[Path, str]:
     """Every generated file with its content."""
-    out = {}
+    out: dict[Path, str] = {}
     for crd in crds.all_crds(library):
         text = HEADER + yaml.dump(crd, Dumper=_PlainDumper, width=100, sort_keys=True)
         out |= {folder / f"{crd['metadata']['name']}.yaml": text for folder in CRD_FOLDERS}

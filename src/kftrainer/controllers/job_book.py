@@ -26,6 +26,10 @@ Awaited = Literal["JobSet", "pod"]
 class Observer(Protocol):
     """Who is told, once for each TrainJob, how long something took, counted from its creation."""
 
+    def taken_over(self, runtime: str) -> None:
+        """It had its JobSet before anything was told of it; its end may still come."""
+        ...
+
     def job_set_made(self, runtime: str, seconds: float) -> None:
         """Until its JobSet was there."""
         ...
@@ -122,15 +126,19 @@ class JobBook:
         if facts.state in ENDED:
             self._ended[own_key] = group
             return
-        self._open[own_key] = _Open(
+        known = _Open(
             uid=facts.uid,
             group=group,
             measured_as=NAMESPACED if facts.has_namespaced_runtime else facts.runtime,
             created=facts.created,
-            since=facts.since,
+            # One that waits for pods again does not since its creation; nobody tells since when.
+            since=now if facts.state == "Pending" and facts.has_had_pods else facts.since,
             awaits_job_set=not (facts.has_rows or has_job_set()),
             awaits_pod=not facts.has_had_pods,
         )
+        self._open[own_key] = known
+        if not known.awaits_job_set:
+            self._observer.taken_over(known.measured_as)
 
     def remove(self, key: ObjectKey) -> None:
         """The TrainJob is gone, or was never there."""

@@ -66,6 +66,10 @@ class JobHistograms:
             buckets=DURATION_BUCKETS,
         )
 
+    def taken_over(self, runtime: str) -> None:
+        """A TrainJob of another manager's may end now."""
+        self._bounded(runtime)
+
     def job_set_made(self, runtime: str, seconds: float) -> None:
         """A JobSet was there so long after its TrainJob."""
         self._job_set.labels(self._bounded(runtime)).observe(seconds)
@@ -111,8 +115,9 @@ class JobCounts(Collector):
             "kftrainer_trainjob_oldest_timestamp_seconds",
             "The time at which the TrainJob came into this state that has been in it longest. No "
             "status tells it of Pending and Running: where the manager did not see it happen, as "
-            "after a restart, it is the time of the TrainJob's creation or last resumption. The "
-            "namespace is that of kftrainer_trainjobs.",
+            "after a restart, it is the time of the TrainJob's creation or last resumption, and of "
+            "one that had pods and waits again that of the restart. The namespace is that of "
+            "kftrainer_trainjobs.",
             labels=("namespace", "state"),
         )
         for place, since in self._book.oldest().items():

@@ -21,6 +21,10 @@ class Witness:
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
+        self.taken: list[str] = []
+
+    def taken_over(self, runtime: str) -> None:
+        self.taken.append(runtime)
 
     def job_set_made(self, runtime: str, seconds: float) -> None:
         self.told.append(("JobSet", runtime, seconds))
@@ -189,6 +193,22 @@ def test_since_when_is_told_by_conditions_or_seen() -> None:
     assert since("Running", 60) == 50
     assert since("Pending", 70) == 70  # its pods are started again
     assert since("Suspended", 80, since=CREATED + 79) == 79
+
+
+def test_who_waits_again_when_it_is_first_seen_does_so_since_then() -> None:
+    """As after an initializer that ran for hours under another manager."""
+    book = Books()
+    book.see(has_rows=True, has_had_pods=True, now=CREATED + 7200)
+    assert book.oldest() == {("team", "Pending"): CREATED + 7200}
+
+
+@pytest.mark.parametrize("before", [{"has_rows": True}, {"has_job_set": True}])
+def test_who_has_a_job_set_when_it_is_first_seen_is_taken_over(before: dict[str, bool]) -> None:
+    book = Books()
+    book.see(has_namespaced_runtime=True, **before)
+    book.see("Running")
+    book.see("Complete", key=ObjectKey("team", "done"), has_rows=True)
+    assert book.witness.taken == [NAMESPACED]
 
 
 def test_the_oldest_of_each_namespace_and_state_is_told() -> None:

@@ -153,6 +153,17 @@ def test_ends_are_at_zero_before_they_come() -> None:
     ]
 
 
+def test_ends_are_at_zero_also_of_who_had_a_job_set_before() -> None:
+    """So that a rate tells them: five that fail between two scrapes are an alert."""
+    it = Exported()
+    facts = JobFacts("1", "t", "Running", CREATED, CREATED, has_rows=True, has_had_pods=True)
+    it.book.put(ObjectKey("ns", "job"), facts, CREATED + 9, lambda: True)
+    assert [line for line in it.lines() if "_count" in line] == [
+        'kftrainer_trainjob_duration_seconds_count{runtime="t",result="Complete"} 0',
+        'kftrainer_trainjob_duration_seconds_count{runtime="t",result="Failed"} 0',
+    ]
+
+
 def test_buckets_are_few_and_rise() -> None:
     for buckets in (JOB_SET_BUCKETS, POD_BUCKETS, DURATION_BUCKETS):
         assert len(buckets) <= 14
