@@ -63,11 +63,10 @@ def make_bases(buildah: Buildah, folder: Path, release: str, mirror: str) -> Non
     )
     container = buildah("from", "scratch")
     buildah("add", "--quiet", container, root, "/")
+    buildah("config", "--user", "1000:1000", container)  # as of bases that are made to be safe
     buildah("commit", "--quiet", container, BASE)
-    buildah("run", container, *APT, "update")
-    buildah(
-        *("run", "--env", "DEBIAN_FRONTEND=noninteractive", container),
-        *(*APT, "install", "--yes", BUILDS),
-    )
+    as_root = ("run", "--user", "0:0", "--env", "DEBIAN_FRONTEND=noninteractive", container)
+    buildah(*as_root, *APT, "update")
+    buildah(*as_root, *APT, "install", "--yes", BUILDS)
     buildah("commit", "--quiet", container, BUILD)
     buildah("rm", container)
