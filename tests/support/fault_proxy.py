@@ -273,8 +273,12 @@ async def running_proxy(plane: ControlPlane, folder: Path) -> AsyncIterator[Faul
     proxy = FaultProxy(site.apiserver_port, site.admin_tls())
     async with asyncio.TaskGroup() as tasks:
         serving: set[asyncio.Task[None]] = set()
+        closing = asyncio.Event()
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if closing.is_set():  # its handshake has just ended
+                writer.transport.abort()
+                return
             task = tasks.create_task(proxy.serve(reader, writer))
             serving.add(task)
             task.add_done_callback(serving.discard)
@@ -291,6 +295,7 @@ async def running_proxy(plane: ControlPlane, folder: Path) -> AsyncIterator[Faul
         try:
             yield proxy
         finally:
+            closing.set()
             server.close()
             for task in tuple(serving):
                 task.cancel()

@@ -134,6 +134,11 @@ class _Arrived:
         if end >= 0:
             self._beyond = len(data) - end - len(END_OF_HEADERS)
 
+    @property
+    def has_headers(self) -> bool:
+        """Whether the headers of a request are complete."""
+        return self._beyond is not None
+
     def end_with(self, request: web.BaseRequest) -> bool:
         """Whether nothing has come after this request, which is over."""
         if "Transfer-Encoding" in request.headers:
@@ -257,7 +262,8 @@ class Connection(web.RequestHandler):
 
     def _give_up(self) -> None:
         self._due = None
-        if self._wire is not None:
+        is_about_to_begin = self._expecting and self._arrived.has_headers
+        if self._wire is not None and not is_about_to_begin:
             log.debug("connection.cut_off", peer=self._wire.get_extra_info("peername"))
             self.cut_off()  # whoever sends so slowly may never read either
 

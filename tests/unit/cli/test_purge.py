@@ -214,7 +214,10 @@ async def test_a_runtime_that_nobody_gives_free_is_told_how_to_free() -> None:
 
 
 @pytest.mark.parametrize("method", ["DELETE", "GET"])
-async def test_a_server_that_fails_does_not_hide_what_is_left(method: str) -> None:
+async def test_a_server_that_fails_does_not_hide_what_is_left(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kftrainer.cli.cluster.LAST_TRY", 60.0)
     server = ObjectServer({JOBS: [meta("one")]})
     looks = 0
 

@@ -42,19 +42,19 @@ async def assert_dies(pid: int) -> None:
 @pytest.mark.parametrize("code", [0, 3])
 def test_passes_the_exit_code_on(code: int) -> None:
     with start(["sh", "-c", f"exit {code}"]) as leash:
-        assert leash.wait(10) == code
+        assert leash.wait(60) == code
 
 
 def test_tells_death_by_signal_as_a_shell_does() -> None:
     with start(["sh", "-c", "kill -9 $$"]) as leash:
-        assert leash.wait(10) == 128 + signal.SIGKILL
+        assert leash.wait(60) == 128 + signal.SIGKILL
 
 
 def test_says_that_a_program_is_not_there() -> None:
     with subprocess.Popen(
         leashed(["/nonesuch/etcd"]), stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as leash:
-        assert leash.wait(10) == 127
+        assert leash.wait(60) == 127
         assert leash.stderr
         assert leash.stderr.read() == b"cannot run /nonesuch/etcd: No such file or directory\n"
 
@@ -64,7 +64,7 @@ def test_kills_a_command_whose_owner_goes_at_once() -> None:
         leash = start(["sleep", "600"])
         assert leash.stdin
         leash.stdin.close()
-        assert leash.wait(10) == 128 + signal.SIGKILL
+        assert leash.wait(60) == 128 + signal.SIGKILL
 
 
 async def test_passes_sigterm_on(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_passes_sigterm_on(tmp_path: Path) -> None:
     with start(["sh", "-c", TELL_PID.format(file=file)]) as leash:
         pid = await read_pid(file)
         leash.send_signal(signal.SIGTERM)
-        assert leash.wait(10) == 128 + signal.SIGTERM
+        assert leash.wait(60) == 128 + signal.SIGTERM
     assert await gone(pid)
 
 
@@ -83,7 +83,7 @@ async def test_kills_the_command_and_its_children_when_the_pipe_closes(tmp_path:
     pids = [await read_pid(parent), await read_pid(child)]
     assert leash.stdin
     leash.stdin.close()
-    leash.wait(10)
+    leash.wait(60)
     for pid in pids:
         await assert_dies(pid)
 
@@ -95,7 +95,7 @@ async def test_kills_the_command_when_its_owner_is_killed(tmp_path: Path) -> Non
     owner = subprocess.Popen([sys.executable, "-c", owner_code])
     pid = await read_pid(file)
     owner.kill()
-    owner.wait(10)
+    owner.wait(60)
     await assert_dies(pid)
 
 

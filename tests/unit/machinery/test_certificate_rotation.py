@@ -593,7 +593,7 @@ async def test_what_nobody_expects_is_told_once_and_tried_again() -> None:
     rotation._informers = lambda: iter(())  # type: ignore[method-assign]
     rotation._look = surprising  # type: ignore[method-assign]
     with capture_logs() as logs:
-        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             tasks.create_task(rotation.run(lambda: None, stop))
             await world.clock.advance(1)
             assert 1 < looks <= 4, "the pauses grow"
@@ -611,7 +611,7 @@ async def test_it_is_ready_at_once_and_ends_when_told() -> None:
     world, stop, ready = World(replicas=1), asyncio.Event(), asyncio.Event()
     rotation = world.replicas[0].rotation
     rotation._informers = lambda: iter(())  # type: ignore[method-assign]
-    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         tasks.create_task(rotation.run(ready.set, stop))
         await ready.wait()
         stop.set()

@@ -60,7 +60,7 @@ class Scene:
     """Late kinds beside a cache that runs."""
 
     def __init__(self) -> None:
-        self.wire, self.clock, self.cache = Discovery(), FakeClock(), Cache(sync_timeout=5)
+        self.wire, self.clock, self.cache = Discovery(), FakeClock(), Cache(sync_timeout=60)
         self.installed: list[Resource[Any]] = []
         self.ready = asyncio.Event()
         self.stop = asyncio.Event()
