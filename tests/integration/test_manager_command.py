@@ -31,7 +31,7 @@ CONTROLLERS = (
     "trainingruntime_controller",
     "clustertrainingruntime_controller",
 )
-ANY_MOMENT = 30.0  # more than it takes on a busy machine
+ANY_MOMENT = 90.0  # more than it takes on a busy machine, the start of a manager included
 CONFIGURATION = {
     "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
     "kind": "Configuration",

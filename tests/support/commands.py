@@ -4,9 +4,13 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from kftrainer.devcluster.waiting import until
 from tests.support.managers import KFTRAINER
 
-ENDS_WITHIN = 150.0
+ENDS_WITHIN = 330.0  # `kftrainer purge` gives itself 300
+COMPLAINS_WITHIN = 120.0
+# How a command says that its last look at the cluster failed.
+BLIND = ("the API server does not answer", "the last try failed: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +39,19 @@ async def kftrainer(*arguments: str | Path) -> Ended:
             await process.wait()
     assert process.returncode is not None
     return Ended(process.returncode, out.decode().splitlines(), err.decode().splitlines())
+
+
+async def complaint(command: str, *arguments: str | Path) -> str:
+    """What `kftrainer` says is wrong with the cluster, in one line.
+
+    It is asked again if it could not see that to the end, as on a machine that is busy.
+    """
+
+    async def seen() -> str | None:
+        ended = await kftrainer(command, *arguments)
+        assert ended.code == 1
+        [line] = ended.err
+        return None if any(each in line for each in BLIND) else line
+
+    line = await until(seen, within=COMPLAINS_WITHIN, what=f"kftrainer {command} seeing to the end")
+    return line.removeprefix(f"kftrainer {command}: ")

@@ -17,7 +17,7 @@ async def version_now(api: ApiClient) -> str:
 async def versions_of(
     kubeconfig: Path, resource: Resource[Manifest], key: ObjectKey, since: str
 ) -> list[Manifest]:
-    """The object after each write since then, in the order in which it was written."""
+    """The object after each write since then, in order; there must have been one."""
     found: list[Manifest] = []
     async with connected(kubeconfig) as client:
         last = (await client.get(resource, key))["metadata"]["resourceVersion"]
@@ -26,11 +26,11 @@ async def versions_of(
             namespace=key.namespace or None,
             field_selector=f"metadata.name={key.name}",
             resource_version=since,
-            timeout_seconds=10,
+            timeout_seconds=60,
         ) as events:
             async for event in events:
                 if isinstance(event, Upserted):
                     found.append(event.manifest)
                     if event.manifest["metadata"]["resourceVersion"] == last:
-                        break
-    return found
+                        return found
+    raise AssertionError(f"{key} at {last} was not told, but {len(found)} others since {since}")

@@ -1,8 +1,9 @@
 """The webhook as the API server sees it: registered, called for every object, heard by people."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
+from kftrainer.machinery.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import train_job
@@ -33,6 +35,8 @@ APPLY = "application/apply-patch+yaml"
 OK = 400  # every status below it
 CONFLICT = 409
 REPLACED_WITHIN = 30.0
+JUDGED_WITHIN = 60.0
+NOT_READ_IN_TIME = "admission.not_read_in_time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,23 @@ class Heard:
 
 
 class Applicant:
-    """Somebody who writes objects and listens to warnings; `applicant` makes them."""
+    """Somebody who writes objects and listens to warnings; `applicant` makes them.
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, api: ApiClient) -> None:
+    A manager that cannot read in time what its cache has not heard of refuses what hangs on that,
+    and its log says so: whoever knows the manager then asks again.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        api: ApiClient,
+        manager: ManagerProcess | None = None,
+    ) -> None:
         self._session = session
         self._url = url
         self._api = api
+        self._manager = manager
 
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
         """Create the object."""
@@ -140,12 +155,29 @@ class Applicant:
         if content_type == APPLY:
             query |= {"fieldManager": "applicant", "force": "true"}
         headers = {"Content-Type": content_type, "Accept": "application/json"}
-        async with self._session.request(
-            method, self._url + path, params=query, data=orjson.dumps(body), headers=headers
-        ) as response:
-            answer = orjson.loads(await response.read())
-            warnings = [_text_of(each) for each in response.headers.getall("Warning", [])]
-        return Heard(response.status, answer, warnings)
+
+        async def send() -> Heard:
+            async with self._session.request(
+                method, self._url + path, params=query, data=orjson.dumps(body), headers=headers
+            ) as response:
+                answer = orjson.loads(await response.read())
+                warnings = [_text_of(each) for each in response.headers.getall("Warning", [])]
+            return Heard(response.status, answer, warnings)
+
+        return await (send() if self._manager is None else _judged_in_time(send, self._manager))
+
+
+async def _judged_in_time(send: Callable[[], Awaitable[Heard]], manager: ManagerProcess) -> Heard:
+    """What is heard when the manager could read what it judges by."""
+
+    async def judged() -> Heard | None:
+        sent_at = SystemClock().now()
+        heard = await send()
+        late = manager.log_entries(NOT_READ_IN_TIME) if heard.denial else []
+        is_late = any(datetime.fromisoformat(each["timestamp"]) >= sent_at for each in late)
+        return None if is_late else heard
+
+    return await until(judged, within=JUDGED_WITHIN, what="the manager reading what it judges by")
 
 
 def _text_of(warning: str) -> str:
@@ -154,17 +186,19 @@ def _text_of(warning: str) -> str:
     return quoted.replace('\\"', '"').replace("\\\\", "\\")
 
 
-def applicant_with(api: ApiClient) -> Applicant:
+def applicant_with(api: ApiClient, manager: ManagerProcess | None = None) -> Applicant:
     """The client's user, as one who listens to warnings; as long as the client lives."""
     assert api._session is not None
-    return Applicant(api._session, api.url, api)
+    return Applicant(api._session, api.url, api, manager)
 
 
 @asynccontextmanager
-async def applicant(plane: ControlPlane) -> AsyncIterator[Applicant]:
+async def applicant(
+    plane: ControlPlane, manager: ManagerProcess | None = None
+) -> AsyncIterator[Applicant]:
     """The administrator, as one who listens to warnings."""
     async with plane.client() as api:
-        yield applicant_with(api)
+        yield applicant_with(api, manager)
 
 
 async def register(api: ApiClient, port: int) -> None:

@@ -18,7 +18,7 @@ FIELD_MANAGER = "kftrainer-devcluster"
 APPLY = "application/apply-patch+yaml"
 CRD_SERVED_WITHIN = 30.0
 NOT_FOUND = 404
-NOT_YET = (404, 429, 503)  # the last two while storage is made
+NOT_YET = (404, 429, 503)  # the last two while storage and its watch cache are made
 ERROR = 400
 
 Object = dict[str, Any]
@@ -143,28 +143,36 @@ class ApiClient:
         await until(served, within=CRD_SERVED_WITHIN, what=f"the kind of CRD {name} being served")
 
     async def _discovers(self, definition: Mapping[str, Any]) -> bool:
-        spec = definition["spec"]
-        group = await self.get_or_none(f"/apis/{spec['group']}") or {"versions": []}
-        known = {each["version"] for each in group["versions"]}
-        if not known >= {each["name"] for each in spec["versions"] if each["served"]}:
+        group, versions = definition["spec"]["group"], _served_versions(definition)
+        # The server of CRDs answers for the group, with all its versions, until the aggregator has
+        # heard of the first of them; from then on only those count that it has heard of.
+        for version in versions:
+            if not await self._is_registered(f"{version}.{group}"):
+                return False
+        found = await self.get_or_none(f"/apis/{group}") or {"versions": []}
+        if not {each["version"] for each in found["versions"]} >= set(versions):
             return False
-        for version in spec["versions"]:
-            listed = await self.get_or_none(f"/apis/{spec['group']}/{version['name']}")
-            resources = listed["resources"] if listed else []
-            kinds = {each["kind"] for each in resources}
-            if version["served"] and spec["names"]["kind"] not in kinds:
+        for version in versions:
+            listed = await self.get_or_none(f"/apis/{group}/{version}") or {"resources": []}
+            kinds = {each["kind"] for each in listed["resources"]}
+            if definition["spec"]["names"]["kind"] not in kinds:
                 return False
         return True
 
+    async def _is_registered(self, api_service: str) -> bool:
+        """Whether the aggregator has heard of the version: then it calls it available."""
+        path = f"/apis/apiregistration.k8s.io/v1/apiservices/{api_service}"
+        return condition_is_true(await self.get_or_none(path) or {}, "Available")
+
     async def _lists(self, definition: Mapping[str, Any]) -> bool:
-        """Whether its objects can be listed, which the server's storage may not be ready for."""
-        spec = definition["spec"]
-        for version in spec["versions"]:
-            if not version["served"]:
-                continue
-            path = f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}?limit=1"
+        """Whether its objects can be listed, which the server's storage may not be ready for.
+
+        Nor may its watch cache, on which a list that is limited would not depend.
+        """
+        group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
+        for version in _served_versions(definition):
             try:
-                await self.get(path)
+                await self.get(f"/apis/{group}/{version}/{plural}")
             except ApiError as error:
                 if error.status not in NOT_YET:
                     raise
@@ -192,6 +200,10 @@ class ApiClient:
             if "/" not in resource["name"]:
                 entry = (resource["name"], resource["namespaced"])
                 self._resources[api_version, resource["kind"]] = entry
+
+
+def _served_versions(definition: Mapping[str, Any]) -> list[str]:
+    return [each["name"] for each in definition["spec"]["versions"] if each["served"]]
 
 
 def _api_error(status: int, answer: bytes) -> ApiError:

@@ -17,7 +17,7 @@ from kftrainer.devcluster.shape import BARE, Shape
 from kftrainer.devcluster.site import ADMIN, ADMINS, Site, Supplies
 from kftrainer.devcluster.waiting import until
 
-DEATH_TOLD_WITHIN = 5.0
+DEATH_TOLD_WITHIN = 30.0  # which pass only if nothing has died
 
 
 class ControlPlane:

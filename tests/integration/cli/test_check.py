@@ -10,8 +10,8 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import PortReservations
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, Team
-from tests.support.commands import kftrainer
+from tests.integration.controllers.team import Team
+from tests.support.commands import COMPLAINS_WITHIN, complaint, kftrainer
 from tests.support.objects import runtime
 from tests.support.rights import allow
 from tests.support.runtimes import SHIPPED
@@ -54,36 +54,30 @@ async def test_what_is_not_well_is_told_in_one_line(
 ) -> None:
     user = f"stranger-{team.namespace}"
     await team.api.create(runtime(team.namespace, "ClusterTrainingRuntime"))
-    flags = ("--kubeconfig", plane.kubeconfig, "--namespace", team.namespace, "--timeout", "1")
+    where = ("--kubeconfig", plane.kubeconfig, "--namespace", team.namespace)
+    flags = (*where, "--timeout", "1")
     ports = PortReservations(places.ports(places.cache_home()))
-
-    async def complaint(*flags: str | Path) -> str:
-        ended = await kftrainer("check", *flags)
-        assert ended.code == 1
-        [line] = ended.err
-        return line.removeprefix("kftrainer check: ")
-
     try:
-        assert (await complaint(*flags, "--runtime", "nobodys")).startswith(
+        assert (await complaint("check", *flags, "--runtime", "nobodys")).startswith(
             "after 1 s: not there: ClusterTrainingRuntime nobodys; "
         )
-        assert await complaint(*flags) == (
+        assert await complaint("check", *flags) == (
             f"after 1 s: a wrong TrainJob was accepted: the API server does not ask {WEBHOOK} "
             f"about TrainJobs in the namespace {team.namespace}, or the manager does not look "
             "after it"
         )
-        assert await complaint(*flags[:2], "--namespace", "nobodys", "--timeout", "1") == (
+        assert await complaint("check", *flags, "--namespace", "nobodys") == (
             'after 1 s: the API server does not take a TrainJob: namespaces "nobodys" not found'
         )
-        assert (await kftrainer("check", *flags, "--no-webhook")).code == 0
+        assert (await kftrainer("check", *where, "--no-webhook")).code == 0
         await register(admin, ports.reserve())
 
         async def unreached() -> bool:
-            said = await complaint(*flags)
+            said = await complaint("check", *flags)
             return "the API server cannot ask the webhook: Internal error occurred: failed " in said
 
-        await until(unreached, within=ANY_MOMENT, what="the webhook being asked")
-        line = await complaint("--kubeconfig", plane.kubeconfig_for(user))
+        await until(unreached, within=COMPLAINS_WITHIN, what="the webhook being asked")
+        line = await complaint("check", "--kubeconfig", plane.kubeconfig_for(user))
         assert line.startswith(
             f'clustertrainingruntimes.trainer.kubeflow.org is forbidden: User "{user}"'
         )
@@ -97,9 +91,8 @@ async def test_where_the_manager_does_not_look_that_is_a_possibility(
 ) -> None:
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
     async with admitting_manager(plane, "--runtimes", str(folder), "--namespace", "default"):
-        ended = await kftrainer("check", *flags)
-        assert ended.code == 1
-        assert ended.err[0].endswith("or the manager does not look after it")
+        said = await complaint("check", *flags)
+        assert said.endswith("or the manager does not look after it")
         ended = await kftrainer("check", "--kubeconfig", plane.kubeconfig)
         assert ended.code == 0, "in the namespace default"
         assert ended.out[-1] == f"ok: a good TrainJob is accepted on {min(NAMES)}"

@@ -3,6 +3,7 @@
 import asyncio
 import shlex
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.kubernetes import crds_in
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import ANY_MOMENT, IN_USE, Team, finalizers
-from tests.support.commands import Ended, kftrainer
-from tests.support.managers import manager_process
+from tests.support.commands import Ended, complaint, kftrainer
+from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, runtime
 from tests.support.rights import allow
 
@@ -52,6 +53,18 @@ async def purged(plane: ControlPlane, *flags: str) -> Ended:
     return await kftrainer("purge", "--kubeconfig", plane.kubeconfig, "--yes", *flags)
 
 
+async def purged_in_vain(plane: ControlPlane) -> str:
+    """What it says of what does not go."""
+    return await complaint("purge", "--kubeconfig", plane.kubeconfig, "--yes", "--timeout", "5")
+
+
+@asynccontextmanager
+async def ready_manager(plane: ControlPlane, *flags: str) -> AsyncIterator[ManagerProcess]:
+    async with manager_process(plane.kubeconfig, *flags) as manager:
+        await manager.wait_ready()
+        yield manager
+
+
 async def cluster_runtime(api: ApiClient, name: str) -> Object | None:
     return await api.get_or_none(f"{CLUSTER}/{name}")
 
@@ -78,7 +91,7 @@ async def test_everything_goes_for_who_has_the_rights_and_the_kinds_can_go_then(
     kinds = ["trainjobs", "trainingruntimes", "clustertrainingruntimes"]
     await allow(admin, user, ["list", "delete"], kinds)
     other = Team(admin, await plane.create_namespace(admin))
-    async with manager_process(plane.kubeconfig, "--runtimes", str(folder)) as manager:
+    async with ready_manager(plane, "--runtimes", str(folder)) as manager:
         for each in (team, other):
             await train(each)
         before = await cluster_runtime(admin, "shipped")
@@ -142,30 +155,37 @@ async def run_kubectl(program: Path, plane: ControlPlane, *arguments: str) -> No
     assert await process.wait() == 0
 
 
+async def use_a_runtime(team: Team) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    await team.until_in_use()
+
+
+async def end_the_use(team: Team) -> None:
+    """Delete the TrainJob: a purge would wait for the garbage collector, which may take long."""
+    await team.delete("TrainJob")
+    await team.until_gone("TrainJob")
+
+
 async def test_what_nobody_gives_free_is_named_and_goes_when_a_manager_is_there(
     plane: ControlPlane, admin: ApiClient, team: Team, kubectl_program: Path
 ) -> None:
-    async with manager_process(plane.kubeconfig):
-        await team.create_runtime()
-        await team.create_job()
-        await team.until_in_use()
-    ended = await purged(plane, "--timeout", "15")
-    assert ended.code == 1
-    [line] = ended.err
-    said, _, command = line.partition("; to do it by hand: kubectl ")
+    async with ready_manager(plane):
+        await use_a_runtime(team)
+    await end_the_use(team)
+    told = await purged_in_vain(plane)
+    said, _, command = told.partition("; to do it by hand: kubectl ")
     assert said == (
-        f"kftrainer purge: after 15 s: left: 1 TrainingRuntime: {team.namespace}/torch "
-        f"(kept by {IN_USE}); nobody takes the finalizer {IN_USE} off: no manager runs, or it "
-        "looks after some namespaces only"
+        f"after 5 s: left: 1 TrainingRuntime: {team.namespace}/torch (kept by {IN_USE}); nobody "
+        f"takes the finalizer {IN_USE} off: no manager runs, or it looks after some namespaces only"
     )
-    async with manager_process(plane.kubeconfig):
+    async with ready_manager(plane):
         assert (await purged(plane)).code == 0
         assert await team.all("TrainingRuntime") == []
-        await team.create_runtime()
-        await team.create_job()
-        await team.until_in_use()
+        await use_a_runtime(team)
+    await end_the_use(team)
     # Or by hand, as it says.
-    assert (await purged(plane, "--timeout", "15")).code == 1
+    await purged_in_vain(plane)
     await run_kubectl(kubectl_program, plane, *shlex.split(command))
     assert await team.all("TrainingRuntime") == []
 
@@ -173,15 +193,13 @@ async def test_what_nobody_gives_free_is_named_and_goes_when_a_manager_is_there(
 async def test_a_train_job_is_not_gone_before_what_was_made_for_it(
     plane: ControlPlane, admin: ApiClient, team: Team
 ) -> None:
-    async with manager_process(plane.kubeconfig):
+    async with ready_manager(plane):
         await team.create_runtime()
         await team.create_job()
         await team.until_there("JobSet")
         await team.patch("JobSet", "train", {"metadata": {"finalizers": ["acme.io/hold"]}})
-        ended = await purged(plane, "--timeout", "5")
-        assert ended.code == 1
-        [line] = ended.err
-        assert f"left: 1 TrainJob: {team.namespace}/train (kept by foregroundDeletion); " in line
+        said = await purged_in_vain(plane)
+        assert f"left: 1 TrainJob: {team.namespace}/train (kept by foregroundDeletion); " in said
         await team.patch("JobSet", "train", {"metadata": {"finalizers": None}})
         assert (await purged(plane)).code == 0
 

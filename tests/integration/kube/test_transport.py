@@ -24,15 +24,15 @@ from tests.integration.kube.kinds import CONFIG_MAPS, NAMESPACES, config_map
 DEFAULT = ObjectKey("", "default")
 
 
-def open_sockets(plane: ControlPlane) -> list[socket.socket]:
+def open_sockets(plane: ControlPlane) -> set[socket.socket]:
     """The connections of this process to the API server that have not been closed."""
     port = int(plane.url.rpartition(":")[2])
     found = [each for each in gc.get_objects() if isinstance(each, socket.socket)]
-    return [
+    return {
         each
         for each in found
         if each.fileno() != -1 and each.type == socket.SOCK_STREAM and remote_port(each) == port
-    ]
+    }
 
 
 def remote_port(connected: socket.socket) -> int | None:
@@ -88,18 +88,22 @@ async def test_the_user_agent_names_us(transport: HttpTransport, namespace: str)
 async def test_requests_share_a_connection_and_watches_have_their_own(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    before = len(open_sockets(control_plane))
+    others = open_sockets(control_plane)  # of fixtures, which may be closed at any time
+
+    def opened() -> int:
+        return len(open_sockets(control_plane) - others)
+
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="kftrainer-tests/1") as transport:
         client, leases = Client(transport), Client(transport, lane="lease")
         for _ in range(3):
             await client.get(NAMESPACES, DEFAULT)
-        assert len(open_sockets(control_plane)) == before + 1
+        assert opened() == 1
         await leases.get(NAMESPACES, DEFAULT)
-        assert len(open_sockets(control_plane)) == before + 2
+        assert opened() == 2
         async with client.watch(CONFIG_MAPS, namespace=namespace, timeout_seconds=60):
-            assert len(open_sockets(control_plane)) == before + 3
-    assert len(open_sockets(control_plane)) == before
+            assert opened() == 3
+    assert opened() == 0
 
 
 async def test_many_watches_do_not_keep_requests_waiting(client: Client, namespace: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client import Client
 from kftrainer.kube.errors import ExpiredError, InvalidError, NotFoundError, RequestTimeoutError
 from kftrainer.kube.resource import ObjectKey, key_of
@@ -78,17 +79,27 @@ async def test_initial_events_end_with_a_bookmark_and_go_on_live(
     assert live == [Upserted(later, added=True)]
 
 
-async def test_a_bookmark_comes_before_the_end_and_then_the_end(
-    client: Client, namespace: str
-) -> None:
+async def told_by_a_short_watch(client: Client, namespace: str) -> list[WatchEvent]:
+    """All that it tells up to its end, while something happens in another namespace."""
+    elsewhere = ObjectKey("default", f"elsewhere-{namespace}")
     since = await version_now(client, namespace)
     async with client.watch(
         CONFIG_MAPS, namespace=namespace, resource_version=since, timeout_seconds=10
     ) as events:
-        await client.create(CONFIG_MAPS, config_map("default", f"elsewhere-{namespace}"))
+        await client.create(CONFIG_MAPS, config_map(*elsewhere))
         async with asyncio.timeout(TOLD_WITHIN):
             told = [event async for event in events]
-    await client.delete(CONFIG_MAPS, ObjectKey("default", f"elsewhere-{namespace}"))
+    await client.delete(CONFIG_MAPS, elsewhere)
+    return told
+
+
+async def test_a_bookmark_comes_before_the_end_and_then_the_end(
+    client: Client, namespace: str
+) -> None:
+    told = await told_by_a_short_watch(client, namespace)
+    for _ in range(2):
+        # It is due two seconds before the end: a server that is held up just then leaves it out.
+        told = told or await told_by_a_short_watch(client, namespace)
     assert told, "a bookmark before the watch ends"
     for event in told:
         assert isinstance(event, Bookmark)
@@ -116,7 +127,7 @@ async def test_selectors_choose_what_is_told(client: Client, namespace: str) -> 
 
 async def test_a_version_that_is_too_old_is_told_as_expired(client: Client) -> None:
     # The server began to remember what happens to a kind when it learned of the kind.
-    await client.list(TRAIN_JOBS)  # which waits until that has been
+    await client.list(TRAIN_JOBS, limit=0)  # which waits until that has been: a page would not
     async with client.watch(TRAIN_JOBS, resource_version="1", timeout_seconds=60) as events:
         with pytest.raises(ExpiredError, match="too old resource version"):
             await take(events, 1)
@@ -141,6 +152,14 @@ async def test_a_stream_that_asks_for_nonsense_is_an_error_when_it_begins(
 
 async def test_a_stream_has_a_deadline_of_its_own(transport: HttpTransport, namespace: str) -> None:
     path = CONFIG_MAPS.collection_path(namespace)
-    async with transport.stream(path, query={"watch": "true"}, timeout=3) as chunks:
-        with pytest.raises(RequestTimeoutError):
-            await read_all(chunks)
+
+    async def passes_while_it_is_read() -> bool:
+        try:
+            async with transport.stream(path, query={"watch": "true"}, timeout=3) as chunks:
+                with pytest.raises(RequestTimeoutError):
+                    await read_all(chunks)
+        except RequestTimeoutError:  # it passed before: a busy server has not even begun to answer
+            return False
+        return True
+
+    await until(passes_while_it_is_read, within=2 * TOLD_WITHIN, what="the deadline while reading")

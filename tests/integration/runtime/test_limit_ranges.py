@@ -1,5 +1,6 @@
 """LimitRange defaults, as the API server's LimitRanger fills them into pods."""
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -17,7 +18,8 @@ Object = dict[str, Any]
 PODS = 25  # in each namespace
 GPU, PAGES, STORAGE = "nvidia.com/gpu", "hugepages-2Mi", "ephemeral-storage"
 HALVES = ("limits", "requests")
-SEEN_WITHIN = 30.0
+# For so many seconds LimitRanger does not ask the server again where that had no LimitRanges.
+FOUND_NONE_FOR = 30.0
 FORBIDDEN = 403
 SETS: dict[str, tuple[Object, ...]] = {
     "both": (
@@ -121,7 +123,20 @@ class Specs:
 
 
 async def prepared(api: ApiClient, namespace: str, items: tuple[Object, ...]) -> list[Object]:
-    """The LimitRanges as they are stored, when admission has seen them all."""
+    """The LimitRanges as they are stored, when admission has heard of them all.
+
+    While it has heard of none it asks the server, now and then, and would know them all before it
+    hears of the first. So it is made to ask before there are any.
+    """
+
+    async def probe() -> Object:
+        body = pod("probe", namespace, {"containers": [container("main")]})
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        return await api.request("POST", path, query={"dryRun": "All"}, body=body)
+
+    clock = asyncio.get_running_loop()
+    asks_again = clock.time() + FOUND_NONE_FOR
+    await probe()
     ranges = [await api.create(limit_range(n, item, namespace)) for n, item in enumerate(items)]
     wanted = {
         (half, name)
@@ -130,19 +145,18 @@ async def prepared(api: ApiClient, namespace: str, items: tuple[Object, ...]) ->
         for name in each["spec"]["limits"][0].get(field, {})
     }
 
-    async def seen() -> bool:
-        body = pod("probe", namespace, {"containers": [container("main")]})
-        path = f"/api/v1/namespaces/{namespace}/pods"
+    async def heard_of() -> bool:
         try:
-            probe = await api.request("POST", path, query={"dryRun": "All"}, body=body)
+            found = await probe()
         except ApiError as error:
             if error.status != FORBIDDEN:
                 raise
-            return False  # a bound is seen before the default that keeps to it
-        resources = probe["spec"]["containers"][0]["resources"]
+            return False  # a bound comes before the default that keeps to it
+        resources = found["spec"]["containers"][0]["resources"]
         return wanted <= {(half, name) for half in HALVES for name in resources.get(half, {})}
 
-    await until(seen, within=SEEN_WITHIN, what=f"admission seeing the LimitRanges of {namespace}")
+    left = asks_again - clock.time()
+    await until(heard_of, within=left, what=f"admission hearing of the LimitRanges of {namespace}")
     return ranges
 
 

@@ -64,6 +64,13 @@ def reference(kind: str, name: str) -> Object:
     return {"name": name, "apiGroup": GROUP, "kind": kind}
 
 
+def job_on(kind: str, runtime: str, namespace: str, *, name: str = "train", **spec: Any) -> Object:
+    """A TrainJob on this runtime."""
+    job = train_job(name, runtimeRef=reference(kind, runtime), **spec)
+    job["metadata"]["namespace"] = namespace
+    return job
+
+
 def expected(text: str, kind: str, name: str) -> str:
     """The text that is told about this runtime."""
     said = f'{{"name":"{name}","apiGroup":"{GROUP}","kind":"{kind}"}}'

@@ -77,4 +77,4 @@ def check_rules_are_named(manager: ManagerProcess) -> None:
 @pytest.fixture
 def person(api: ApiClient, manager: ManagerProcess) -> Applicant:
     """Somebody who applies things while the webhook is asked."""
-    return applicant_with(api)
+    return applicant_with(api, manager)

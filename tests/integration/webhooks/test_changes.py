@@ -8,7 +8,7 @@ import pytest_asyncio
 
 from kftrainer.devcluster.client import ApiClient, Object
 from tests.integration.controllers.team import COMPLETED, FAILED, JOB, Team
-from tests.integration.webhooks.cases import NODE, job_with, merge_patch, placed, torch
+from tests.integration.webhooks.cases import NODE, job_on, job_with, merge_patch, placed, torch
 from tests.support.webhooks import Applicant, Heard
 
 pytestmark = pytest.mark.integration
@@ -63,11 +63,16 @@ class Desk:
 
     async def start(self, runtime: Object = RUNTIME, **spec: Any) -> Object:
         """Create runtime and TrainJob; the TrainJob, once the manager has seen its JobSet."""
-        place = placed(runtime, "TrainingRuntime", "torch", self.team.namespace)
-        assert (await self.person.create(place)).accepted
-        await self.team.create_job(**spec)
+        await self.create(runtime, **spec)
         await self.team.until_there("JobSet")
         return await self.jobs_are(ROWS if spec.get("suspend") else ACTIVE_ROWS)
+
+    async def create(self, runtime: Object, **spec: Any) -> None:
+        """Create runtime and TrainJob."""
+        at = ("TrainingRuntime", "torch", self.team.namespace)
+        for manifest in (placed(runtime, *at), job_on(*at, **spec)):
+            heard = await self.person.create(manifest)
+            assert heard.accepted, heard.message
 
     async def jobs_are(self, rows: list[Object]) -> Object:
         """Play the JobSet controller; the TrainJob, once the manager knows."""
@@ -234,10 +239,7 @@ async def test_what_stays_after_the_end(end: Object, desk: Desk) -> None:
 
 
 async def test_everything_can_be_changed_before_there_is_a_jobset(desk: Desk) -> None:
-    place = placed(RUNTIME, "TrainingRuntime", "torch", desk.team.namespace)
-    assert (await desk.person.create(place)).accepted
-    other = "kueue.x-k8s.io/multikueue"
-    await desk.team.create_job(managedBy=other, suspend=True, **WHOLE)
+    await desk.create(RUNTIME, managedBy="kueue.x-k8s.io/multikueue", suspend=True, **WHOLE)
     for change in CHANGES.values():
         check_accepted(await desk.change(**change))
     for dialect in DIALECTS:

@@ -6,41 +6,34 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
-from tests.integration.webhooks.cases import KINDS, job_with, placed, reference, torch
+from tests.integration.webhooks.cases import KINDS, job_on, job_with, placed, torch
 from tests.integration.webhooks.trainjob_cases import volcano
 from tests.support.fault_proxy import running_proxy
-from tests.support.objects import Object, train_job
-from tests.support.webhooks import Applicant, admitting_manager, applicant
+from tests.support.webhooks import Applicant, admitting_manager, applicant_with
 
 pytestmark = pytest.mark.integration
 
-DATASET = {"initializer": {"dataset": {"storageUri": "hf://a/b"}}}
+DATASET: Object = {"initializer": {"dataset": {"storageUri": "hf://a/b"}}}
 INITIALIZING = torch(job_with("dataset-initializer", "dataset-initializer"), job_with())
 
 
 @pytest_asyncio.fixture
-async def person(plane: ControlPlane, tmp_path: Path, namespace: str) -> AsyncIterator[Applicant]:
+async def person(
+    plane: ControlPlane, tmp_path: Path, api: ApiClient, namespace: str
+) -> AsyncIterator[Applicant]:
     """Somebody who applies things while the manager hears no news of anything.
 
     A runtime `known` has been there before.
     """
-    async with applicant(plane) as person:
-        known = placed(torch(), "TrainingRuntime", "known", namespace)
-        assert (await person.create(known)).accepted
-        async with (
-            running_proxy(plane, tmp_path) as proxy,
-            admitting_manager(plane, kubeconfig=proxy.kubeconfig),
-        ):
-            proxy.stall_all(lambda request: request.is_watch)
-            yield person
-
-
-def job_on(kind: str, name: str, namespace: str, **spec: object) -> Object:
-    """A TrainJob on this runtime."""
-    job = train_job("train", runtimeRef=reference(kind, name), **spec)
-    job["metadata"]["namespace"] = namespace
-    return job
+    await api.create(placed(torch(), "TrainingRuntime", "known", namespace))
+    async with (
+        running_proxy(plane, tmp_path) as proxy,
+        admitting_manager(plane, kubeconfig=proxy.kubeconfig) as manager,
+    ):
+        proxy.stall_all(lambda request: request.is_watch)
+        yield applicant_with(api, manager)
 
 
 async def test_a_runtime_that_the_cache_does_not_know_is_read(

@@ -9,18 +9,17 @@ import pytest_asyncio
 
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, IN_USE, JOB, Team, finalizers
+from tests.integration.controllers.team import ANY_MOMENT, IN_USE, Team, finalizers
 from tests.integration.webhooks.cases import (
     KINDS,
     NODE,
     expected,
+    job_on,
     job_with,
     placed,
-    reference,
     torch,
 )
 from tests.integration.webhooks.trainjob_cases import POLICY
-from tests.support.objects import train_job
 from tests.support.webhooks import Applicant, Heard
 
 pytestmark = pytest.mark.integration
@@ -29,7 +28,7 @@ Change = Callable[[Object], Object]
 
 KNOWN_BEFORE = "not refused, because it was so before: "
 BOTH = torch(job_with("dataset-initializer", "dataset-initializer"), job_with())
-DATASET = {"initializer": {"dataset": {"storageUri": "hf://a/b"}}}
+DATASET: Object = {"initializer": {"dataset": {"storageUri": "hf://a/b"}}}
 NO_INITIALIZER = (
     "spec.runtimeRef: Invalid value: <runtimeRef>: must have dataset-initializer job when "
     "trainJob is configured with input datasetConfig"
@@ -55,7 +54,8 @@ async def start(team: Team, person: Applicant, runtime: Object = BOTH, **spec: A
     """A TrainJob on this runtime, which is in use from then on."""
     place = placed(runtime, "TrainingRuntime", "torch", team.namespace)
     check_accepted(await person.create(place))
-    job = await team.create_job(**spec)
+    job = job_on("TrainingRuntime", "torch", team.namespace, **spec)
+    check_accepted(await person.create(job))
     await team.until_in_use()
     return job
 
@@ -116,8 +116,7 @@ async def test_a_train_job_can_be_suspended_and_resumed_whatever_became_of_its_r
             check_accepted(await person.patch(job, {"metadata": label}))
         put = with_metadata(annotations={"acme.io/put": str(suspend)})
         check_accepted(await person.replace_now(job, put))
-    applied = train_job(JOB, runtimeRef=reference("TrainingRuntime", "torch"), suspend=True)
-    applied["metadata"]["namespace"] = team.namespace
+    applied = job_on("TrainingRuntime", "torch", team.namespace, suspend=True)
     check_accepted(await person.apply(applied), told)
 
 
@@ -160,8 +159,7 @@ async def test_a_runtime_and_its_train_job_can_be_created_at_once(
 ) -> None:
     for number in range(30):
         name = f"{namespace}-{number}"
-        job = train_job(f"train-{number}", runtimeRef=reference(kind, name), suspend=True)
-        job["metadata"]["namespace"] = namespace
+        job = job_on(kind, name, namespace, name=f"train-{number}", suspend=True)
         check_accepted(await person.create(placed(torch(), kind, name, namespace)))
         check_accepted(await person.create(job))
 
@@ -170,9 +168,7 @@ async def test_a_runtime_can_be_mended_and_its_train_job_created_at_once(
     person: Applicant, team: Team
 ) -> None:
     """The cache may still have it without the job that fetches the dataset."""
-    reference_ = reference("TrainingRuntime", "torch")
-    job = train_job(JOB, runtimeRef=reference_, suspend=True, **DATASET)
-    job["metadata"]["namespace"] = team.namespace
+    job = job_on("TrainingRuntime", "torch", team.namespace, suspend=True, **DATASET)
     runtime = placed(torch(), "TrainingRuntime", "torch", team.namespace)
     check_accepted(await person.create(runtime))
     for _ in range(10):
@@ -200,8 +196,7 @@ async def test_a_priority_class_and_what_needs_it_can_be_created_at_once(
         "spec.podGroupPolicy.volcano: the pods of other name no scheduler that would start them "
         "together: give them schedulerName: volcano",
     )
-    job = train_job(JOB, runtimeRef=reference("TrainingRuntime", "torch"), suspend=True)
-    job["metadata"]["namespace"] = team.namespace
+    job = job_on("TrainingRuntime", "torch", team.namespace, suspend=True)
     heard = await person.create(job)
     missing = f'PriorityClass "{name}" doesn\'t exist'
     assert missing in heard.denial
@@ -280,8 +275,8 @@ async def test_the_managers_own_finalizer_passes(kind: str, person: Applicant, t
     name = team.namespace
     runtime = placed(torch(), kind, name, team.namespace)
     check_accepted(await person.create(runtime))
-    job = train_job(JOB, runtimeRef=reference(kind, name), suspend=True)
-    await team.create(job)
+    job = job_on(kind, name, team.namespace, suspend=True)
+    check_accepted(await person.create(job))
 
     async def is_in_use() -> bool:
         return IN_USE in finalizers(await person.get(runtime))
@@ -324,11 +319,10 @@ async def test_many_at_once(person: Applicant, team: Team) -> None:
     """The API server asks on several connections at once."""
     await start(team, person, runtime=torch())
     jobs = [
-        train_job(f"many-{number}", runtimeRef=reference("TrainingRuntime", "torch"))
+        job_on("TrainingRuntime", "torch", team.namespace, name=f"many-{number}")
         for number in range(60)
     ]
     for number, job in enumerate(jobs):
-        job["metadata"]["namespace"] = team.namespace
         if number % 2:
             job["spec"]["trainer"] = {"env": [{"name": "PET_NNODES"}]}
     async with asyncio.TaskGroup() as group:

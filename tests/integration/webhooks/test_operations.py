@@ -8,15 +8,19 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.controllers.runtime_use import wanted_finalizers
 from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
+from kftrainer.kube.meta import ObjectMeta
 from tests.integration.webhooks.cases import KINDS, expected, job_with, placed, reference, torch
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime as runtime_of
 from tests.support.objects import train_job
-from tests.support.webhooks import Applicant, admitting_manager
+from tests.support.webhooks import Applicant, admitting_manager, applicant_with
 
 pytestmark = pytest.mark.integration
 
@@ -55,6 +59,12 @@ async def manager(
         yield manager
 
 
+@pytest.fixture
+def person(api: ApiClient, manager: ManagerProcess) -> Applicant:
+    """Somebody who asks once only, for the answers are counted here."""
+    return applicant_with(api)
+
+
 async def samples(address: str) -> dict[tuple[str, str, str], float]:
     """The metrics of webhooks: by name, path and code."""
     async with (
@@ -70,8 +80,31 @@ async def samples(address: str) -> dict[tuple[str, str, str], float]:
     }
 
 
-async def settled_samples(address: str) -> dict[tuple[str, str, str], float]:
-    """The same when a while has passed in which nobody asked: a finalizer may still be owed."""
+async def owes_no_finalizer(api: ApiClient) -> bool:
+    """Whether the manager has nothing left to write to runtimes, about which it would be asked."""
+    jobs = (await api.get(TRAIN_JOBS.collection_path()))["items"]
+    in_use = {runtime_in_use(job) for job in jobs}
+    for kind in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
+        for each in (await api.get(kind.collection_path()))["items"]:
+            metadata = ObjectMeta.parse(each["metadata"])
+            key = (kind.kind, metadata.namespace or "", metadata.name)
+            if wanted_finalizers(metadata, in_use=key in in_use) != (metadata.finalizers or []):
+                return False
+    return True
+
+
+def runtime_in_use(job: Object) -> tuple[str, str, str]:
+    """The kind, namespace and name of a TrainJob's runtime."""
+    reference = job["spec"]["runtimeRef"]
+    is_namespaced = reference["kind"] == TRAINING_RUNTIMES.kind
+    namespace = job["metadata"]["namespace"] if is_namespaced else ""
+    return reference["kind"], namespace, reference["name"]
+
+
+async def settled_samples(address: str, api: ApiClient) -> dict[tuple[str, str, str], float]:
+    """The same when nobody asks any more: not even the manager, about what it has written."""
+    what = "the manager's finalizers on runtimes"
+    await until(lambda: owes_no_finalizer(api), within=30, what=what)
     last: dict[tuple[str, str, str], float] = {}
 
     async def unchanged() -> dict[tuple[str, str, str], float] | None:
@@ -84,9 +117,9 @@ async def settled_samples(address: str) -> dict[tuple[str, str, str], float]:
 
 
 async def test_requests_are_counted(
-    person: Applicant, metrics_address: str, namespace: str
+    person: Applicant, metrics_address: str, api: ApiClient, namespace: str
 ) -> None:
-    before = await settled_samples(metrics_address)
+    before = await settled_samples(metrics_address, api)
     for kind in KINDS:
         for _ in range(2):
             await person.create(placed(torch(), kind, namespace, namespace), dry_run=True)

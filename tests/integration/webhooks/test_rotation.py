@@ -60,6 +60,7 @@ log = structlog.get_logger(__name__)
 pytestmark = pytest.mark.integration
 
 SOON = 30.0
+STARTED_WITHIN = 90.0
 RATE, RATE_OF_NEW_ONES = 200.0, 40.0  # or what the machine can do
 ENOUGH, ENOUGH_NEW_ONES = 1000, 200
 A_GOOD_NUMBER = 50
@@ -377,7 +378,9 @@ async def test_certificates_of_others_are_picked_up_when_they_are_replaced(
         async def said(event: str) -> bool:
             return bool(manager.log_entries(event))
 
-        await until(lambda: said("certificate.awaited"), within=SOON, what="waiting for files")
+        await until(
+            lambda: said("certificate.awaited"), within=STARTED_WITHIN, what="waiting for files"
+        )
         shown = leaf(one, now, identity=IDENTITY)
         volume.publish(shown.pem, shown.key_pem)
         await manager.wait_ready()

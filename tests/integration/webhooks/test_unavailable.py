@@ -19,6 +19,7 @@ from tests.support.webhooks import admitting_manager, applicant, webhook_flags
 pytestmark = pytest.mark.integration
 
 SOON = 30.0
+STARTED_WITHIN = 90.0
 
 
 async def test_nothing_is_accepted_while_no_manager_answers(
@@ -27,7 +28,7 @@ async def test_nothing_is_accepted_while_no_manager_answers(
     runtime = placed(torch(), "TrainingRuntime", "torch", namespace)
     job = train_job("train", runtimeRef={"name": "torch", "kind": "TrainingRuntime"})
     job["metadata"]["namespace"] = namespace
-    async with admitting_manager(plane) as manager, applicant(plane) as person:
+    async with admitting_manager(plane) as manager, applicant(plane, manager) as person:
         assert (await person.create(runtime)).accepted
         assert (await person.create(job)).accepted
         await manager.stop()
@@ -73,7 +74,9 @@ async def test_readiness_says_which_certificate_is_missing(
             async def ready() -> bool:
                 return await readiness() == "ok"
 
-            await until(only_certificates_are_missing, within=SOON, what="all else being ready")
+            await until(
+                only_certificates_are_missing, within=STARTED_WITHIN, what="all else being ready"
+            )
             said = await until(complains, within=SOON, what="a reason")
             assert said.startswith("internal server error: there is no certificate yet: ")
             assert str(tmp_path / "tls.crt") in said
