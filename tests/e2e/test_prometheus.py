@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import yaml
 
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object
@@ -19,7 +20,7 @@ from monitoring.panels import Asked, asked_by
 from monitoring.prometheus import Prometheus, Target, is_number, reader_token, scraping
 from tests.support.helm import CHART, WITHOUT_CRDS, named, render
 from tests.support.managers import ManagerProcess
-from tests.support.objects import train_job
+from tests.support.objects import runtime, train_job
 from tests.support.trainjobs import (
     FAILS,
     FOR_A_MOMENT,
@@ -42,11 +43,13 @@ GOOD: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_M
 # What alerts read that a cluster without trouble does not have: each is there once it happens.
 OUR_WEBHOOKS = 'name=~"validator[.].+[.]trainer[.]kubeflow[.]org"'
 REFUSALS = "the API server has refused us nothing"
+IGNORE = "only with failurePolicy Ignore"
 ONLY_IN_TROUBLE = {
     f'rest_client_requests_total{{code="401",job="{JOB}"}}': REFUSALS,
     f'rest_client_requests_total{{code="403",job="{JOB}",method="GET"}}': REFUSALS,
     f'rest_client_requests_total{{code=~"429|5..|<error>",job="{JOB}"}}': REFUSALS,
-    f"apiserver_admission_webhook_fail_open_count{{{OUR_WEBHOOKS}}}": "only with Ignore",
+    f"apiserver_admission_webhook_fail_open_count{{{OUR_WEBHOOKS}}}": IGNORE,
+    "apiserver_admission_webhook_fail_open_count{}": IGNORE,
 }
 
 
@@ -108,7 +111,10 @@ async def watched(
     rules = named(render(helm_program, values), "PrometheusRule")["spec"]["groups"]
     ports = PortReservations(places.ports(places.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
-    flags = ("--metrics-bind-address", address, "--leader-elect")
+    runtimes = tmp_path_factory.mktemp("runtimes")
+    shipped = runtime("shipped", "ClusterTrainingRuntime")
+    (runtimes / "shipped.yaml").write_text(yaml.safe_dump(shipped))
+    flags = ("--metrics-bind-address", address, "--leader-elect", "--runtimes", str(runtimes))
     try:
         async with (
             full_control_plane.client() as api,

@@ -45,7 +45,7 @@ from kftrainer.machinery.controller import Controller
 from kftrainer.machinery.election import LeaderElection
 from kftrainer.machinery.eventloop import LoopLag
 from kftrainer.machinery.handlers import enqueue_self
-from kftrainer.machinery.health import Probe, ping, probes
+from kftrainer.machinery.health import Probe, ReadinessMetrics, ping, probes
 from kftrainer.machinery.informer import NO_INDEXES, Informer
 from kftrainer.machinery.informer_group import AnyInformer, in_namespaces
 from kftrainer.machinery.late_kinds import LateKinds
@@ -313,11 +313,13 @@ class Assembly:
         checks = {"stopping": stopping, "caches": caches}
         if webhooks is not None:
             checks["webhooks"] = webhooks.probe
+        readiness = Probe(checks)
         endpoints = {
             health.liveness_endpoint_name: Probe({"ping": ping}),
-            health.readiness_endpoint_name: Probe(checks),
+            health.readiness_endpoint_name: readiness,
         }
         yield WebServer("probes", health.address, probes(endpoints))
+        yield ReadinessMetrics(readiness, self._metrics, clock=self._clock)
         yield from self._metrics_services()
 
     def _metrics_services(self) -> Iterator[Service]:

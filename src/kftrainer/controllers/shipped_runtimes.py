@@ -3,11 +3,20 @@
 from collections.abc import Iterable, Mapping
 
 import structlog
+from prometheus_client import CollectorRegistry, Gauge
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
 from kftrainer.controllers.contest import Contest
 from kftrainer.controllers.runtime_use import INDEX_RUNTIME, enqueue_runtime, index_value
-from kftrainer.controllers.shipped_steps import Apply, Delete, Leave, Shipped, next_step, shipped
+from kftrainer.controllers.shipped_steps import (
+    Apply,
+    Delete,
+    Leave,
+    Shipped,
+    Step,
+    next_step,
+    shipped,
+)
 from kftrainer.kube.client import Client
 from kftrainer.kube.errors import ConflictError, KubeError, NotFoundError
 from kftrainer.kube.meta import ObjectMeta
@@ -39,7 +48,8 @@ class ShippedRuntimesReconciler:
     """Applies what is missing or has another document by now, and deletes what was left out.
 
     That something could not be written is told once, and tried again; all else goes on. What
-    somebody else undoes is done again more and more slowly.
+    somebody else undoes is done again more and more slowly. As long as something is to be done,
+    a metric says so.
     """
 
     def __init__(
@@ -49,6 +59,7 @@ class ShippedRuntimesReconciler:
         wanted: Mapping[str, Shipped],
         *,
         clock: Clock,
+        registry: CollectorRegistry,
         sees_all: bool,
     ) -> None:
         self._client = client
@@ -57,12 +68,20 @@ class ShippedRuntimesReconciler:
         self._sees_all = sees_all  # the TrainJobs of all namespaces
         self._contest = Contest(clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
         self._told: dict[Request, str] = {}  # what the log has last said of a runtime
+        self._out_of_date = Gauge(
+            "kftrainer_shipped_runtime_out_of_date",
+            "Whether a runtime that comes with the operator is still to be applied or deleted; one "
+            "that is left alone on purpose is not. The leader tells it.",
+            ("runtime",),
+            registry=registry,
+        )
 
     async def reconcile(self, request: Request) -> Result:
         """Do what is due, if anything is."""
         seen = self._cache.informer(CLUSTER_TRAINING_RUNTIMES).seen(request)
         there = None if seen is None else ObjectMeta.parse(seen.metadata)
         step = next_step(self._wanted.get(request.name), there, self._kept_because(request))
+        self._tell(request, step)
         if step is None or isinstance(step, Leave):
             self._contest.settled(request)
             self._leave(request, step)
@@ -72,6 +91,17 @@ class ShippedRuntimesReconciler:
         if isinstance(step, Apply):
             return await self._apply(request, step)
         return await self._delete(request, step)
+
+    def _tell(self, request: Request, step: Step | None) -> None:
+        """Whether it is out of date; of what is in no file only if it is.
+
+        What was done is not told before it is seen: it may have been in vain.
+        """
+        is_out_of_date = isinstance(step, Apply | Delete)
+        if is_out_of_date or request.name in self._wanted:
+            self._out_of_date.labels(request.name).set(int(is_out_of_date))
+        else:
+            self._out_of_date.remove(request.name)
 
     def _kept_because(self, request: Request) -> str | None:
         if not self._sees_all:
@@ -154,7 +184,9 @@ def shipped_runtimes_controller(
     wanted = {each.name: each for each in map(shipped, documents)}
     controller = Controller(
         CONTROLLER,
-        ShippedRuntimesReconciler(client, cache, wanted, clock=clock, sees_all=sees_all),
+        ShippedRuntimesReconciler(
+            client, cache, wanted, clock=clock, registry=metrics.registry, sees_all=sees_all
+        ),
         clock=clock,
         timeout=RECONCILE_WITHIN,
         backoff=Exponential(FIRST_PAUSE, LONGEST_PAUSE),

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import structlog
 
+from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.pause import pause
 from kftrainer.machinery.webserver import NOT_FOUND, Answer, Asked, Handler
 
 log = structlog.get_logger(__name__)
@@ -15,6 +18,7 @@ log = structlog.get_logger(__name__)
 Check = Callable[[], Awaitable[str | None]]
 
 CHECK_WITHIN = 1.0
+LOOK_EVERY = 1.0
 HEALTHY = 200
 SICK = 500
 
@@ -61,19 +65,23 @@ class Probe:
     async def all(self, query: Collection[tuple[str, str]]) -> Answer:
         """All checks at once, but for those that the query excludes."""
         excluded = {value for name, value in query if name == "exclude"}
-        async with asyncio.TaskGroup() as group:
-            running = [
-                group.create_task(self._finding(name), name=f"check-{name}")
-                for name in self._checks
-                if name not in excluded
-            ]
-        findings = [task.result() for task in running]
+        findings = await self.findings(excluded)
         findings += [Finding(name, None, excluded=True) for name in self._checks.keys() & excluded]
         for finding in findings:
             if finding.problem:
                 log.info("health.check_failed", check=finding.name, problem=finding.problem)
         verbose = any(name == "verbose" for name, _ in query)
         return summary(findings, excluded - self._checks.keys(), verbose=verbose)
+
+    async def findings(self, excluded: Collection[str] = ()) -> list[Finding]:
+        """How the others go, each in its own time."""
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(self._finding(name), name=f"check-{name}")
+                for name in self._checks
+                if name not in excluded
+            ]
+        return [task.result() for task in running]
 
     async def one(self, name: str) -> Answer:
         """The check of this name."""
@@ -94,6 +102,29 @@ class Probe:
             return Finding(name, f"it did not answer within {CHECK_WITHIN:g} s")
         except Exception as error:  # noqa: BLE001  a check that is broken has failed, and is named
             return Finding(name, f"it raised {error!r}")
+
+
+class ReadinessMetrics:
+    """Keeps telling in metrics how the checks of readiness go; run it as a service.
+
+    It looks all along, as a scrape waits for nobody and a check may have to be waited for.
+    """
+
+    name = "readiness-metrics"
+
+    def __init__(self, readiness: Probe, metrics: Metrics, *, clock: Clock) -> None:
+        self._readiness = readiness
+        self._metrics = metrics
+        self._clock = clock
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Look until `stop` is set."""
+        ready()
+        while True:
+            for finding in await self._readiness.findings():
+                self._metrics.readiness(finding.name, passed=not finding.problem)
+            if await pause(self._clock, LOOK_EVERY, unless=stop):
+                return
 
 
 def probes(endpoints: Mapping[str, Probe]) -> Handler:

@@ -24,6 +24,7 @@ LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 
 RESULTS = ("error", "requeue_after", "requeue", "success")
 # Series that are there from the start: of one that begins at one, no rate tells the first.
 VERDICTS = (200, 403, 429, 500, 504)
+ANSWERS = (200, 429, 500)
 REASONS_TO_DROP = ("failed", "queue_full", "refused", "spam", "unreachable")
 MOST_PRIORITIES = 25
 TOO_MANY_PRIORITIES = "exceeded_cardinality_limit"
@@ -312,7 +313,7 @@ class WebhookMetrics:
         self._families = families
         self._seconds = families.seconds.labels(path)
         self._in_flight = families.in_flight.labels(path)
-        self._requests = {code: families.requests.labels(path, code) for code in (200, 500)}
+        self._requests = {code: families.requests.labels(path, code) for code in ANSWERS}
         self._verdicts = {code: families.verdicts.labels(path, code) for code in VERDICTS}
 
     def in_flight(self, delta: int) -> None:
@@ -364,6 +365,12 @@ class Metrics:
         self._leading = Gauge(
             "leader_election_master_status",
             "Whether this process holds the lease.",
+            ("name",),
+            registry=self.registry,
+        )
+        self._readiness = Gauge(
+            "machinery_readiness_check",
+            "Whether a check of readiness passes; a replica is ready if all of them do.",
             ("name",),
             registry=self.registry,
         )
@@ -423,6 +430,10 @@ class Metrics:
     def leader(self, name: str, leading: bool) -> None:  # noqa: FBT001  the state is the message
         """Whether this process holds the lease of this name."""
         self._leading.labels(name).set(int(leading))
+
+    def readiness(self, check: str, *, passed: bool) -> None:
+        """How a check of readiness went."""
+        self._readiness.labels(check).set(int(passed))
 
     def loop_lag(self, seconds: float) -> None:
         """The event loop came back so much later than asked for."""

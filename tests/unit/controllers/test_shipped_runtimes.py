@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from kftrainer.controllers.shipped_runtimes import (
@@ -122,6 +123,7 @@ class Cluster:
         self.asked: list[str] = []
         self.used: set[str] = set()
         self.clock = FakeClock()
+        self.registry = CollectorRegistry()
 
     def informer(self, _: Any) -> "Cluster":
         return self
@@ -151,8 +153,14 @@ class Cluster:
             cast("Cache", self),
             documents,
             clock=self.clock,
+            registry=self.registry,
             sees_all=sees_all,
         )
+
+    def out_of_date(self) -> float | None:
+        """What is told of the runtime, if anything is."""
+        name = "kftrainer_shipped_runtime_out_of_date"
+        return self.registry.get_sample_value(name, {"runtime": "torch"})
 
 
 async def test_it_applies_and_deletes_under_its_own_name() -> None:
@@ -288,3 +296,49 @@ async def test_who_sees_some_namespaces_only_deletes_nothing() -> None:
     assert [(each["event"], each["why"]) for each in logged] == [
         ("shipped_runtime.kept", PERHAPS_IN_USE)
     ]
+
+
+async def test_a_runtime_is_out_of_date_until_it_is_seen_as_its_file_says() -> None:
+    cluster = Cluster(None, ForbiddenError(403, "Forbidden", "you may not"))
+    reconciler = cluster.reconciler(wanted=True)
+    assert cluster.out_of_date() is None, "who has not looked, as he does not lead, says nothing"
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 1
+    cluster.error = None
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 1, "it may have been in vain"
+    cluster.metadata = there()
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 0
+    cluster.metadata = there(mark="torch/other")
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 1, "somebody undoes it"
+
+
+async def test_what_is_in_no_file_is_out_of_date_until_it_is_gone() -> None:
+    cluster = Cluster(there(), ForbiddenError(403, "Forbidden", "you may not"))
+    reconciler = cluster.reconciler(wanted=False)
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 1
+    cluster.metadata = None
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "metadata", "told"),
+    [
+        (True, there(ours=False, mark=None), 0),
+        (True, there(going=True), 0),
+        (False, there(), None),
+        (False, there(ours=False, mark=None), None),
+    ],
+    ids=["not ours", "being deleted", "in use", "somebody else's"],
+)
+async def test_what_is_left_alone_on_purpose_is_not_out_of_date(
+    wanted: bool, metadata: Object, told: float | None
+) -> None:
+    cluster = Cluster(metadata)
+    cluster.used.add("ClusterTrainingRuntime.trainer.kubeflow.org torch")
+    await cluster.reconciler(wanted=wanted).reconcile(KEY)
+    assert cluster.out_of_date() == told

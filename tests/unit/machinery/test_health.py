@@ -5,8 +5,10 @@ import asyncio
 import pytest
 
 from kftrainer.machinery import health
-from kftrainer.machinery.health import Probe, probes
+from kftrainer.machinery.health import Probe, ReadinessMetrics, probes
+from kftrainer.machinery.metrics import Metrics
 from kftrainer.machinery.webserver import Answer, Asked, BindError, parse_bind
+from tests.support.fake_clock import FakeClock
 
 
 async def well() -> str | None:
@@ -113,3 +115,30 @@ async def test_a_check_that_raises_has_failed_and_is_named() -> None:
     assert answer.status == 500
     assert "[-]broken failed" in answer.body
     assert "[+]fine ok" in answer.body
+
+
+async def test_metrics_tell_how_each_check_of_readiness_goes_and_that_it_has_changed() -> None:
+    problems: dict[str, str | None] = {"caches": "not read yet", "webhooks": None}
+
+    async def caches() -> str | None:
+        return problems["caches"]
+
+    async def webhooks() -> str | None:
+        return problems["webhooks"]
+
+    clock, metrics, stop = FakeClock(), Metrics(), asyncio.Event()
+
+    def told() -> list[float | None]:
+        name = "machinery_readiness_check"
+        return [metrics.registry.get_sample_value(name, {"name": each}) for each in problems]
+
+    readiness = Probe({"caches": caches, "webhooks": webhooks})
+    async with asyncio.TaskGroup() as group:
+        service = ReadinessMetrics(readiness, metrics, clock=clock)
+        group.create_task(service.run(lambda: None, stop))
+        await clock.advance(0)
+        assert told() == [0, 1], "from the start"
+        problems.update(caches=None, webhooks="there is no certificate yet")
+        await clock.advance(1)
+        assert told() == [1, 0]
+        stop.set()

@@ -83,7 +83,7 @@ def test_a_webhook_is_at_zero_before_it_is_called() -> None:
     metrics.for_webhook("/validate")
     assert lines_of(metrics, "controller_runtime_webhook_requests_total") == [
         f'controller_runtime_webhook_requests_total{{webhook="/validate",code="{code}"}} 0'
-        for code in (200, 500)
+        for code in (200, 429, 500)
     ]
     assert lines_of(metrics, "controller_runtime_webhook_requests_in_flight") == [
         'controller_runtime_webhook_requests_in_flight{webhook="/validate"} 0'

@@ -1,0 +1,121 @@
+"""Trouble that the metrics must tell: of managers on a real API server that lack a right."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.waiting import until
+from tests.support.managers import manager_process
+from tests.support.objects import runtime
+from tests.support.rights import allow
+from tests.support.webhooks import register, unregister, webhook_flags
+
+WITHIN = 90.0
+READ = ("get", "list", "watch")
+CONFIGURATIONS = "validatingwebhookconfigurations"
+
+
+class Told:
+    """What a manager tells to those who ask."""
+
+    def __init__(self, probes: ApiClient, metrics: ApiClient) -> None:
+        self._probes = probes
+        self._metrics = metrics
+
+    async def until_check_says(self, check: str, words: str) -> None:
+        """Wait until this check of readiness fails with these words."""
+
+        async def says() -> bool:
+            try:
+                await self._probes.fetch("GET", f"/readyz/{check}")
+            except (ApiError, UnreachableError) as error:
+                return words in str(error)
+            return False
+
+        await until(says, within=WITHIN, what=f"a probe that says {words}")
+
+    async def until_metrics_say(self, *wanted: str) -> None:
+        """Wait until all of these lines are among the metrics."""
+
+        async def say() -> bool:
+            try:
+                text = (await self._metrics.fetch("GET", "/metrics")).decode()
+            except UnreachableError:
+                return False
+            return {*wanted} <= {*text.splitlines()}
+
+        await until(say, within=WITHIN, what=f"metrics that say {', '.join(wanted)}")
+
+
+@asynccontextmanager
+async def told_by_manager(kubeconfig: Path, *flags: str) -> AsyncIterator[Told]:
+    """What a manager with these flags tells."""
+    ports = PortReservations(places.ports(places.cache_home()))
+    address = f"{LOOPBACK}:{ports.reserve()}"
+    shown = ("--no-metrics-secure", "--metrics-bind-address", address)
+    try:
+        async with (
+            manager_process(kubeconfig, *shown, *flags) as manager,
+            ApiClient(manager.health_url, None) as probes,
+            ApiClient(f"http://{address}", None) as metrics,
+        ):
+            yield Told(probes, metrics)
+    finally:
+        ports.release_all()
+
+
+@pytest.fixture
+async def webhook_port(api: ApiClient) -> AsyncIterator[int]:
+    """One that the API server is told to call."""
+    ports = PortReservations(places.ports(places.cache_home()))
+    try:
+        port = ports.reserve()
+        await register(api, port)
+        yield port
+    finally:
+        await unregister(api)
+        ports.release_all()
+
+
+def readiness(**checks: int) -> Sequence[str]:
+    return [
+        f'machinery_readiness_check{{name="{name}"}} {passed}' for name, passed in checks.items()
+    ]
+
+
+async def test_that_it_is_up_and_not_ready_as_the_api_server_is_not_told_to_trust_it(
+    control_plane: ControlPlane, api: ApiClient, namespace: str, webhook_port: int
+) -> None:
+    user = f"without-configurations-{namespace}"
+    await allow(api, user, READ)
+    await allow(api, user, ["create", "update"], ["secrets"], name=f"{user}-secrets")
+    flags = webhook_flags(webhook_port)
+    async with told_by_manager(control_plane.kubeconfig_for(user), *flags) as told:
+        await told.until_check_says("webhooks", "does not trust the certificate's authority")
+        await told.until_metrics_say(*readiness(caches=1, stopping=1, webhooks=0))
+        await allow(api, user, ["update"], [CONFIGURATIONS], name=f"{user}-configurations")
+        await told.until_metrics_say(*readiness(caches=1, stopping=1, webhooks=1))
+
+
+async def test_that_a_runtime_is_missing_as_it_may_not_be_applied(
+    control_plane: ControlPlane, api: ApiClient, namespace: str, tmp_path: Path
+) -> None:
+    user, name = f"without-runtimes-{namespace}", f"torch-{namespace}"
+    document = runtime(name, "ClusterTrainingRuntime")
+    (tmp_path / "torch.yaml").write_text(yaml.safe_dump(document))
+    await allow(api, user, READ)
+    out_of_date = f'kftrainer_shipped_runtime_out_of_date{{runtime="{name}"}}'
+    flags = ("--runtimes", str(tmp_path))
+    async with told_by_manager(control_plane.kubeconfig_for(user), *flags) as told:
+        await told.until_metrics_say(f"{out_of_date} 1")
+        runtimes = ["clustertrainingruntimes"]
+        await allow(api, user, ["create", "patch"], runtimes, name=f"{user}-runtimes")
+        await told.until_metrics_say(f"{out_of_date} 0")
