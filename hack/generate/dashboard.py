@@ -93,8 +93,11 @@ AT_A_GLANCE = Row(
             description="Of those that ended within the time that the dashboard shows.",
         ),
         Panel(
-            "Replicas up",
-            (Query(f"sum(up{{{US}}})"),),
+            "Replicas",
+            (
+                Query(f"sum(up{{{US}}})", "up"),
+                Query(f"sum(min by (instance) (machinery_readiness_check{{{US}}}))", "ready"),
+            ),
             display="stat",
             width=3,
             height=4,
