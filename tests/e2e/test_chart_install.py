@@ -21,7 +21,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.jobset import PROBE as JOB_SET_PROBE
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import IN_USE, conditions_of, finalizers
-from tests.support.audit import refused, requests_of, rights_of, unused
+from tests.support.audit import refused, rights_of
 from tests.support.installations import (
     DEPLOYMENT,
     MANAGER,
@@ -33,6 +33,7 @@ from tests.support.installations import (
     hook,
     play_kubelet,
     replicas,
+    requests_by,
     wipe,
 )
 from tests.support.lives import (
@@ -53,7 +54,6 @@ from tests.support.releases import (
     Release,
     record_size,
     token,
-    user_of,
 )
 from tests.support.trainjobs import (
     BY_THE_END,
@@ -100,19 +100,21 @@ class Installed:
     ports: Sequence[Ports]
     managers: Sequence[ManagerProcess]
     cluster: Cluster
+    audited_from: int  # the byte of the audit log at which the installation began
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def installed(chart_cluster: Cluster, helm_program: Path) -> AsyncIterator[Installed]:
     """The chart with its default values, but for the ports and one who may read the metrics."""
     release = Release(helm_program, chart_cluster.plane, chart_cluster.home)
+    audited_from = chart_cluster.plane.audit_log.stat().st_size
     try:
         with free_ports(2) as ports:
             values = {**ports[0].values(), "logLevel": "debug"}
             values["metrics"] = {**values["metrics"], "readers": [READER]}
             await release.install(CHART, "--wait", values=values)
             async with replicas(chart_cluster, ports) as managers:
-                yield Installed(release, ports, managers, chart_cluster)
+                yield Installed(release, ports, managers, chart_cluster, audited_from)
     finally:
         async with chart_cluster.plane.client() as api:
             await wipe(release, api)
@@ -392,8 +394,7 @@ async def test_no_right_was_missing_and_none_is_left_over(
     objects = [*await installed.release.objects(), *await installed.release.objects("hooks")]
     log = installed.cluster.plane.audit_log
     for account in (MANAGER, account_of(hook(objects, "test"))):
-        asked = requests_of(log, user_of(account))
         rights = rights_of(objects, account, NAMESPACE)
         assert rights
+        asked = await requests_by(account, log, installed.audited_from, rights)
         assert not refused(asked), account
-        assert not unused(rights, asked), account

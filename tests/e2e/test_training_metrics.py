@@ -9,6 +9,7 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import until_jobs_are_watched
 from tests.support.objects import API
 from tests.support.scraping import Scraper, scraper
 from tests.support.trainjobs import (
@@ -114,6 +115,7 @@ async def test_states_and_durations_are_told_once_and_go_with_their_jobs(
     states = {(runtime + suffix, state): count for (suffix, state), count in STATES.items()}
     flags = ("--namespace", namespace, *metrics.flags)
     async with ready_manager(control_plane, *flags) as manager:
+        await until_jobs_are_watched(manager)
         await begin(ground, runtime)
         await until_told(metrics, COUNTS, "runtime", "state", told=states, namespace=namespace)
         await until_told(metrics, MADE, told={(): 4}, runtime=runtime)
@@ -128,6 +130,7 @@ async def test_states_and_durations_are_told_once_and_go_with_their_jobs(
         manager.start()
         await until_told(metrics, COUNTS, "runtime", "state", told=states, namespace=namespace)
         await check_oldest(ground, metrics)
+        await until_jobs_are_watched(manager, starts=2)
         await create_job(ground, "later", runtime, **SHORT)
         await ground.suspend(suspend=False, name="resting")
         # Of the one that rested the pod is new to the manager, and its JobSet is not.
@@ -175,6 +178,7 @@ async def test_only_the_leader_counts(
             assert "kftrainer_trainjob" not in text
             await leader.stop()
             await until_told(other_metrics, COUNTS, "state", told={"Complete": 1})
+            await until_jobs_are_watched(other)
             await ground.create_job("second", "once", **SHORT)
             await until_told(other_metrics, COUNTS, "state", told={"Complete": 2})
             for name in (MADE, RAN, TOOK):

@@ -11,7 +11,7 @@ import pytest_asyncio
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import a_runtime, reconciles
+from tests.integration.controllers.team import a_runtime
 from tests.support.managers import ManagerProcess
 from tests.support.plans import container_of
 from tests.support.trainjobs import (
@@ -61,10 +61,7 @@ async def test_a_running_job_does_not_notice_that_its_runtime_is_edited(
     await ground.create(a_runtime("torch"))
     await ground.create_job("old", **LASTING)
     await ground.until_seen_running("old", 1, manager)
-    looks = reconciles(manager, ground.namespace, "old")
-    edited = with_image(a_runtime("torch"), "trainer:2")
-    await ground.patch("TrainingRuntime", "torch", {"spec": edited["spec"]})
-    await ground.until_looked(manager, "old", looks)
+    await edit_runtime(ground, manager, "old", "trainer:2")
     await ground.create_job("new")
     await ground.until_ended("new")
     images = {
@@ -76,21 +73,17 @@ async def test_a_running_job_does_not_notice_that_its_runtime_is_edited(
     assert pod["status"]["phase"] == "Running"
 
 
-async def edit_runtime(ground: Ground, manager: ManagerProcess, image: str) -> None:
-    """Edit the runtime, and wait until the manager has looked at the TrainJob since then."""
-    looks = reconciles(manager, ground.namespace, "train")
+async def edit_runtime(ground: Ground, manager: ManagerProcess, job: str, image: str) -> None:
+    """Edit the runtime, and wait until the manager has looked at a running TrainJob since then.
+
+    That it knows of the edit is told by an Event about another TrainJob, which is suspended.
+    """
+    await ground.create_job("resting", suspend=True)
+    await ground.until_says("Suspended", "Suspended", name="resting")
     spec = with_image(a_runtime("torch"), image)["spec"]
     await ground.patch("TrainingRuntime", "torch", {"spec": spec})
-    await ground.until_looked(manager, "train", looks)
-
-
-async def until_event(ground: Ground, reason: str) -> Object:
-    """Wait for an Event about the TrainJob."""
-
-    async def told() -> Object | None:
-        return next((each for each in await ground.all("Event") if each["reason"] == reason), None)
-
-    return await until(told, within=BY_THE_END, what=f"an Event {reason}")
+    await ground.until_event("JobSetKept", "resting")
+    await ground.touch(manager, job)
 
 
 async def test_d35_an_edited_runtime_does_not_keep_a_job_from_being_suspended_and_resumed(
@@ -99,11 +92,11 @@ async def test_d35_an_edited_runtime_does_not_keep_a_job_from_being_suspended_an
     await ground.create(a_runtime("torch"))
     await ground.create_job(**LASTING)
     await ground.until_seen_running("train", 1, manager)
-    await edit_runtime(ground, manager, "trainer:2")
+    await edit_runtime(ground, manager, "train", "trainer:2")
 
     await ground.suspend(suspend=True)
     await ground.until_left("train", ["Pod"])
-    event = await until_event(ground, "JobSetKept")
+    event = await ground.until_event("JobSetKept")
     assert "the JobSet stays as it is" in event["message"]
     job = await ground.until_says("Suspended", "Suspended")
     assert summary(job) == {"Suspended": "True/Suspended"}

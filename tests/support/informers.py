@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client import Client
 from kftrainer.kube.credentials import load_connection
@@ -148,7 +149,10 @@ async def agreement(
     """Wait until the server, the informer and its handlers agree; none may have been misled."""
 
     async def agree() -> bool:
-        there = reading.of(await server.objects())
+        try:
+            there = reading.of(await server.objects())
+        except (ApiError, UnreachableError):  # as it is while a server comes back
+            return False
         versions = {key: each["metadata"]["resourceVersion"] for key, each in there.items()}
         return informer.has_synced and cached(informer) == there and witness.known == versions
 

@@ -9,13 +9,14 @@ from typing import Any
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import NOT_FOUND, ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.errors import ApiError, NotReadyError
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
+from tests.support.audit import Asked, Right, refused, requests_of, unused
 from tests.support.managers import ManagerProcess, started
 from tests.support.objects import API
 from tests.support.processes import ran
-from tests.support.releases import NAME, NAMESPACE, PodProgram, Release
+from tests.support.releases import NAME, NAMESPACE, PodProgram, Release, user_of
 from tests.support.service_proxy import ServiceRoutes
 from tests.support.webhooks import MERGE, SECRET_PATH, wait_called
 
@@ -136,6 +137,27 @@ async def holder(api: ApiClient) -> str:
     """Who leads; empty if nobody does."""
     lease = await api.get_or_none(LEASE)
     return str(lease["spec"].get("holderIdentity") or "") if lease else ""
+
+
+async def requests_by(
+    account: str, log: Path, start: int, rights: Sequence[Right]
+) -> Sequence[Asked]:
+    """Wait until all rights of the account have been used; its requests from this byte of the log.
+
+    The API server tells of a request a moment after it has answered it.
+    """
+    asked: list[Asked] = []
+
+    async def all_used() -> bool:
+        asked[:] = requests_of(log, user_of(account), start=start)
+        return not unused(rights, asked)
+
+    try:
+        await until(all_used, within=WITHIN, what=f"a use of each right of {account}", every=0.5)
+    except NotReadyError as error:
+        error.add_note(f"unused: {unused(rights, asked)}; refused: {refused(asked)}")
+        raise
+    return asked
 
 
 async def wipe(release: Release, api: ApiClient) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kftrainer.devcluster import commands, pki
-from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.kubernetes import crds_in
 from kftrainer.devcluster.manifests import Document, read_documents
@@ -52,6 +52,8 @@ PROBE: Document = {
         ]
     },
 }
+# What a webhook refuses and nobody else: from such a name no pod's could be made.
+WRONG_PROBE: Document = {**PROBE, "metadata": {**PROBE["metadata"], "name": "x" * 60}}
 
 
 def configuration(*, webhook_port: int, health_port: int, certificates: Path) -> str:
@@ -132,17 +134,30 @@ async def start(site: Site, client: ApiClient) -> None:
 
 
 async def _wait_for_webhooks(client: ApiClient) -> None:
-    """Try a JobSet, dry: the controller says that it is ready before its handlers are.
+    """Try JobSets, dry: the controller says that it is ready before its handlers are.
 
-    The API server may not know of them either: a JobSet that they have seen has a successPolicy.
+    The API server may not know of them either, and learns of those that change and of those that
+    refuse at different moments: a JobSet that the former have seen has a successPolicy.
     """
-    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 
-    async def admitted() -> bool:
+    async def answer() -> bool:
         try:
-            told = await client.request("POST", path, query={"dryRun": "All"}, body=PROBE)
+            admitted = await _try(client, PROBE)
         except ApiError:
             return False
-        return "successPolicy" in told["spec"]
+        return "successPolicy" in admitted["spec"] and await _refuse(client)
 
-    await until(admitted, within=READY_WITHIN, what="JobSet's webhooks admitting a JobSet")
+    await until(answer, within=READY_WITHIN, what="JobSet's webhooks answering as they should")
+
+
+async def _refuse(client: ApiClient) -> bool:
+    try:
+        await _try(client, WRONG_PROBE)
+    except ApiError as error:
+        return "denied the request" in str(error)
+    return False
+
+
+async def _try(client: ApiClient, job_set: Document) -> Object:
+    path = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+    return await client.request("POST", path, query={"dryRun": "All"}, body=job_set)

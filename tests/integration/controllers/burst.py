@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kftrainer.devcluster.client import Object
@@ -12,7 +12,8 @@ from tests.integration.controllers.team import CHILDREN, COMPLETED, ROW, Team, c
 RUNTIMES = ("torch", "mpi")
 # How many TrainJobs there are for one that is suspended, and for one whose JobSet completes.
 SUSPENDED_EACH, COMPLETED_EACH = 5, 7
-SETTLED_WITHIN = 90.0
+SETTLED_WITHIN = 300.0  # much more than it takes on a busy machine
+AT_ONCE = 20  # requests
 # What no two runs have in common.
 OF_ONE_RUN = {
     "namespace",
@@ -27,39 +28,66 @@ OF_ONE_RUN = {
 }
 
 
+async def some_at_a_time(requests: Iterable[Awaitable[object]]) -> None:
+    """Send them all, but few at once: their time runs while they wait for a connection.
+
+    An iterable that makes them one by one leaves none behind that was never sent.
+    """
+    left = iter(requests)
+
+    async def send() -> None:
+        for each in left:
+            await each
+
+    async with asyncio.TaskGroup() as sending:
+        for _ in range(AT_ONCE):
+            sending.create_task(send())
+
+
+async def play(team: Team, says: Mapping[str, Sequence[Object]]) -> None:
+    """Play the JobSet controller: each of these JobSets says this as soon as it is there."""
+    left = dict(says)
+
+    async def played() -> bool:
+        for each in await team.all("JobSet"):
+            name = each["metadata"]["name"]
+            if name in left:
+                await team.job_set_says(*left.pop(name), rows=[ROW], name=name)
+        return not left
+
+    await until(played, within=SETTLED_WITHIN, what="the JobSets saying so", every=0.3)
+
+
 class Burst:
     """So many TrainJobs on torch and MPI in turn, of which some are suspended and some complete."""
 
     def __init__(self, team: Team, size: int) -> None:
         self.team = team
-        names = [f"job-{number}" for number in range(size)]
-        self._says = {name: _says_in_the_end(_number(name)) for name in names}
+        self._says = {_name(number): _says_in_the_end(number) for number in range(size)}
 
     async def create(self) -> None:
-        """Create the runtimes, and all TrainJobs as fast as the server takes them."""
+        """Create the runtimes and all TrainJobs."""
+        await self.create_runtimes()
+        await self.create_jobs(range(len(self._says)))
+
+    async def create_runtimes(self) -> None:
+        """Create the runtimes."""
         for runtime in RUNTIMES:
             await self.team.create_runtime(runtime)
-        async with asyncio.TaskGroup() as creating:
-            for name, said in self._says.items():
-                job = self.team.create_job(
-                    name,
-                    runtime=RUNTIMES[_number(name) % len(RUNTIMES)],
-                    suspend=said == {"Suspended"},
-                )
-                creating.create_task(job)
+
+    async def create_jobs(self, numbers: Iterable[int]) -> None:
+        """Create the TrainJobs of these numbers as fast as the server takes them."""
+        await some_at_a_time(self._create_job(each) for each in numbers)
+
+    async def _create_job(self, number: int) -> None:
+        name, runtime = _name(number), RUNTIMES[number % len(RUNTIMES)]
+        is_suspended = self._says[name] == {"Suspended"}
+        await self.team.create_job(name, runtime=runtime, suspend=is_suspended)
 
     async def play(self) -> None:
         """Play the JobSet controller, until all JobSets have completed that are to."""
-        left = {name for name, said in self._says.items() if said == {"Complete"}}
-
-        async def played() -> bool:
-            there = {each["metadata"]["name"] for each in await self.team.all("JobSet")}
-            for name in left & there:
-                await self.team.job_set_says(COMPLETED, rows=[ROW], name=name)
-                left.remove(name)
-            return not left
-
-        await until(played, within=SETTLED_WITHIN, what="the JobSets completing", every=0.3)
+        complete = [name for name, said in self._says.items() if said == {"Complete"}]
+        await play(self.team, {name: [COMPLETED] for name in complete})
 
     async def until_settled(self) -> None:
         """Wait until all have their JobSets, and say what they should."""
@@ -89,8 +117,8 @@ class Burst:
                 assert each["metadata"].get("generation", 1) == 1
 
 
-def _number(name: str) -> int:
-    return int(name.removeprefix("job-"))
+def _name(number: int) -> str:
+    return f"job-{number}"
 
 
 def _says_in_the_end(number: int) -> set[str]:

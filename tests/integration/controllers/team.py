@@ -12,7 +12,7 @@ from tests.support.runtimes import mpi
 
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-ANY_MOMENT = 30.0  # more than it takes on a busy machine
+ANY_MOMENT = 90.0  # more than it takes on a busy machine, where a manager may have to start first
 AT_THE_END = "2026-01-02T03:04:05Z"
 JOB = "train"
 IN_USE = "trainer.kubeflow.org/resource-in-use"
@@ -85,6 +85,19 @@ def has_looked_at(manager: ManagerProcess, job: Object) -> bool:
         and int(each["resource_version"]) >= int(metadata["resourceVersion"])
     }
     return any(each["reconcileID"] in seen for each in manager.log_entries("reconcile.succeeded"))
+
+
+async def until_jobs_are_watched(manager: ManagerProcess, starts: int = 1) -> None:
+    """Wait until the manager has listed Jobs in each of its starts, which nothing else waits for.
+
+    Pods that the list shows have run for nobody knows how long.
+    """
+
+    async def listed() -> bool:
+        kinds = [each["kind"] for each in manager.log_entries("informer.synced")]
+        return kinds.count("Job.batch") >= starts
+
+    await until(listed, within=ANY_MOMENT, what="Jobs being watched")
 
 
 class Team:
@@ -203,6 +216,19 @@ class Team:
             return job if job.get("status", {}).get("jobsStatus") == list(rows) else None
 
         return await until(has, within=self.within, what=f"{name} having the rows {rows}")
+
+    async def until_event(self, reason: str, name: str = JOB) -> Object:
+        """Wait for an Event about the TrainJob; the Event."""
+
+        async def told() -> Object | None:
+            found = [
+                each
+                for each in await self.all("Event")
+                if (each["involvedObject"]["name"], each["reason"]) == (name, reason)
+            ]
+            return found[0] if found else None
+
+        return await until(told, within=self.within, what=f"an Event {reason} about {name}")
 
     async def until_in_use(self, name: str = "torch") -> Object:
         """Wait until the runtime has our finalizer; the runtime."""

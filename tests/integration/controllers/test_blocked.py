@@ -3,9 +3,7 @@
 import pytest
 
 from kftrainer.devcluster.client import Object
-from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
-    ANY_MOMENT,
     COMPLETED,
     JOB,
     Team,
@@ -16,20 +14,6 @@ from tests.support.managers import ManagerProcess
 from tests.support.objects import API, replicated_job, runtime
 
 EVENT = "TrainJobResourcesCreationFailed"
-
-
-async def until_event(team: Team, name: str = JOB) -> Object:
-    """Wait for a Warning about the TrainJob."""
-
-    async def there() -> Object | None:
-        found = [
-            each
-            for each in await team.all("Event")
-            if (each["involvedObject"]["name"], each["reason"]) == (name, EVENT)
-        ]
-        return found[0] if found else None
-
-    return await until(there, within=ANY_MOMENT, what=f"an Event about {name}")
 
 
 async def message(team: Team, reason: str, name: str = JOB) -> str:
@@ -51,7 +35,7 @@ async def test_d6_a_missing_runtime_is_told_and_awaited(
     job = await team.create_job()
     said = f"TrainingRuntime torch is not found in namespace {team.namespace}"
     assert await message(team, "RuntimeNotFound") == said
-    event = await until_event(team)
+    event = await team.until_event(EVENT)
     assert event["type"] == "Warning"
     assert event["message"] == f"TrainJob resources reconciliation failed: {said}"
     assert event["involvedObject"] == {
@@ -85,7 +69,7 @@ async def test_d1_a_runtime_of_no_known_kind_is_a_failure(
     job = await team.until_says("Failed", "TrainingRuntimeNotSupported")
     assert set(conditions_of(job)) == {"Failed"}
     assert "Deployment.apps" in conditions_of(job)["Failed"]["message"]
-    assert "Deployment.apps" in (await until_event(team))["message"]
+    assert "Deployment.apps" in (await team.until_event(EVENT))["message"]
     await team.touch(manager)
     assert await team.children() == []
     assert (await team.get("TrainJob"))["status"] == job["status"]
@@ -112,7 +96,7 @@ async def test_d45_a_name_that_is_too_long_is_told_with_the_longest_that_fits(
     said = await message(team, "InvalidTrainJob", name)
     assert "metadata.name" in said
     assert "must be no more than 48 characters" in said
-    await until_event(team, name)
+    await team.until_event(EVENT, name)
     await team.create_job("x" * 48)
     await team.until_there("JobSet", "x" * 48)
     assert await team.children() == [f"JobSet/{'x' * 48}"]
@@ -126,7 +110,7 @@ async def test_what_the_api_server_says_against_the_jobset_is_told(
     said = await message(team, "ResourcesCreationFailed")
     assert "metadata.labels: Invalid value" in said
     assert "no such label!" in said
-    assert said in (await until_event(team))["message"]
+    assert said in (await team.until_event(EVENT))["message"]
     await team.patch("TrainJob", JOB, {"spec": {"labels": {"no such label!": None}}})
     await until_healed(team)
 
@@ -222,7 +206,7 @@ async def test_d44_an_object_of_somebody_else_is_left_alone_and_named(
     await team.create_job(runtime=runtime_name)
     said = await message(team, "NameTaken")
     assert f"{kind_name} {team.namespace}/{name} is there already and {OWNERS[owner][1]}" in said
-    assert said in (await until_event(team))["message"]
+    assert said in (await team.until_event(EVENT))["message"]
     await team.touch(manager)
     assert await team.api.fetch("GET", team.path(kind, name)) == before
     assert kind == "JobSet" or await team.find("JobSet") is None

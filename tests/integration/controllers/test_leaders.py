@@ -12,13 +12,14 @@ from tests.integration.controllers.team import ANY_MOMENT, Team
 from tests.support.managers import ManagerProcess, manager_process
 
 SIZE = 60
+LATE = SIZE // 2  # the number of the first TrainJob that comes when its leader is dead
 CONFIGURATION = """
 apiVersion: config.trainer.kubeflow.org/v1alpha1
 kind: Configuration
 leaderElection:
   leaderElect: true
-  leaseDuration: 8s
-  renewDeadline: 6s
+  leaseDuration: 12s
+  renewDeadline: 10s
   retryPeriod: 1s
   resourceNamespace: {namespace}
 """
@@ -57,13 +58,16 @@ async def test_a_leader_that_dies_in_a_burst_is_replaced_and_nothing_is_written_
         other = second if leader is first else first
 
         async def in_the_middle() -> bool:
-            return len(objects_made(leader.log_entries())) > SIZE // 2
+            return len(objects_made(leader.log_entries())) > LATE // 2
 
+        await burst.create_runtimes()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(burst.create())
-            await until(in_the_middle, within=SETTLED_WITHIN, what="half of it", every=0.003)
+            tasks.create_task(burst.create_jobs(range(LATE)))
+            await until(in_the_middle, within=SETTLED_WITHIN, what="some of it", every=0.003)
             assert objects_made(other.log_entries()) == []
             leader.kill()
+        # Something is left to make, even if the leader was through with all that was there.
+        await burst.create_jobs(range(LATE, SIZE))
         await until_leads(other)
         await burst.play()
         await burst.until_settled()

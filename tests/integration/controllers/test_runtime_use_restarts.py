@@ -9,6 +9,7 @@ import pytest
 
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.burst import some_at_a_time
 from tests.integration.controllers.team import ANY_MOMENT, Team, finalizers
 from tests.support.fault_proxy import (
     Cut,
@@ -79,10 +80,10 @@ async def test_many_jobs_cost_their_runtime_one_write_to_come_and_one_to_go(
         await team.create_runtime(name)
     async with manager_process(proxy.kubeconfig, "--namespace", team.namespace) as manager:
         await manager.wait_ready()
-        async with asyncio.TaskGroup() as creating:
-            for number in range(MANY):
-                job = team.create_job(f"job-{number}", managedBy="kueue.x-k8s.io/multikueue")
-                creating.create_task(job)
+        await some_at_a_time(
+            team.create_job(f"job-{number}", managedBy="kueue.x-k8s.io/multikueue")
+            for number in range(MANY)
+        )
         await team.until_in_use()
         await team.delete("TrainingRuntime", "torch")
         path = team.path("TrainJob")

@@ -3,8 +3,14 @@
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, COMPLETED, JOB, Team
-from tests.support.managers import ManagerProcess, manager_process
+from tests.integration.controllers.team import (
+    ANY_MOMENT,
+    COMPLETED,
+    JOB,
+    Team,
+    until_jobs_are_watched,
+)
+from tests.support.managers import manager_process
 from tests.support.rights import allow
 from tests.support.scraping import Scraper, scraper
 
@@ -21,15 +27,6 @@ async def until_counted(metrics: Scraper, name: str, count: int) -> None:
         return await metrics.series(name, runtime="_namespaced") == {(): count}
 
     await until(is_counted, within=ANY_MOMENT, what=f"{name} being {count}")
-
-
-async def until_jobs_are_watched(manager: ManagerProcess) -> None:
-    """Wait for the first list: pods that it shows have run for nobody knows how long."""
-
-    async def synced() -> bool:
-        return any(each["kind"] == "Job.batch" for each in manager.log_entries("informer.synced"))
-
-    await until(synced, within=ANY_MOMENT, what="Jobs being watched")
 
 
 async def create_job_of(team: Team, job_set: Object, name: str) -> str:
@@ -67,8 +64,8 @@ async def test_without_the_right_to_read_jobs_all_else_works_and_it_says_so_once
             await until_counted(metrics, name, 1)
         assert await metrics.series(RAN) == {}
 
-        async def said() -> list[Object]:
-            return manager.log_entries("training_metrics.no_jobs")
+        async def said() -> list[Object] | None:
+            return manager.log_entries("training_metrics.no_jobs") or None
 
         [warning] = await until(said, within=ANY_MOMENT, what="its saying so")
         assert warning["level"] == "warning"

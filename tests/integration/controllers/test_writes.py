@@ -1,6 +1,5 @@
 """What the manager asks of the API server: as little as can be, and nothing for what is settled."""
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -12,7 +11,7 @@ import pytest
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.burst import SETTLED_WITHIN
+from tests.integration.controllers.burst import SETTLED_WITHIN, play, some_at_a_time
 from tests.integration.controllers.team import (
     ANY_MOMENT,
     COMPLETED,
@@ -23,6 +22,7 @@ from tests.integration.controllers.team import (
     a_runtime,
     conditions_of,
     reconciles,
+    until_jobs_are_watched,
 )
 from tests.support.fault_proxy import (
     Cut,
@@ -56,12 +56,10 @@ async def working(proxy: FaultProxy, team: Team) -> AsyncIterator[ManagerProcess
 
 async def until_started(manager: ManagerProcess, times: int) -> None:
     async def started() -> bool:
-        # Jobs are read a moment later than all else: nothing waits for what only counts them.
-        read = [each["kind"] for each in manager.log_entries("informer.synced")]
-        is_read = read.count("Job.batch") == times
-        return is_read and len(manager.log_entries("manager.started")) == times
+        return len(manager.log_entries("manager.started")) == times
 
     await until(started, within=ANY_MOMENT, what="the manager working")
+    await until_jobs_are_watched(manager, times)
 
 
 def in_words(request: ProxiedRequest) -> str:
@@ -100,6 +98,7 @@ async def test_a_life_costs_a_request_per_object_and_one_per_change_of_the_statu
         await team.job_set_says(COMPLETED, rows=[ROW])
         await team.until_says("Complete", COMPLETED["reason"])
         await team.touch(manager)
+        await team.until_in_use(runtime)
         in_use = f"PATCH trainingruntimes/{runtime}"
         requests = asked(proxy, before)
     assert Counter(requests) == Counter([in_use, *LIVES[runtime], STATUS, STATUS])
@@ -120,6 +119,7 @@ async def test_a_life_with_a_pause_costs_one_more_for_the_jobset_and_one_for_the
         await team.job_set_says(COMPLETED)
         await team.until_says("Complete", COMPLETED["reason"])
         await team.touch(manager)
+        await team.until_in_use("mpi")
         requests = asked(proxy, before)
     requests.remove("PATCH trainingruntimes/mpi")
     assert requests == [*LIVES["mpi"], STATUS, f"PATCH jobsets/{JOB}", STATUS, STATUS]
@@ -134,6 +134,11 @@ async def test_a_blocked_job_costs_a_look_for_its_runtime_its_status_and_an_even
         await team.until_says("Blocked", "RuntimeNotFound")
         await team.touch(manager)
         await team.touch(manager)
+
+        async def told() -> bool:  # by another task, at some time
+            return "POST events" in asked(proxy, before)
+
+        await until(told, within=ANY_MOMENT, what="an Event")
         assert sorted(asked(proxy, before)) == ["GET trainingruntimes/torch", STATUS, "POST events"]
 
 
@@ -235,25 +240,35 @@ class Settled:
         return self.names(*STATES)
 
     async def settle(self) -> None:
-        """Bring them there, with a manager."""
-        for runtime in ("torch", "mpi", "gang", "volcano"):
+        """Bring them there, with a manager that then has nothing left to write."""
+        runtimes = ("torch", "mpi", "gang", "volcano")
+        for runtime in runtimes:
             await self._team.create_runtime(runtime)
-        async with asyncio.TaskGroup() as settling:
-            for state in STATES:
-                for name in self.names(state):
-                    settling.create_task(self._settle(state, name))
-        await until(self._are_settled, within=SETTLED_WITHIN, what="all TrainJobs being settled")
-
-    async def _settle(self, state: str, name: str) -> None:
-        runtime, suspend, end = STATES[state]
-        await self._team.create_job(name, runtime=runtime, suspend=suspend)
-        if end is not None:
-            await self._team.until_there("JobSet", name)
-            await self._team.job_set_says(*end, rows=[ROW], name=name)
+        await some_at_a_time(
+            self._team.create_job(name, runtime=runtime, suspend=suspend)
+            for state, (runtime, suspend, _) in STATES.items()
+            for name in self.names(state)
+        )
+        says = {
+            name: end
+            for state, (_, _, end) in STATES.items()
+            if end is not None
+            for name in self.names(state)
+        }
+        await play(self._team, says)
+        for settled in (self._are_settled, self._are_told):
+            await until(settled, within=SETTLED_WITHIN, what="all being settled", every=0.3)
+        for runtime in runtimes:
+            await self._team.until_in_use(runtime)
 
     async def _are_settled(self) -> bool:
         jobs = await self._team.all("TrainJob")
         return all(_is_settled(each) for each in jobs)
+
+    async def _are_told(self) -> bool:
+        events = await self._team.all("Event")
+        blocked = self.names("blocked", "blocked-waiting")
+        return {*blocked} <= {each["involvedObject"]["name"] for each in events}
 
 
 # The runtime, whether it is suspended, and what the JobSet says at the end.
@@ -332,6 +347,7 @@ async def test_d3_d4_a_finished_job_does_not_run_again_after_a_restart(
             await team.until_there("JobSet", name)
             await team.job_set_says(end, name=name)
             await team.until_says(_END[end["type"]], end["reason"], name=name)
+        await team.until_in_use("mpi")
         ended = {name: await team.get("TrainJob", name) for name in ("done", "failed")}
         await manager.stop()
         for name in ended:
@@ -367,6 +383,7 @@ async def test_d44_objects_that_the_cache_does_not_show_yet_are_not_made_again(
         secret = await team.get("Secret", KEYS)
         for _ in range(3):
             await team.touch(manager)
+        await team.until_in_use("mpi")
         requests = asked(proxy, before)
         requests.remove("PATCH trainingruntimes/mpi")
         assert requests == LIVES["mpi"]
@@ -402,6 +419,7 @@ async def test_a_status_that_the_cache_does_not_show_yet_is_not_written_again(
     async with working(proxy, team) as manager:
         await team.until_says("Suspended", "Suspended")
         await team.touch(manager)
+        await team.until_in_use()
         proxy.stall_all(is_watch_of("trainjobs"))
         before = len(proxy.requests)
         await team.job_set_says(rows=[ROW])

@@ -1,6 +1,6 @@
 """A manager that writes to the API server again and again, while it leads.
 
-    python elector.py KUBECONFIG NAMESPACE IDENTITY
+    python elector.py KUBECONFIG NAMESPACE IDENTITY LEASE_DURATION
 
 Each write is a ConfigMap of its own, which says who wrote it and when. SIGTERM ends it cleanly;
 SIGUSR1 makes its event loop stall for good.
@@ -49,7 +49,9 @@ class Writer:
         return Result(requeue_after=EVERY)
 
 
-def manager_of(transport: HttpTransport, namespace: str, identity: str) -> Manager:
+def manager_of(
+    transport: HttpTransport, namespace: str, identity: str, lease_duration: float
+) -> Manager:
     """A whole manager, with all that keeps one that has lost its lease from writing."""
     clock, cache = SystemClock(), Cache()
     election = LeaderElection(
@@ -58,8 +60,8 @@ def manager_of(transport: HttpTransport, namespace: str, identity: str) -> Manag
         lease_name="lock",
         lease_namespace=namespace,
         identity=identity,
-        lease_duration=6,
-        renew_deadline=4,
+        lease_duration=lease_duration,
+        renew_deadline=lease_duration * 2 / 3,
         retry_period=1,
     )
     client = Client(transport, fence=lambda: election.is_leading)
@@ -73,12 +75,13 @@ def manager_of(transport: HttpTransport, namespace: str, identity: str) -> Manag
     return Manager(Parts(caches=[cache], controllers=[controller]), clock=clock, election=election)
 
 
-async def main(kubeconfig: str, namespace: str, identity: str) -> None:
+async def main(kubeconfig: str, namespace: str, identity: str, lease_duration: str) -> None:
     """Lead, if possible, until told to stop."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, 600)
     connection = await load_connection(Path(kubeconfig))
     async with HttpTransport(connection, user_agent="elector/1") as transport:
-        await run_until_signalled(manager_of(transport, namespace, identity))
+        manager = manager_of(transport, namespace, identity, float(lease_duration))
+        await run_until_signalled(manager)
 
 
 if __name__ == "__main__":

@@ -309,20 +309,23 @@ def unfinished() -> Iterator[bytes]:
 
 async def test_those_who_never_end_are_cut_off(caplog: pytest.LogCaptureFixture) -> None:
     with no_trouble(caplog):
-        async with house(IMPATIENT) as server, asyncio.TaskGroup() as group:
+        async with house(IMPATIENT) as server:
 
-            async def linger(request: bytes) -> None:
+            async def begin(request: bytes) -> Wire:
                 wire = await server.wire()
                 await wire.send(request)
                 if request.count(b"POST") > 1:
                     await wire.reply()
                     await wire.send(b" ")  # which is when it has begun to be slow
+                return wire
+
+            async with asyncio.TaskGroup() as group:
+                beginning = [group.create_task(begin(each)) for each in unfinished()]
+            # Now that all have shaken hands, a good request is not late because of that.
+            assert await server.is_well()
+            for wire in (each.result() for each in beginning):
                 await wire.closed()
                 wire.abort()
-
-            for request in unfinished():
-                group.create_task(linger(request))
-            assert await server.is_well()
 
 
 async def test_those_who_go_away_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,12 +12,12 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.resource import ObjectKey
+from kftrainer.machinery import certificates, trust
 from kftrainer.machinery.certificates import (
     CA_CERTIFICATE,
     CA_KEY,
     CERTIFICATE,
     KEY,
-    OVERLAP,
     SETTLED_AFTER,
     read,
 )
@@ -103,7 +103,7 @@ class TestTheFirstStart:
         assert (await site.api.get(site.secret_path))["metadata"]["resourceVersion"] == version
 
 
-NOW = SystemClock().now()
+CLOCK = SystemClock()
 
 
 def pair_of(made: Pair) -> Content:
@@ -111,8 +111,8 @@ def pair_of(made: Pair) -> Content:
 
 
 def expired(site: Site) -> Content:
-    old = authority(NOW, -1, site.identity)
-    return content(old, leaf(old, NOW, 30, site.identity))
+    old = authority(CLOCK.now(), -1, site.identity)
+    return content(old, leaf(old, CLOCK.now(), 30, site.identity))
 
 
 EVERYTHING = (CA_CERTIFICATE, CA_KEY, CERTIFICATE, KEY)
@@ -125,17 +125,17 @@ DAMAGES: dict[str, Damage] = {
     "certificate with an odd name": lambda _ca, _: {CERTIFICATE: ODD["an odd name"]},
     "garbage certificate": lambda _ca, _: {CERTIFICATE: b"garbage"},
     "garbage authority": lambda _ca, _: {CA_CERTIFICATE: b"garbage"},
-    "wrong key": lambda ca, site: {KEY: leaf(ca, NOW, identity=site.identity).key_pem},
+    "wrong key": lambda ca, site: {KEY: leaf(ca, CLOCK.now(), identity=site.identity).key_pem},
     "no key": lambda _ca, _: {KEY: b""},
     "no authority's key": lambda _ca, _: {CA_KEY: b""},
-    "expired certificate": lambda ca, site: pair_of(leaf(ca, NOW, -1, site.identity)),
-    "certificate for others": lambda ca, _: pair_of(leaf(ca, NOW)),
+    "expired certificate": lambda ca, site: pair_of(leaf(ca, CLOCK.now(), -1, site.identity)),
+    "certificate for others": lambda ca, _: pair_of(leaf(ca, CLOCK.now())),
     "expired authority": lambda _ca, site: expired(site),
 }
 
 
 def authority_in(held: Content) -> Pair:
-    stored = read(held, Site(None, "").identity, NOW)  # type: ignore[arg-type]
+    stored = read(held, Site(None, "").identity, CLOCK.now())  # type: ignore[arg-type]
     assert stored.issuer is not None
     assert stored.ca_key is not None
     return Pair(stored.issuer, stored.ca_key)
@@ -163,7 +163,7 @@ async def test_a_damaged_secret_is_repaired_at_once(
 async def test_a_secret_that_was_damaged_before_the_start_is_repaired(
     site: Site, control_plane: ControlPlane
 ) -> None:
-    await site.put_secret(DAMAGES["garbage everywhere"](authority(NOW), site))
+    await site.put_secret(DAMAGES["garbage everywhere"](authority(CLOCK.now()), site))
     async with replica(site, control_plane.kubeconfig) as one:
         await one.wait_well()
         assert await one.is_trusted()
@@ -226,7 +226,15 @@ class TestTheBundle:
         assert after == before
 
 
-TIMES = 200.0
+TIMES = 50.0
+OVERLAP = 900.0
+
+
+@pytest.fixture
+def short_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an hour, for which time would have to run so fast that few looks are quick enough."""
+    for module in (certificates, trust):
+        monkeypatch.setattr(module, "OVERLAP", OVERLAP)
 
 
 class Witness:
@@ -262,6 +270,7 @@ async def watched(witness: Witness, doing: Callable[[], Awaitable[None]]) -> Non
         watching.cancel()
 
 
+@pytest.mark.usefixtures("short_overlap")
 async def test_an_authority_is_replaced_and_is_trusted_all_the_time(
     site: Site, control_plane: ControlPlane
 ) -> None:

@@ -28,10 +28,9 @@ from tests.support.fault_proxy import (
 )
 
 ELECTOR = Path(__file__).with_name("elector.py")
-LEASE_DURATION, RENEW_DEADLINE = 6.0, 4.0
-ANY_MOMENT = 40.0  # more than it takes on a busy machine
+ANY_MOMENT = 90.0  # more than it takes on a busy machine
 # Longer than it takes to stop a process, and over when another may lead.
-COME_AGAIN = Answer(429, "", {"Retry-After": "4"})
+COME_AGAIN = Answer(429, "", {"Retry-After": "8"})
 
 
 def now() -> float:
@@ -99,8 +98,9 @@ def _write(item: dict[str, Any]) -> Write:
 class Elector:
     """A process with a manager in it."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self._process = process
+        self._log = log
 
     def send(self, signum: signal.Signals) -> None:
         self._process.send_signal(signum)
@@ -109,13 +109,21 @@ class Elector:
         async with asyncio.timeout(ANY_MOMENT):
             return await self._process.wait()
 
+    def fell_silent_at(self) -> float:
+        """When it said its last word, by the clock of `now`."""
+        ago = time.clock_gettime(time.CLOCK_REALTIME) - self._log.stat().st_mtime
+        return now() - ago
+
 
 @asynccontextmanager
-async def elector(kubeconfig: Path, namespace: str, log: Path) -> AsyncIterator[Elector]:
+async def elector(
+    kubeconfig: Path, namespace: str, lease_duration: float, log: Path
+) -> AsyncIterator[Elector]:
     """One that has begun to ask for the lease; its log's name is its identity."""
+    arguments = (str(kubeconfig), namespace, log.stem, str(lease_duration))
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(ELECTOR), str(kubeconfig), namespace, log.stem), stdout=out
+            *(sys.executable, str(ELECTOR), *arguments), stdout=out, stderr=out
         )
 
     async def asks() -> bool:
@@ -123,7 +131,7 @@ async def elector(kubeconfig: Path, namespace: str, log: Path) -> AsyncIterator[
 
     try:
         await until(asks, within=ANY_MOMENT, what=f"{log.stem} asking for the lease")
-        yield Elector(process)
+        yield Elector(process, log)
     finally:
         if process.returncode is None:
             process.kill()
@@ -143,12 +151,22 @@ async def journal(api: ApiClient, namespace: str) -> Journal:
     return Journal(api, namespace)
 
 
+@pytest.fixture
+def lease_duration() -> float:
+    """Soon over, for those who wait for that, and longer than a busy machine stands still."""
+    return 12.0
+
+
 Start = Callable[[str], Awaitable[Elector]]
 
 
 @pytest.fixture
 async def start(
-    control_plane: ControlPlane, proxy: FaultProxy, namespace: str, tmp_path: Path
+    control_plane: ControlPlane,
+    proxy: FaultProxy,
+    namespace: str,
+    lease_duration: float,
+    tmp_path: Path,
 ) -> AsyncIterator[Start]:
     """Starts managers with the same lease, by their names; the first one's wire can be broken."""
     kubeconfigs = {"first": proxy.kubeconfig, "second": control_plane.kubeconfig}
@@ -156,7 +174,9 @@ async def start(
 
         async def start(name: str) -> Elector:
             log = tmp_path / f"{name}.log"
-            return await stack.enter_async_context(elector(kubeconfigs[name], namespace, log))
+            return await stack.enter_async_context(
+                elector(kubeconfigs[name], namespace, lease_duration, log)
+            )
 
         yield start
 
@@ -204,9 +224,9 @@ async def test_a_leader_that_was_stopped_does_not_write_beside_its_successor(
         # get through all the same.
         proxy.inject(Stall(), is_of_the_lease, times=1000)
     first.send(signal.SIGCONT)
-    await journal.first_after(now() + RENEW_DEADLINE, "second")
-    assert await journal.overlap("first", "second") == []
     assert await first.ended() == 1
+    await journal.first_after(now(), "second")
+    assert await journal.overlap("first", "second") == []
     assert (await lease_spec())["holderIdentity"] == "second"
     assert (await lease_spec())["leaseTransitions"] == 1
 
@@ -219,13 +239,17 @@ async def test_a_leader_whose_loop_stalls_is_gone_before_another_leads(
     await start("second")
     first.send(signal.SIGUSR1)
     assert await first.ended() == 1
-    gone_at = now()
-    assert (await journal.first_of("second")).at > gone_at
+    # When it ended by its own account: we may hear of it later than others lead.
+    assert first.fell_silent_at() < (await journal.first_of("second")).at
     assert await journal.overlap("first", "second") == []
 
 
+@pytest.mark.parametrize("lease_duration", [60.0])
 async def test_a_clean_exit_lets_another_lead_before_the_lease_runs_out(
-    start: Start, journal: Journal, lease_spec: Callable[[], Awaitable[dict[str, object]]]
+    start: Start,
+    journal: Journal,
+    lease_spec: Callable[[], Awaitable[dict[str, object]]],
+    lease_duration: float,
 ) -> None:
     first = await start("first")
     await journal.first_of("first")
@@ -234,5 +258,5 @@ async def test_a_clean_exit_lets_another_lead_before_the_lease_runs_out(
     assert await first.ended() == 0
     left_at = now()
     assert (await lease_spec())["holderIdentity"] in ("", "second")
-    assert (await journal.first_of("second")).at - left_at < LEASE_DURATION
+    assert (await journal.first_of("second")).at - left_at < lease_duration
     assert await journal.overlap("first", "second") == []

@@ -81,6 +81,13 @@ async def nobody_is_connected(proxy: FaultProxy) -> None:
     await until(nobody, within=30, what="the end of all connections")
 
 
+async def one_watches(proxy: FaultProxy) -> None:
+    async def watched() -> bool:
+        return proxy.watches() == 1
+
+    await until(watched, within=15, what="one watch, and no other that is still open")
+
+
 @pytest.fixture
 def server(api: ApiClient, namespace: str) -> Server:
     return Server(api, namespace)
@@ -119,9 +126,13 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    proxy: FaultProxy, server: Server, times: float = 20, reading: Reading = EVERYTHING
+    proxy: FaultProxy, server: Server, times: float = 5, reading: Reading = EVERYTHING
 ) -> AsyncIterator[Scene]:
-    """A running informer; time runs faster for it, so that it waits seconds and not minutes."""
+    """A running informer; time runs faster for it, so that it waits seconds and not minutes.
+
+    Not much faster where requests are counted: it asks once more when it has heard nothing for 75
+    of its seconds, be it because we stood still.
+    """
     clock = FastClock(times)
     async with connected(proxy.kubeconfig) as client:
         made = Scene(proxy, server, client, clock, reading)
@@ -130,9 +141,7 @@ async def scene(
 
 
 @asynccontextmanager
-async def synced_scene(
-    proxy: FaultProxy, server: Server, times: float = 20
-) -> AsyncIterator[Scene]:
+async def synced_scene(proxy: FaultProxy, server: Server, times: float = 5) -> AsyncIterator[Scene]:
     """The same with some objects, which it has seen."""
     for name in ("same", "changed", "gone"):
         await server.put(name, x="1")
@@ -263,7 +272,7 @@ async def test_a_busy_server_is_given_the_time_it_asks_for(
 async def test_a_burst_of_errors_is_outlived_without_a_rush(
     proxy: FaultProxy, server: Server, answer: Answer
 ) -> None:
-    async with synced_scene(proxy, server) as play:
+    async with synced_scene(proxy, server, times=10) as play:
         await play.behind_its_back()
         proxy.inject(answer, is_any, times=7)
         began = play.clock.monotonic()
@@ -280,7 +289,7 @@ async def test_an_open_connection_that_has_gone_silent_is_given_up(
     async with synced_scene(proxy, server, times=60) as play:
         await play.behind_its_back()
         await play.agreement()
-        assert proxy.watches() == 1
+        await one_watches(proxy)
 
 
 @pytest.mark.parametrize("fault", [Stall(after=100), Delay(3600)], ids=["half", "no-answer"])
@@ -291,11 +300,7 @@ async def test_a_first_list_that_stalls_is_read_in_another_way(
     proxy.inject(fault, is_streamed_list)
     async with scene(proxy, server, times=60) as play:
         await play.agreement()
-
-        async def watched() -> bool:
-            return proxy.watches() == 1
-
-        await until(watched, within=15, what="the watch that follows the list")
+        await one_watches(proxy)
         assert [is_list(each) for each in proxy.requests[:3]] == [False, True, False]
 
 
@@ -337,7 +342,7 @@ async def test_restarts_of_the_api_server_and_of_etcd_are_outlived(tmp_path: Pat
 
         async with (
             running_proxy(plane, tmp_path) as proxy,
-            synced_scene(proxy, server, times=5) as play,
+            synced_scene(proxy, server) as play,
         ):
             for part in (apiserver, etcd):
                 part.kill()

@@ -86,7 +86,7 @@ async def test_rights_in_the_namespaces_suffice_and_no_other_namespace_is_seen(
     witness = Witness()
     informer.add_handler(witness)
     keys = [server.key(name) for name in ("a", "b") for server in servers]
-    async with running(informer), asyncio.timeout(20):
+    async with running(informer), asyncio.timeout(60):
         await informer.wait_synced()
         assert [informer.get(key) is not None for key in keys[:3]] == [True, True, False]
         for server in reversed(servers):  # that which is not seen is written first

@@ -32,6 +32,8 @@ from kftrainer.machinery.reconcile import DONE, Reconciler, Request, Result
 MERGE = "application/merge-patch+json"
 EXAMPLE = Path(__file__).parent.parent.parent.parent / "examples" / "greeter.py"
 CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is)
+# Soon over, for a test that waits for that, and longer than a busy machine stands still.
+SHORT_DEADLINE = 5.0
 
 
 def config_map(namespace: str, name: str, **labels: str) -> dict[str, object]:
@@ -108,15 +110,15 @@ def garbage() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def short_election(client: Client, namespace: str) -> LeaderElection:
+def election_of(client: Client, namespace: str, renew_deadline: float = 60.0) -> LeaderElection:
     return LeaderElection(
         client,
         clock=SystemClock(),
         lease_name="manager",
         lease_namespace=namespace,
         identity="me",
-        lease_duration=30,  # so that the watchdog, which would end the tests, is patient
-        renew_deadline=2,
+        lease_duration=300,  # so that the watchdog, which would end the tests, is patient
+        renew_deadline=renew_deadline,
         retry_period=0.5,
     )
 
@@ -178,7 +180,7 @@ async def test_a_lost_lease_ends_the_manager_at_once(
 ) -> None:
     await api.create(config_map(namespace, "a"))
     slow = Slow(namespace)
-    election = short_election(client, namespace)
+    election = election_of(client, namespace)
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/manager"
 
     async def busy() -> bool:
@@ -224,7 +226,7 @@ async def test_nothing_is_written_after_a_stall_in_which_the_lease_was_lost(
     client: Client, api: ApiClient, namespace: str, control_plane: ControlPlane
 ) -> None:
     await api.create(config_map(namespace, "a"))
-    election = short_election(client, namespace)
+    election = election_of(client, namespace, SHORT_DEADLINE)
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="fenced") as transport:
         fenced = Client(transport, fence=lambda: election.is_leading)
@@ -235,7 +237,7 @@ async def test_nothing_is_written_after_a_stall_in_which_the_lease_was_lost(
                 manager = manager_of(client, writer, namespace, election)
                 group.create_task(manager.run(asyncio.Event()))
                 await writer.about_to_write.wait()
-                time.sleep(2.2)  # noqa: ASYNC251  longer than the renew deadline: the loop stands
+                time.sleep(SHORT_DEADLINE + 0.2)  # noqa: ASYNC251  the loop stands
 
         with pytest.raises(ExceptionGroup) as raised:
             await run()
@@ -258,13 +260,7 @@ async def test_the_lease_is_given_back_when_the_manager_stops(
     slow, stop = Slow(namespace), asyncio.Event()
     slow.go_on.set()
     await api.create(config_map(namespace, "a"))
-    election = LeaderElection(
-        client,
-        clock=SystemClock(),
-        lease_name="manager",
-        lease_namespace=namespace,
-        identity="me",
-    )
+    election = election_of(client, namespace)
 
     async def done() -> bool:
         return slow.finished == ["a"]
