@@ -15,7 +15,7 @@ import yaml
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from tests.support.audit import refused, requests_of, rights_of, unused
+from tests.support.audit import refused, rights_of
 from tests.support.installations import (
     CRDS,
     DEPLOYMENT,
@@ -27,9 +27,10 @@ from tests.support.installations import (
     hook,
     play_kubelet,
     replicas,
+    requests_by,
 )
 from tests.support.objects import API, runtime, train_job
-from tests.support.releases import CHART, NAME, NAMESPACE, Release, user_of
+from tests.support.releases import CHART, NAME, NAMESPACE, Release
 from tests.support.trainjobs import BY_THE_END, FOR_LONG, Ground, pods_with, summary
 from tests.support.upstream_chart import upstream_chart
 from tests.support.webhooks import CONFIGURATION_PATH, MERGE, SECRET_PATH
@@ -249,11 +250,9 @@ async def test_an_uninstall_keeps_what_people_have_unless_they_say_otherwise(
         assert await api.get_or_none(f"{CRDS}/{plural}.trainer.kubeflow.org") is None
 
     account = account_of(purge)
-    asked = requests_of(plane.audit_log, user_of(account), start=start)
     rights = rights_of(hooks, account, NAMESPACE)
     assert rights
-    assert not refused(asked)
-    assert not unused(rights, asked)
+    assert not refused(await requests_by(account, plane.audit_log, start, rights))
 
 
 async def test_kubeflow_trainer_is_upgraded_in_place(
