@@ -20,7 +20,7 @@ demo: $(READY)  ## Run the demo on a real control plane of its own
 .PHONY: test
 test: $(READY)  ## Run every test, in two processes; FLAGS='…' goes to pytest
 	@PYTHONPATH=. $(BIN)/python hack/supplies.py
-	@$(BIN)/pytest -n 2 --dist loadfile $(FLAGS)
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(FLAGS)
 
 .PHONY: test-unit test-integration test-e2e
 test-unit: $(READY)  ## Run the tests that need no control plane
