@@ -92,10 +92,11 @@ replicas.
 {{- end -}}
 
 {{- if $values.runtimes.enabled -}}
-{{- range $plugin := $values.config.plugins.disabled -}}
-{{- range $path, $section := include "kftrainer.runtimesOf" (dict "root" $ "plugin" $plugin) | fromYaml -}}
-{{- if $section.enabled -}}
-{{- fail (printf "runtimes.%s.enabled: it needs the plugin %s, which config.plugins.disabled switches off: switch the runtime off, too" $path $plugin) -}}
+{{- range include "kftrainer.runtimeFiles" . | fromYaml -}}
+{{- $runtime := fromYaml . -}}
+{{- range $policy, $plugin := dict "mpi" "MPI" "torch" "Torch" -}}
+{{- if and (hasKey $runtime.spec.mlPolicy $policy) (has $plugin $values.config.plugins.disabled) -}}
+{{- fail (printf "config.plugins.disabled: the runtime %s needs the plugin %s: leave the plugin on, or switch the runtime off in runtimes, too" $runtime.metadata.name $plugin) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -325,10 +325,10 @@ CONTRADICTIONS = {
         "runtimes.torchtune.modelInitializerImage: say a tag or a digest"
     ),
     ("config.plugins.disabled={MPI}", "runtimes.mlxDistributed.enabled=false"): (
-        "runtimes.deepspeedDistributed.enabled: it needs the plugin MPI"
+        "config.plugins.disabled: the runtime deepspeed-distributed needs the plugin MPI"
     ),
     ("config.plugins.disabled={Torch}", "runtimes.torchDistributed.enabled=false"): (
-        "runtimes.torchtune.llama1b.enabled: it needs the plugin Torch"
+        "config.plugins.disabled: the runtime torchtune-llama3.2-1b needs the plugin Torch"
     ),
     (
         "config.controller.groupKindConcurrency.TrainJob=10",

@@ -176,21 +176,6 @@ spec:
           ) | nindent 6 }}
 {{- end }}
 
-{{/* The values of the runtimes that need a plugin, by their path. Takes a dict: root, plugin. */}}
-{{- define "kftrainer.runtimesOf" -}}
-{{- $values := .root.Values.runtimes -}}
-{{- $paths := dict
-      "MPI" (list "deepspeedDistributed" "mlxDistributed")
-      "Torch" (list "torchDistributed" "torchDistributedWithCache" "torchtune.llama1b" "torchtune.llama3b" "torchtune.qwen1b5") -}}
-{{- $found := dict -}}
-{{- range get $paths .plugin | default list -}}
-{{- $section := $values -}}
-{{- range splitList "." . -}}{{- $section = get $section . -}}{{- end -}}
-{{- $_ := set $found . $section -}}
-{{- end -}}
-{{- toYaml $found -}}
-{{- end }}
-
 {{/* The runtimes that are switched on, as a YAML map from their file's name to the file. */}}
 {{- define "kftrainer.runtimeFiles" -}}
 {{- $values := .Values.runtimes -}}
