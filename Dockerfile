@@ -2,7 +2,7 @@
 #
 # BASE_IMAGE is what it runs on: any Linux with Python 3.11 or newer, with or without a shell.
 # BUILD_IMAGE is what it is built on: a shell, Python of the same version at the same path, and venv
-# with pip. Name them by digest and the result depends on nothing else.
+# with pip. `make image` requires both by digest, unless ALLOW_TAG=1.
 ARG BASE_IMAGE=docker.io/library/python:3.13-slim-trixie
 ARG BUILD_IMAGE=${BASE_IMAGE}
 

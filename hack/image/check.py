@@ -110,7 +110,7 @@ def check(said: argparse.Namespace, folder: Path) -> None:
             asyncio.run(trial.run(root, config, folder))
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Check, and say what is wrong."""
     parser = argparse.ArgumentParser(prog="image.check", description=__doc__)
     parser.add_argument("--release", default=bases.RELEASE, help="of Debian: %(default)s")
@@ -134,4 +134,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

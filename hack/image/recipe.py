@@ -1,5 +1,6 @@
 """What goes into an image, and how each engine is told."""
 
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +55,18 @@ def command(engine: str, recipe: Recipe, more: Sequence[str] = ()) -> list[str]:
         if file:
             out += ["--secret", f"id={name},src={file.absolute()}"]
     return [*out, *more, str(ROOT)]
+
+
+def default_base_image() -> str:
+    """Return the base image that the Dockerfile names."""
+    text = (ROOT / "Dockerfile").read_text()
+    [found] = re.findall(r"^ARG BASE_IMAGE=(\S+)$", text, re.MULTILINE)
+    return str(found)
+
+
+def is_pinned(image: str) -> bool:
+    """Return whether the image is named by digest: a tag can point to another image tomorrow."""
+    return re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image) is not None
 
 
 def version() -> str:
