@@ -5,7 +5,7 @@ any planning costs. Best of several rounds, all in one process.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -43,6 +43,10 @@ class Cached:
     def list(self, _resource: Resource[Any], _namespace: str | None = None) -> Sequence[Any]:
         """There is nothing else."""
         return ()
+
+    def iterate(self, _resource: Resource[Any], _namespace: str | None = None) -> Iterator[Any]:
+        """There is nothing else."""
+        return iter(())
 
 
 def runtime(policy: dict[str, Any], jobs: list[dict[str, Any]]) -> ClusterTrainingRuntime:
