@@ -47,6 +47,20 @@ replicas.
 {{- fail (printf "fullnameOverride: a role for people would be called %s-admin, which there is already: set another beginning of names, or userRoles.create=false" (include "kftrainer.fullname" .)) -}}
 {{- end -}}
 
+{{- if not $values.image.repository -}}
+{{- fail "image.repository: no image is published yet: build one with `make image IMAGE=<registry>/<repository>:<tag> BASE_IMAGE=<image>@sha256:<digest>`, push it, and set image.registry, image.repository and, if it is not the chart's appVersion, image.tag" -}}
+{{- end -}}
+{{- if and (eq (int $values.replicaCount) 0) $values.webhook.enabled (eq $values.webhook.failurePolicy "Fail") -}}
+{{- fail "replicaCount: with 0 nobody answers the webhook, and webhook.failurePolicy=Fail then rejects every TrainJob and runtime: set 1 or more, or webhook.failurePolicy=Ignore, or webhook.enabled=false" -}}
+{{- end -}}
+{{- $clients := $values.webhook.clientCA | default dict -}}
+{{- if and $clients.secretName $clients.configMapName -}}
+{{- fail "webhook.clientCA.configMapName: webhook.clientCA.secretName is set as well: leave one of them empty" -}}
+{{- end -}}
+{{- if and $clients.names (not $clients.secretName) (not $clients.configMapName) -}}
+{{- fail "webhook.clientCA.names: has no effect without an authority: set webhook.clientCA.secretName or webhook.clientCA.configMapName" -}}
+{{- end -}}
+
 {{- $election := $values.config.leaderElection -}}
 {{- if and (gt (int $values.replicaCount) 1) (not $election.leaderElect) -}}
 {{- fail "replicaCount: with config.leaderElection.leaderElect=false there must be 1 replica at most, as all of them would work: switch the election on, or set 1" -}}
@@ -124,7 +138,7 @@ replicas.
 {{- fail "dnsConfig.nameservers: with dnsPolicy=None, say who resolves names" -}}
 {{- end -}}
 
-{{- range $path, $ours := dict "extraVolumes" (list "config" "runtimes" "certs" "tmp") "initContainers" (list "manager") "sidecars" (list "manager") -}}
+{{- range $path, $ours := dict "extraVolumes" (list "config" "runtimes" "certs" "client-ca" "webhook-path" "tmp") "initContainers" (list "manager") "sidecars" (list "manager") -}}
 {{- range get $values $path | default list -}}
 {{- if has .name $ours -}}
 {{- fail (printf "%s: %s is the name of one of the chart's own: choose another" $path .name) -}}

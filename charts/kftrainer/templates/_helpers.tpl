@@ -41,6 +41,15 @@ true
 {{- end -}}
 {{- end }}
 
+{{/* The file with the authority of client certificates; empty if none is required. */}}
+{{- define "kftrainer.clientCAFile" -}}
+{{- $from := .Values.webhook.clientCA | default dict -}}
+{{- if and .Values.webhook.enabled (or $from.secretName $from.configMapName) -}}
+/etc/kftrainer/client-ca/{{ $from.key }}
+{{- end -}}
+{{- end }}
+
+
 {{/*
 Whether a built-in plugin runs; empty if not. Takes a dict: root, plugin.
 */}}

@@ -29,6 +29,7 @@ NOTHING: Values = {
     "publicConfigMap": {"create": False},
     "podDisruptionBudget": {"enabled": False},
     "rbac": {"create": False},
+    "managerPolicy": {"enabled": False},
     "serviceAccount": {"create": False, "name": "somebody"},
 }
 EVERYTHING_ON: Values = {
@@ -76,6 +77,13 @@ PORTS: Values = {
     "webhook": {"port": 11443},
 }
 
+CLIENT_CERTIFICATES: Values = {
+    "webhook": {
+        "clientCA": {"configMapName": "clients", "names": ["kube-apiserver-webhook"]},
+        "pathTokens": ["0123456789abcdef", "fedcba9876543210"],
+    }
+}
+
 CELLS: dict[str, dict[str, Any]] = {
     name: merged(WITHOUT_CRDS, values)
     for name, values in {
@@ -95,5 +103,6 @@ CELLS: dict[str, dict[str, Any]] = {
         "on-hosts": ON_HOSTS,
         "bare": BARE,
         "ports": PORTS,
+        "client-certificates": CLIENT_CERTIFICATES,
     }.items()
 }

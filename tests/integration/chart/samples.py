@@ -70,6 +70,7 @@ FIRST: Sample = {
         "controller": {"groupKindConcurrency": {"TrainJob": 137}},
         "clientConnection": {"qps": 139, "burst": 149},
         "plugins": {"enabled": ["acme-plugin"], "disabled": ["PlainML"]},
+        "admission": {"stringNumProcPerNode": "Reject"},
     },
     "deploymentLabels": named("deployment-label"),
     "deploymentAnnotations": named("deployment-annotation"),
@@ -121,6 +122,10 @@ FIRST: Sample = {
             {"apiGroups": ["there.example"], "resources": ["y"], "verbs": ["get"]}
         ],
     },
+    "managerPolicy": {
+        "secretTypes": ["example.com/secret-type"],
+        "protectedNamespaces": ["protected-namespace"],
+    },
     "health": {"port": 10081},
     "webhook": {
         "port": 10082,
@@ -128,6 +133,8 @@ FIRST: Sample = {
         "timeoutSeconds": 23,
         "namespaceSelector": {"matchLabels": named("namespace-label")},
         "annotations": named("webhook-annotation"),
+        "clientCA": {"secretName": "client-authority", "key": "authority.crt", "names": ["caller"]},
+        "pathTokens": ["0123456789abcdef", "plain"],
     },
     "certs": {
         "mode": "cert-manager",
@@ -220,6 +227,7 @@ SECOND: Sample = {
     "global": {"imageRegistry": "mirror.example"},
     "image": digest(1),
     "podDisruptionBudget": {"maxUnavailable": 283},
+    "webhook": {"clientCA": {"configMapName": "client-authorities"}},
     "certs": {"mode": "provided", "existingSecret": "some-secret", "caBundle": BUNDLE},
     "metrics": {
         "podMonitor": monitor("pod-monitor"),

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from kftrainer.devcluster.manifests import Loader, read_documents
-from tests.support.helm import CHART, HelmError, Object, helm, of_kind, render
+from tests.support.helm import CHART, IMAGE, HelmError, Object, helm, of_kind, render
 
 KEEP = "helm.sh/resource-policy"
 SOURCES = CHART.parents[1] / "src" / "kftrainer" / "api" / "crds"
@@ -58,7 +58,7 @@ def test_nothing_of_the_chart_is_a_link() -> None:
 def test_a_package_holds_them(helm_program: Path, tmp_path: Path) -> None:
     helm(helm_program, "package", str(CHART), "--destination", str(tmp_path))
     [package] = tmp_path.glob("*.tgz")
-    text = helm(helm_program, "template", "x", str(package))
+    text = helm(helm_program, "template", "x", str(package), values=IMAGE)
     names = {each["metadata"]["name"] for each in yaml.load_all(text, Loader=Loader) if each}
     assert set(generated()) <= names
 

@@ -91,6 +91,29 @@ async def test_the_pods_may_run_where_pods_are_restricted(
         assert "violates PodSecurity" in str(await takes(api, namespace, number, loose))
 
 
+async def test_pods_of_the_runtimes_are_admitted_at_the_baseline_level(
+    api: ApiClient, namespace: str, helm_program: Path
+) -> None:
+    metadata = {"name": namespace, "labels": {RESTRICTED: "baseline"}}
+    await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    account = {"name": "default", "namespace": namespace}
+    await api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    pods = [
+        # JobSet adds the volume of the initializers' claim.
+        {"restartPolicy": "Never", "volumes": [{"name": "initializer", "emptyDir": {}}]}
+        | job["template"]["spec"]["template"]["spec"]
+        for each in runtimes_of(render(helm_program, ALL)).values()
+        for job in each["spec"]["template"]["spec"]["replicatedJobs"]
+    ]
+
+    async def is_baseline() -> bool:  # admission hears of the label by a watch
+        return await takes(api, namespace, 0, {**pods[0], "hostNetwork": True}) is not None
+
+    await until(is_baseline, within=30, what="the namespace being at the baseline level")
+    refused = [await takes(api, namespace, number, spec) for number, spec in enumerate(pods)]
+    assert [each for each in refused if each is not None] == []
+
+
 async def takes(api: ApiClient, namespace: str, number: int, spec: Object) -> ApiError | None:
     """Why the server does not take the pod."""
     pod = {

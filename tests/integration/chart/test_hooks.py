@@ -14,6 +14,7 @@ from tests.support.helm import HOOK, NAMESPACE, Object, is_hook, named, of_kind
 
 GOES: dict[str, Any] = {"crds": {"install": True, "keep": False}}
 GROUP = "trainer.kubeflow.org"
+DIAGNOSIS = {("deployments.apps", "get"), ("pods", "list")}
 
 
 def hooks_in(objects: list[Object], event: str) -> list[Object]:
@@ -43,17 +44,34 @@ def test_helm_test_looks_at_everything(rendered: Rendering) -> None:
 def test_helm_test_asks_where_the_webhook_answers(rendered: Rendering) -> None:
     objects = rendered({"watchNamespaces": TEAMS})
     assert asked_of(objects).namespace == TEAMS[0]
-    assert named(objects, "Role", "kubeflow-trainer-test")["metadata"]["namespace"] == TEAMS[0]
+    [role] = [
+        each
+        for each in of_kind(objects, "Role")
+        if ("trainjobs.trainer.kubeflow.org", "create") in rights_in(each)
+    ]
+    assert role["metadata"]["namespace"] == TEAMS[0]
     chosen = rendered({"hooks": {"test": {"namespace": "there", "timeoutSeconds": 5}}})
     assert (asked_of(chosen).namespace, asked_of(chosen).timeout) == ("there", 5)
     without = rendered({"webhook": {"enabled": False}})
     assert asked_of(without).webhook is False
-    assert not of_kind(hooks_in(without, "test"), "Role")
+    assert set(rights_in(named(hooks_in(without, "test"), "Role"))) == DIAGNOSIS
+
+
+def test_helm_test_diagnoses_the_manager_of_its_release(rendered: Rendering) -> None:
+    objects = rendered({"watchNamespaces": TEAMS})
+    deployment = named(objects, "Deployment")["metadata"]
+    assert asked_of(objects).manager == (deployment["namespace"], deployment["name"])
+    own = named(hooks_in(objects, "test"), "Role", namespace=NAMESPACE)
+    assert set(rights_in(own)) == DIAGNOSIS
+    assert own["rules"][0]["resourceNames"] == [deployment["name"]]
+    bound = of_kind(hooks_in(objects, "test"), "RoleBinding")
+    assert {each["metadata"]["namespace"] for each in bound} == {NAMESPACE, TEAMS[0]}
 
 
 def test_helm_test_may_try_and_see_and_no_more(rendered: Rendering) -> None:
     objects = hooks_in(rendered(), "test")
-    assert set(rights_in(named(objects, "Role"))) == {(f"trainjobs.{GROUP}", "create")}
+    trial = {(f"trainjobs.{GROUP}", "create")}
+    assert set(rights_in(named(objects, "Role"))) == trial | DIAGNOSIS
     cluster = set(rights_in(named(objects, "ClusterRole")))
     assert cluster == {(f"clustertrainingruntimes.{GROUP}", "list")}
 

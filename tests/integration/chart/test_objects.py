@@ -12,6 +12,7 @@ from tests.integration.chart.conftest import Rendering
 from tests.support.helm import CHART, Object, helm, named, of_kind
 from tests.support.object_schemas import NEWEST, OLDEST, UnknownKindError, problems_of
 
+VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
 FOREIGN = {"monitoring.coreos.com/v1", "cert-manager.io/v1"}
 REFERENCE = re.compile(r"[a-z0-9.:/_-]+[a-z0-9](:[\w][\w.-]*|@sha256:[0-9a-f]{64})")
 
@@ -58,7 +59,7 @@ def test_every_object_says_whose_it_is(objects: list[Object]) -> None:
         labels = each["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "kubeflow-trainer"
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
-        assert labels["helm.sh/chart"] == "kftrainer-0.1.0"
+        assert labels["helm.sh/chart"] == f"kftrainer-{VERSION}"
 
 
 def test_every_image_says_what_runs(objects: list[Object]) -> None:

@@ -65,8 +65,8 @@ def test_what_the_manager_may_do_everywhere(rendered: Rendering) -> None:
         "clustertrainingruntimes.trainer.kubeflow.org": {"get", *READ, *WRITE, "delete"},
         "jobsets.jobset.x-k8s.io": {"get", *READ, *WRITE},
         "jobs.batch": READ,
-        "events": WRITE,
-        "secrets": {"get", *READ, *WRITE},
+        "events": {*READ, *WRITE},
+        "secrets": WRITE,
         "configmaps": {"get", *READ, *WRITE},
         **{gang: {"get", *READ, *WRITE} for gang in GANGS},
         "limitranges": READ,
@@ -159,10 +159,10 @@ def test_with_namespaces_rights_are_there_only(rendered: Rendering) -> None:
         binding = named(objects, "RoleBinding", "kubeflow-trainer-workloads", team)
         [subject] = binding["subjects"]
         assert subject == {"kind": "ServiceAccount", "name": MANAGER, "namespace": NAMESPACE}
-    # It does not put finalizers on what others may use, and applies nothing.
+    # It only removes finalizers that were left on what others may use, and applies nothing.
     idle = rendered({"watchNamespaces": TEAMS, "runtimes": {"enabled": False}})
     left = verbs(cluster_role(idle), "clustertrainingruntimes.trainer.kubeflow.org")
-    assert left == {"get", *READ}
+    assert left == {"get", *READ, "patch"}
     # Nor does it delete what others may use.
     runtimes = verbs(cluster_role(objects), "clustertrainingruntimes.trainer.kubeflow.org")
     assert runtimes == {"get", *READ, *WRITE}
@@ -174,6 +174,13 @@ def test_rights_that_are_asked_for(rendered: Rendering) -> None:
     role = cluster_role(rendered(values))
     assert verbs(role, "runs.acme.example") == {"create", "patch"}
     assert verbs(role, "trainjobs/finalizers.trainer.kubeflow.org") == {"update"}
+
+
+def test_cache_initializer_may_not_delete_anything(rendered: Rendering) -> None:
+    objects = rendered({"runtimes": {"torchDistributedWithCache": {"enabled": True}}})
+    role = cluster_role(objects, "kubeflow-trainer-cache-initializer")
+    assert verbs(role, "serviceaccounts") == {"create", "get"}
+    assert "delete" not in {verb for _, verb in rights_in(role)}
 
 
 def test_the_rights_may_be_left_to_others(rendered: Rendering) -> None:

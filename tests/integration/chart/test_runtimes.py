@@ -12,6 +12,7 @@ import yaml
 from kftrainer.cli.runtime_folder import runtimes_in
 from tests.integration.chart.cells import CELLS
 from tests.integration.chart.conftest import Rendering
+from tests.support.client_shapes import undecodable
 from tests.support.helm import Object, Values, named, of_kind
 from tests.support.managers import KFTRAINER
 from tests.support.runtimes import SHIPPED
@@ -77,6 +78,11 @@ def test_the_plain_one_runs_anything(rendered: Rendering) -> None:
     assert plain["metadata"]["labels"] == {"trainer.kubeflow.org/framework": "plain"}
     assert plain["spec"]["mlPolicy"] == {"numNodes": 1}
     assert list(node_of(plain)) == ["name", "image"]
+
+
+def test_clients_of_all_releases_can_decode_them(rendered: Rendering) -> None:
+    found = runtimes_of(rendered(ALL))
+    assert {name: undecodable(each) for name, each in found.items()} == {name: [] for name in found}
 
 
 @pytest.mark.parametrize("values", [ALL, CELLS["mirror"]], ids=["all", "mirror"])

@@ -15,6 +15,7 @@ from tests.integration.chart.samples import FIRST, SECOND
 from tests.integration.chart.test_objects import images_in
 from tests.support.helm import (
     CHART,
+    IMAGE,
     WITHOUT_CRDS,
     HelmError,
     Values,
@@ -199,6 +200,7 @@ WRONG = {
     "webhook.port=70000": "at '/webhook/port': maximum: got 70,000, want 65,535",
     "metrics.port=0": "at '/metrics/port': minimum: got 0, want 1",
     "webhook.timeoutSeconds=31": "at '/webhook/timeoutSeconds': maximum",
+    "webhook.pathTokens={UPPER}": "/webhook/pathTokens/0': 'UPPER' does not match pattern",
     "webhook.failurePolicy=fail": "/failurePolicy': value must be one of 'Fail', 'Ignore'",
     "certs.mode=vault": "at '/certs/mode': value must be one of 'self-managed', 'cert-manager'",
     "logLevel=verbose": "at '/logLevel': value must be one of 'debug', 'info'",
@@ -246,6 +248,14 @@ def refused(program: Path) -> str:
 
 # What hangs on several values.
 CONTRADICTIONS = {
+    ("image.repository=",): "image.repository: no image is published yet: build one with `make im",
+    ("image.repository=null", "image.registry=null"): "image.repository: no image is published",
+    ("global.imageRegistry=mirror.example", "image.repository="): "image.repository: no image is",
+    ("webhook.clientCA.secretName=a", "webhook.clientCA.configMapName=b"): (
+        "webhook.clientCA.configMapName: webhook.clientCA.secretName is set as well"
+    ),
+    ("webhook.clientCA.names={a}",): "webhook.clientCA.names: has no effect without an authority",
+    ("replicaCount=0",): "replicaCount: with 0 nobody answers the webhook, and webhook.failurePol",
     ("config.leaderElection.leaderElect=false",): "replicaCount: with config.leaderElection",
     ("config.leaderElection.leaseDuration=9s",): "config.leaderElection.leaseDuration: 9s must be",
     ("config.leaderElection.leaseDuration=1h1ms", "config.leaderElection.renewDeadline=60.5m"): (
@@ -362,8 +372,9 @@ def test_what_does_not_go_together_is_told_with_its_path(
 def test_a_release_name_that_is_too_long_is_told(helm_program: Path) -> None:
     name = "a-release-with-a-name-of-more-than-forty-four-chars"
     with pytest.raises(AssertionError, match="fullnameOverride: the release's name"):
-        helm(helm_program, "template", name, str(CHART))
-    helm(helm_program, "template", name, str(CHART), "--set", "fullnameOverride=short")
+        helm(helm_program, "template", name, str(CHART), values=IMAGE)
+    short = merged(IMAGE, {"fullnameOverride": "short"})
+    helm(helm_program, "template", name, str(CHART), values=short)
 
 
 @pytest.mark.parametrize("name", ["123", "1e3", "a.b"])
@@ -437,6 +448,7 @@ EMPTY = [place for place, value in leaves(DEFAULTS) if value in ("", [], {})]
 def test_what_is_left_empty_is_the_empty_default(helm_program: Path, name: str) -> None:
     """As `affinity:` with nothing behind it, which helm takes for a value that is to go."""
     said = {place for place, _ in leaves(CELLS[name])}
+    said |= {place for place, _ in leaves(IMAGE)}
     nothing = [with_value(place, None) for place in EMPTY if place not in said]
     found = render(helm_program, merged(CELLS[name], *nothing))
     assert found == render(helm_program, CELLS[name])

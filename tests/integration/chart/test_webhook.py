@@ -1,13 +1,21 @@
 """Whom the API server asks, and whom it trusts."""
 
 from base64 import b64decode, b64encode
+from pathlib import Path
 
 import pytest
 
+from kftrainer.api.configuration import DEFAULT
 from kftrainer.webhooks.registration import configuration, host_names
 from tests.integration.chart.cells import AUTHORITY, CERT_MANAGER, PROVIDED, TEAMS
 from tests.integration.chart.conftest import Rendering
-from tests.integration.chart.test_manager import CERTIFICATE, MANAGER
+from tests.integration.chart.test_manager import (
+    CERTIFICATE,
+    MANAGER,
+    configuration_in,
+    container_in,
+    pod_in,
+)
 from tests.support.helm import NAMESPACE, Object, Values, merged, named, of_kind
 
 
@@ -96,6 +104,55 @@ def test_an_issuer_of_ones_own(rendered: Rendering) -> None:
     spec = named(objects, "Certificate")["spec"]
     assert spec["issuerRef"] == own
     assert spec["dnsNames"][1] == f"{MANAGER}.{NAMESPACE}.svc.corp.example"
+
+
+def mounted(objects: list[Object], file: str) -> Object:
+    """The volume in which a file of the manager's container is."""
+    folder = str(Path(file).parent)
+    mounts = container_in(objects)["volumeMounts"]
+    [name] = [each["name"] for each in mounts if each["mountPath"] == folder]
+    volumes: list[Object] = pod_in(objects)["volumes"]
+    [volume] = [each for each in volumes if each["name"] == name]
+    return volume
+
+
+@pytest.mark.parametrize("source", ["secretName", "configMapName"])
+def test_client_certificates_are_required_with_an_authority(
+    rendered: Rendering, source: str
+) -> None:
+    names = ["kube-apiserver-webhook"]
+    objects = rendered({"webhook": {"clientCA": {source: "clients", "names": names}}})
+    settings = configuration_in(objects).webhook
+    assert settings.client_names == names
+    assert Path(settings.client_ca_file).name == "ca.crt"
+    volume = mounted(objects, settings.client_ca_file)
+    if source == "secretName":  # it may hold the authority's key, too
+        items = [{"key": "ca.crt", "path": "ca.crt"}]
+        assert volume["secret"] == {"secretName": "clients", "items": items}
+    else:
+        assert volume["configMap"] == {"name": "clients"}
+
+
+def test_api_server_calls_the_first_token_and_the_manager_accepts_all(rendered: Rendering) -> None:
+    tokens = ["0123456789abcdef", "fedcba9876543210", "plain"]
+    objects = rendered({"webhook": {"pathTokens": tokens}})
+    expected = configuration(MANAGER, NAMESPACE)["webhooks"]
+    for each, plain in zip(webhooks_in(objects)["webhooks"], expected, strict=True):
+        path = plain["clientConfig"]["service"]["path"]
+        assert each["clientConfig"]["service"]["path"] == f"{path}/{tokens[0]}"
+    secret = mounted(objects, configuration_in(objects).webhook.path_token_file)["secret"]
+    found = named(objects, "Secret", secret["secretName"])
+    assert found["stringData"] == {"tokens": "\n".join(tokens)}
+
+
+def test_path_has_no_token_by_default_and_while_one_is_introduced(rendered: Rendering) -> None:
+    expected = configuration(MANAGER, NAMESPACE)["webhooks"]
+    for tokens in ([], ["plain", "0123456789abcdef"]):
+        found = webhooks_in(rendered({"webhook": {"pathTokens": tokens}}))["webhooks"]
+        assert [each["clientConfig"] for each in found] == [
+            each["clientConfig"] for each in expected
+        ]
+    assert configuration_in(rendered()).webhook == DEFAULT.webhook
 
 
 OWN = {"matchLabels": {"training": "yes"}}

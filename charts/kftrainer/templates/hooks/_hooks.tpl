@@ -30,6 +30,7 @@ A ServiceAccount that exists while the hook runs, and what it may do. Takes a di
 and perhaps
   clusterRules   as a list
   rules          as a list, in `namespace`
+  ownRules       as a list, in the namespace of the release
 */}}
 {{- define "kftrainer.hookAccount" -}}
 {{- $subjects := list (dict "kind" "ServiceAccount" "name" .name "namespace" .root.Release.Namespace) -}}
@@ -60,25 +61,32 @@ roleRef:
 subjects:
 {{ toYaml $subjects }}
 {{- end }}
-{{- if .rules }}
+{{- $own := .root.Release.Namespace -}}
+{{- $byNamespace := dict $own (.ownRules | default list) -}}
+{{- with .rules }}
+{{- $_ := set $byNamespace $.namespace (concat (get $byNamespace $.namespace | default list) .) }}
+{{- end }}
+{{- range $namespace, $rules := $byNamespace }}
+{{- if $rules }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
-  {{- include "kftrainer.hookMetadata" (merge (dict "weight" -20 "namespace" .namespace) $account) | nindent 2 }}
+  {{- include "kftrainer.hookMetadata" (merge (dict "weight" -20 "namespace" $namespace) $account) | nindent 2 }}
 rules:
-{{ toYaml .rules }}
+{{ toYaml $rules }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
-  {{- include "kftrainer.hookMetadata" (merge (dict "weight" -10 "namespace" .namespace) $account) | nindent 2 }}
+  {{- include "kftrainer.hookMetadata" (merge (dict "weight" -10 "namespace" $namespace) $account) | nindent 2 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
   name: {{ $account.name | quote }}
 subjects:
 {{ toYaml $subjects }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

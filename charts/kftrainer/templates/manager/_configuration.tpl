@@ -19,6 +19,13 @@ metrics:
   secureServing: {{ .Values.metrics.secure }}
 webhook:
   port: {{ ternary (int .Values.webhook.port) 0 .Values.webhook.enabled }}
+  {{- with include "kftrainer.clientCAFile" . }}
+  clientCAFile: {{ . | quote }}
+  clientNames: {{ $.Values.webhook.clientCA.names | default list | toJson }}
+  {{- end }}
+  {{- if include "kftrainer.pathTokenSecret" . }}
+  pathTokenFile: /etc/kftrainer/webhook-path/tokens
+  {{- end }}
 leaderElection:
   leaderElect: {{ $config.leaderElection.leaderElect }}
   leaseDuration: {{ $config.leaderElection.leaseDuration | quote }}
@@ -42,4 +49,6 @@ clientConnection:
 plugins:
   enabled: {{ $config.plugins.enabled | default list | toJson }}
   disabled: {{ $config.plugins.disabled | default list | toJson }}
+admission:
+  stringNumProcPerNode: {{ ($config.admission | default dict).stringNumProcPerNode | default "Warn" }}
 {{- end }}

@@ -1,11 +1,12 @@
 {{/*
-What the manager may do, no more than it does. An apply is a `patch`, and a `create` as well if
-there is no such object.
+The manager's permissions, no more than it uses: a test compares them with the API server's audit
+log. Server-side apply takes `patch`, and `create` if the object does not exist. Which objects may be
+written is limited further by templates/policy.
 */}}
 
-{{/* Rights in the namespaces that are looked after. */}}
+{{/* Permissions in the watched namespaces. */}}
 {{- define "kftrainer.namespacedRules" -}}
-# TrainJobs are read, and their status is written; they are never changed.
+# TrainJobs are reconciled. Only their status is written.
 - apiGroups: [trainer.kubeflow.org]
   resources: [trainjobs]
   verbs: [list, watch]
@@ -13,99 +14,116 @@ there is no such object.
   resources: [trainjobs/status]
   verbs: [patch]
 {{- if .Values.rbac.ownerReferencesPermissionEnforcement }}
-# Who makes objects that block their owner's deletion must be allowed to hinder it.
+# Created objects set blockOwnerDeletion, for which OwnerReferencesPermissionEnforcement requires
+# this permission.
 - apiGroups: [trainer.kubeflow.org]
   resources: [trainjobs/finalizers]
   verbs: [update]
 {{- end }}
-# Runtimes are read, again right before a TrainJob is told that its own is missing, and get a
-# finalizer while they are in use.
+# Runtimes are read from the cache, and from the API server before one is reported as missing.
+{{- if .Values.watchNamespaces }} A
+# finalizer that an earlier manager added is removed.
+{{- else }} A
+# runtime has a finalizer while TrainJobs use it.
+{{- end }}
 - apiGroups: [trainer.kubeflow.org]
   resources: [trainingruntimes]
   verbs: [get, list, watch, patch]
-# Each TrainJob runs as a JobSet; it is read again if somebody else has made one of that name.
+# Each TrainJob runs as a JobSet. If its name is taken, the live JobSet is read.
 - apiGroups: [jobset.x-k8s.io]
   resources: [jobsets]
   verbs: [get, list, watch, create, patch]
-# When a JobSet's first pods run is told by its Jobs.
+# The status of Jobs shows when the first pods of a JobSet run.
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [list, watch]
-# What goes wrong with a TrainJob is told by Events; one that repeats is counted.
+# Failures of TrainJobs are reported as Events; the count of repeated ones is patched. Pods that are
+# not created, because Pod Security or a quota forbids them, are only reported by Events of their
+# Jobs, so these are watched.
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, watch, create, patch]
 {{- if include "kftrainer.runsPlugin" (dict "root" . "plugin" "MPI") }}
-# MPI: the SSH keys and the hostfile of a TrainJob. Of all others the manager reads the metadata
-# only, but nothing less than this right lets it do so. Disable the plugin MPI to be without.
+# MPI creates the Secret with the SSH keys of a TrainJob, and finds out by an empty patch in a dry
+# run whether it still exists. There is no right to get, list or watch Secrets; managerPolicy denies
+# patches, also empty ones, of Secrets that do not belong to a TrainJob.
 - apiGroups: [""]
-  resources: [secrets, configmaps]
+  resources: [secrets]
+  verbs: [create, patch]
+# MPI creates the ConfigMap with the hostfile of a TrainJob, and replaces it while no pods run. Only
+# the metadata of ConfigMaps is read, but RBAC has no right for that alone.
+- apiGroups: [""]
+  resources: [configmaps]
   verbs: [get, list, watch, create, patch]
 {{- end }}
 {{- if include "kftrainer.runsPlugin" (dict "root" . "plugin" "CoScheduling") }}
-# CoScheduling: the gang of a TrainJob.
+# CoScheduling creates the PodGroup of a TrainJob.
 - apiGroups: [scheduling.x-k8s.io]
   resources: [podgroups]
   verbs: [get, list, watch, create, patch]
 {{- end }}
 {{- if include "kftrainer.runsPlugin" (dict "root" . "plugin" "Volcano") }}
-# Volcano: the gang of a TrainJob.
+# Volcano creates the PodGroup of a TrainJob.
 - apiGroups: [scheduling.volcano.sh]
   resources: [podgroups]
   verbs: [get, list, watch, create, patch]
 {{- end }}
 {{- if include "kftrainer.runsGangs" . }}
-# How much a gang asks for hangs on the defaults of its namespace.
+# The minimum resources of a PodGroup include the default requests of the namespace.
 - apiGroups: [""]
   resources: [limitranges]
   verbs: [list, watch]
 {{- end }}
 {{- with .Values.rbac.extraNamespacedRules }}
-# As rbac.extraNamespacedRules says.
+# From rbac.extraNamespacedRules.
 {{ toYaml . }}
 {{- end }}
 {{- end }}
 
-{{/* Whether a plugin runs that makes gangs; empty if not. */}}
+{{/* Whether a plugin that creates PodGroups is enabled; empty if not. */}}
 {{- define "kftrainer.runsGangs" -}}
 {{- include "kftrainer.runsPlugin" (dict "root" . "plugin" "CoScheduling") -}}
 {{- include "kftrainer.runsPlugin" (dict "root" . "plugin" "Volcano") -}}
 {{- end }}
 
-{{/* Rights on what is in no namespace. */}}
+{{/* Permissions on cluster-scoped kinds. */}}
 {{- define "kftrainer.clusterRules" -}}
-{{- $verbs := list "get" "list" "watch" -}}
-{{- if or .Values.runtimes.enabled (not .Values.watchNamespaces) }}{{ $verbs = append $verbs "patch" }}{{ end -}}
+{{- $verbs := list "get" "list" "watch" "patch" -}}
 {{- if .Values.runtimes.enabled }}{{ $verbs = append $verbs "create" }}{{ end -}}
 {{- if and .Values.runtimes.enabled (not .Values.watchNamespaces) }}{{ $verbs = append $verbs "delete" }}{{ end -}}
-# Runtimes for all namespaces are read{{ if not .Values.watchNamespaces }}, and get a finalizer while they are in use{{ end }}.
+{{- if .Values.watchNamespaces }}
+# ClusterTrainingRuntimes are read; a finalizer that an earlier manager added is removed.
+{{- else }}
+# ClusterTrainingRuntimes are read. A runtime has a finalizer while TrainJobs use it.
+{{- end }}
 {{- if .Values.runtimes.enabled }}
-# Those of this chart are applied{{ if not .Values.watchNamespaces }}, and deleted when the chart has them no more and nobody uses them{{ end }}.
+# Those of this chart are created{{ if .Values.watchNamespaces }} and{{ else }},{{ end }} replaced when they change{{ if not .Values.watchNamespaces }}, and deleted when the chart no longer contains them and no TrainJob uses them{{ end }}.
 {{- end }}
 - apiGroups: [trainer.kubeflow.org]
   resources: [clustertrainingruntimes]
   verbs: [{{ join ", " $verbs }}]
 {{- if include "kftrainer.runsGangs" . }}
-# How much a gang asks for hangs on the overhead of its RuntimeClass.
+# The minimum resources of a PodGroup include the overhead of the RuntimeClass.
 - apiGroups: [node.k8s.io]
   resources: [runtimeclasses]
   verbs: [list, watch]
 {{- end }}
 {{- if include "kftrainer.runsPlugin" (dict "root" . "plugin" "Volcano") }}
-# Volcano: a TrainJob is refused if its PriorityClass does not exist.
+# Volcano: a TrainJob whose PriorityClass does not exist is rejected.
 - apiGroups: [scheduling.k8s.io]
   resources: [priorityclasses]
   verbs: [{{ if .Values.webhook.enabled }}get, {{ end }}list, watch]
 {{- end }}
 {{- if and .Values.webhook.enabled (eq .Values.certs.mode "self-managed") }}
-# Whom the API server trusts is written into our own webhook configuration.
+# The caBundle of the manager's own webhook configuration is updated when its certificate authority
+# changes.
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingwebhookconfigurations]
   resourceNames: [validator.trainer.kubeflow.org]
   verbs: [get, list, watch, update]
 {{- end }}
 {{- if and .Values.metrics.enabled .Values.metrics.secure }}
-# Who asks for metrics, and whether they may see them.
+# Requests for metrics are authenticated and authorized by the API server.
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]
   verbs: [create]
@@ -114,7 +132,7 @@ there is no such object.
   verbs: [create]
 {{- end }}
 {{- with .Values.rbac.extraRules }}
-# As rbac.extraRules says.
+# From rbac.extraRules.
 {{ toYaml . }}
 {{- end }}
 {{- end }}
