@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+RUN := $(BIN)/python hack/run.py
 # The first Python that is new enough; say PYTHON=… to choose another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
@@ -11,15 +12,15 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 
 .PHONY: help
 help:  ## Show what there is to make
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
 
 .PHONY: demo
 demo: $(READY)  ## Run the demo on a real control plane of its own
-	@$(BIN)/python hack/demo.py
+	@$(RUN) demo
 
 .PHONY: test
 test: $(READY)  ## Run every test, in two processes; FLAGS='…' goes to pytest
-	@PYTHONPATH=. $(BIN)/python hack/supplies.py
+	@PYTHONPATH=. $(RUN) supplies
 	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(FLAGS)
 
 .PHONY: test-unit test-integration test-e2e
@@ -31,37 +32,45 @@ test-e2e: $(READY)  ## Run the tests on a whole cluster
 	@$(BIN)/pytest -m e2e
 
 .PHONY: dev
-dev: $(READY)  ## Bring a local control plane and the manager up; FLAGS='…' goes to the manager
-	@$(BIN)/python hack/dev.py $(FLAGS)
+dev: $(READY)  ## Start a local control plane and the manager; NAME=… chooses the control plane, FLAGS='…' is for the manager
+	@$(RUN) dev $(if $(NAME),--name $(NAME)) $(FLAGS)
 
 .PHONY: check
-check: $(READY)  ## Lint, types, import rules and unit tests: a minute, before every commit
-	@$(BIN)/pytest tests/test_house.py tests/unit
+check: $(READY)  ## Lint, types, import rules and unit tests, in two processes: about a minute on two free cores
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/test_house.py tests/unit
 
 .PHONY: generate
-generate: $(READY)  ## Write what is derived: CRDs, merge keys, the dashboard, docs/configuration.md
-	@PYTHONPATH=hack $(BIN)/python -m generate
+generate: $(READY)  ## Write what is derived: CRDs, merge keys, the dashboard, docs/configuration.md, the version
+	@$(RUN) generate
 
 .PHONY: bench bench-machinery
 bench: bench-machinery  ## Measure everything that is claimed to be fast: minutes
-	@PYTHONPATH=hack $(BIN)/python -m bench.parsing
-	@PYTHONPATH=hack $(BIN)/python -m bench.planning
-	@PYTHONPATH=hack $(BIN)/python -m bench.endtoend
-	@PYTHONPATH=hack $(BIN)/python -m bench.admission
+	@$(RUN) bench.parsing
+	@$(RUN) bench.planning
+	@$(RUN) bench.hostile
+	@$(RUN) bench.endtoend
+	@$(RUN) bench.admission
+	@$(RUN) bench.memory
+	@$(RUN) bench.attack
 bench-machinery: $(READY)  ## Measure queue, informer, watch and client against others
-	@PYTHONPATH=hack $(BIN)/python -m bench.machinery
+	@$(RUN) bench.machinery
 
 .PHONY: image image-check
-image: $(READY)  ## Build the image; IMAGE=…, BASE_IMAGE=…, BUILD_IMAGE=…, PIP_CONF=…, CA=… as you need
-	@PYTHONPATH=hack $(BIN)/python -m image $(if $(IMAGE),--tag $(IMAGE)) \
+image: $(READY)  ## Build the image and its SBOM; BASE_IMAGE=…@sha256:… or ALLOW_TAG=1; IMAGE=…, BUILD_IMAGE=…, PIP_CONF=…, CA=… as you need
+	@$(RUN) image $(if $(IMAGE),--tag $(IMAGE)) \
 		$(if $(BASE_IMAGE),--base-image $(BASE_IMAGE)) $(if $(BUILD_IMAGE),--build-image $(BUILD_IMAGE)) \
-		$(if $(ENGINE),--engine $(ENGINE)) $(if $(PIP_CONF),--pip-conf $(PIP_CONF)) $(if $(CA),--ca $(CA)) \
+		$(if $(ALLOW_TAG),--allow-tag) $(if $(ENGINE),--engine $(ENGINE)) $(if $(PIP_CONF),--pip-conf $(PIP_CONF)) $(if $(CA),--ca $(CA)) \
 		$(if $(FLAGS),-- $(FLAGS))
 image-check: $(READY)  ## Build it from nothing, look into it and run it: Debian, root and minutes
-	@PYTHONPATH=hack $(BIN)/python -m image.check $(if $(PIP_CONF),--pip-conf $(PIP_CONF)) $(if $(CA),--ca $(CA))
+	@$(RUN) image.check $(if $(PIP_CONF),--pip-conf $(PIP_CONF)) $(if $(CA),--ca $(CA))
+
+.PHONY: audit
+audit: $(READY)  ## Look up known vulnerabilities of the locked dependencies; FLAGS='-s osv' asks OSV instead of PyPI
+	@test -x .auditenv/bin/pip-audit || { $(PYTHON) -m venv .auditenv && .auditenv/bin/pip install --quiet pip-audit; }
+	@$(RUN) audit --program .auditenv/bin/pip-audit $(if $(FLAGS),-- $(FLAGS))
 
 .PHONY: fmt
-fmt: $(READY)  ## Format the code and mend what can be mended
+fmt: $(READY)  ## Format the code and fix what can be fixed automatically
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
@@ -74,7 +83,7 @@ $(READY): requirements-dev.lock pyproject.toml
 	@echo "setting up $(VENV) with $(PYTHON) …"
 	@$(PYTHON) -m venv $(VENV) || { echo 'Making a virtual environment failed: on Debian and Ubuntu it takes the package python3-venv.' >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock \
-		|| { echo 'Installing the dependencies failed: the first set-up needs PyPI (or a mirror that pip is told of) in reach.' >&2; exit 1; }
+		|| { echo 'Installing the dependencies failed: the first set-up needs PyPI (or a mirror that pip is configured for).' >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -90,4 +99,4 @@ lock:  ## Choose new versions of all dependencies and pin them
 
 .PHONY: clean
 clean:  ## Delete the environment and what the tools left; the cache of binaries stays
-	@rm -rf $(VENV) .lockenv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) .lockenv .auditenv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -22,13 +22,14 @@ async def gather() -> None:
         await manifests.provide(wanted, cache=cache, progress=progress)
 
 
-def main() -> None:
+def main() -> int:
     """Gather what can be had."""
     try:
         asyncio.run(gather())
     except MissingPartError as error:
         print(error, file=sys.stderr)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -21,9 +21,9 @@ class Tracking(EnforceMLPolicy, ComponentBuilder, CustomValidation):
 
     def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
         """Say which run this is; the TrainJob's own env cannot say otherwise."""
-        container = info.trainer_container
-        container.set_env(env_var("MLFLOW_EXPERIMENT_NAME", experiment(job)), FIELD)
-        container.set_env(env_var("MLFLOW_RUN_NAME", job.metadata.name), "metadata.name")
+        if (container := info.trainer_container) is not None:  # the runtime has a trainer
+            container.set_env(env_var("MLFLOW_EXPERIMENT_NAME", experiment(job)), FIELD)
+            container.set_env(env_var("MLFLOW_RUN_NAME", job.metadata.name), "metadata.name")
         info.reserved_env |= {"MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_NAME"}
 
     def build_components(self, info: Info, job: TrainJob) -> list[Planned]:

@@ -1,14 +1,15 @@
-"""`make generate`: CRDs, merge keys, the dashboard, a document; `--check` only compares."""
+"""`make generate`: CRDs, merge keys, the dashboard, a document, the version; `--check` compares."""
 
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 import yaml
 
-from generate import configuration, crds, dashboard, merge_keys
+from generate import configuration, crds, dashboard, merge_keys, versions
 from generate.schema import Library
 from kftrainer.devcluster import manifests, places
 from kftrainer.devcluster.errors import DevClusterError
@@ -56,11 +57,12 @@ def generated(library: Library) -> dict[Path, str]:
     out[MERGE_KEYS] = json.dumps(merge_keys.table(definitions), indent=1, sort_keys=True) + "\n"
     out[DASHBOARD] = json.dumps(dashboard.kftrainer(), indent=1, ensure_ascii=False) + "\n"
     out[CONFIGURATION] = configuration.document()
-    return out
+    return out | versions.texts(ROOT)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Write what has changed, or with --check say what would."""
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         library = asyncio.run(jobset_spec())
     except DevClusterError as error:
@@ -84,4 +86,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -10,7 +10,18 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, BeforeValidator, SkipValidation
 from pydantic.fields import FieldInfo
 
-from kftrainer.api.markers import Atomic, Cel, Embedded, IntOrString, ListMap, SchemaOf
+from kftrainer.api import limits
+from kftrainer.api.markers import (
+    AnyFields,
+    Atomic,
+    Cel,
+    Embedded,
+    IntOrString,
+    ListMap,
+    NotServed,
+    SchemaOf,
+)
+from kftrainer.kube.bounds import QUANTITY
 
 Schema = dict[str, Any]
 
@@ -20,7 +31,9 @@ INT_OR_STRING: Schema = {
     "x-kubernetes-int-or-string": True,
 }
 # Markers that say nothing about the schema, or are read elsewhere.
-WITHOUT_SCHEMA = (BeforeValidator, Cel, Embedded, IntOrString, SchemaOf)
+WITHOUT_SCHEMA = (AnyFields, BeforeValidator, Cel, Embedded, IntOrString, NotServed, SchemaOf)
+ANY_FIELDS: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+FORBIDDEN = "FieldValueForbidden"
 # The API server knows these of every object.
 ROOT_FIELDS: Mapping[str, Schema] = {
     "apiVersion": {
@@ -71,7 +84,33 @@ def of_root(model: type[BaseModel], library: Library) -> Schema:
     """The schema of a whole object."""
     schema = of_model(model, library, besides=ROOT_FIELDS)
     schema["properties"] |= deepcopy(dict(ROOT_FIELDS))
-    return schema
+    return bounded(schema)
+
+
+def bounded(schema: Schema, name: str = "") -> Schema:
+    """Return the schema with the limits of its lists, maps and quantities; others stay."""
+    kept = dict(schema)
+    if "properties" in kept:
+        fields = kept["properties"].items()
+        kept["properties"] = {field: bounded(each, field) for field, each in fields}
+    for key in ("items", "additionalProperties"):
+        if isinstance(kept.get(key), dict):
+            kept[key] = bounded(kept[key])
+    bound, most = _limit_of(kept, name)
+    if bound and most is not None:
+        kept[bound] = min(most, kept.get(bound, most))
+    return kept
+
+
+def _limit_of(schema: Schema, name: str) -> tuple[str, int | None]:
+    """The limit of a field: which keyword of the schema says it, and how much."""
+    if schema.get("pattern") == QUANTITY:
+        return "maxLength", limits.QUANTITY_LENGTH
+    if schema.get("type") == "array":
+        return "maxItems", limits.MAX_ITEMS.get(name)
+    if "additionalProperties" in schema:
+        return "maxProperties", limits.MAX_PROPERTIES.get(name)
+    return "", None
 
 
 def of_model(model: type[BaseModel], library: Library, *, besides: Collection[str] = ()) -> Schema:
@@ -81,8 +120,9 @@ def of_model(model: type[BaseModel], library: Library, *, besides: Collection[st
     schema: Schema = {
         "type": "object",
         "description": _sentence(model.__doc__),
-        "properties": {name: of_field(field, library) for name, field in fields.items()},
     }
+    if fields:  # the API server drops what is empty, which the next apply takes for a change
+        schema["properties"] = {name: of_field(each, library) for name, each in fields.items()}
     if required := [name for name, field in fields.items() if field.is_required()]:
         schema["required"] = required
     if (least := getattr(model, "min_properties", None)) is not None:
@@ -110,9 +150,17 @@ def of_type(annotation: Any, markers: Sequence[Any], library: Library) -> Schema
     schema = _embedded(annotation, markers, library) or _plain(annotation, markers, library)
     for marker in markers:
         _mark(schema, marker)
-    if rules := _validations([marker for marker in markers if isinstance(marker, Cel)]):
-        schema["x-kubernetes-validations"] = rules
+    rules = [marker for marker in markers if isinstance(marker, Cel)]
+    rules += [_rejection(each, schema) for each in markers if isinstance(each, NotServed)]
+    if found := _validations(rules):
+        schema["x-kubernetes-validations"] = found
     return schema
+
+
+def _rejection(marker: NotServed, schema: Schema) -> Cel:
+    """The rule that rejects the field; an empty list requests nothing."""
+    rule = "size(self) == 0" if schema["type"] == "array" else "false"
+    return Cel(rule, marker.message, reason=FORBIDDEN)
 
 
 def _unwrap(annotation: Any, markers: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -136,10 +184,15 @@ def _embedded(annotation: Any, markers: Sequence[Any], library: Library) -> Sche
         if isinstance(marker, SchemaOf):
             return of_model(marker.model, library)
         if isinstance(marker, Embedded):
-            found = library.find(marker.path)
-            in_list = get_origin(annotation) is Sequence
-            return {"type": "array", "items": found} if in_list else found
+            return _listed(annotation, library.find(marker.path))
+        if isinstance(marker, AnyFields):
+            return _listed(annotation, dict(ANY_FIELDS))
     return None
+
+
+def _listed(annotation: Any, item: Schema) -> Schema:
+    """The schema of the item, or of a list of such items if the type is a list."""
+    return {"type": "array", "items": item} if get_origin(annotation) is Sequence else item
 
 
 def _plain(annotation: Any, markers: Sequence[Any], library: Library) -> Schema:
@@ -202,6 +255,7 @@ def _validations(rules: Sequence[Cel]) -> list[Schema]:
     return [
         {"rule": rule.rule, "message": rule.message}
         | ({"fieldPath": rule.field_path} if rule.field_path else {})
+        | ({"reason": rule.reason} if rule.reason else {})
         for rule in rules
     ]
 

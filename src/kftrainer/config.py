@@ -8,6 +8,7 @@ import yaml
 
 from kftrainer.api.configuration import Configuration
 from kftrainer.kube.model import InvalidDocumentError
+from kftrainer.kube.yaml_limits import check_expansion
 
 
 class ConfigurationError(Exception):
@@ -16,6 +17,10 @@ class ConfigurationError(Exception):
 
 class _StrictLoader(yaml.SafeLoader):
     """A YAML loader that does not let a later key silently win over an earlier one."""
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        check_expansion(node)
+        return super().construct_document(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002  the base class's signature
         seen = set()

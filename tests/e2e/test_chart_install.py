@@ -6,6 +6,7 @@ what it was asked for: nothing may have been refused, and no right may be left o
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.controllers.shipped_runtimes import shipped
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.jobset import PROBE as JOB_SET_PROBE
 from kftrainer.devcluster.waiting import until
+from kftrainer.webhooks.registration import webhook_path
 from tests.integration.controllers.team import IN_USE, conditions_of, finalizers
 from tests.support.audit import refused, rights_of
 from tests.support.installations import (
@@ -28,6 +31,7 @@ from tests.support.installations import (
     Cluster,
     Ports,
     account_of,
+    called_tokens,
     free_ports,
     holder,
     hook,
@@ -55,6 +59,7 @@ from tests.support.releases import (
     record_size,
     token,
 )
+from tests.support.reviews import Review, review
 from tests.support.trainjobs import (
     BY_THE_END,
     FAILS,
@@ -256,6 +261,23 @@ async def test_what_is_somebody_elses_is_left_alone(ground: Ground, kind: str) -
     assert taken in conditions_of(job)["Blocked"]["message"]
 
 
+async def test_job_in_a_protected_namespace_is_blocked_with_the_denial(
+    installed: Installed, api: ApiClient
+) -> None:
+    """A pod there could use ServiceAccounts that control the cluster."""
+    ground = Ground(api, "kube-system")
+    await ground.create_runtime("torch")
+    await ground.create_job("protected", runtime="torch")
+    try:
+        job = await ground.until_says("Blocked", "ResourcesCreationFailed", name="protected")
+        message = conditions_of(job)["Blocked"]["message"]
+        assert "the manager may not write objects of TrainJobs in this namespace" in message
+        assert await ground.find("JobSet", "protected") is None
+    finally:
+        await ground.delete("TrainJob", "protected")
+        await ground.delete("TrainingRuntime", "torch")
+
+
 @pytest.mark.parametrize("name", LIVES)
 async def test_a_job_on_a_shipped_runtime_runs_to_its_end(
     api: ApiClient, lives_namespace: str, name: str
@@ -289,6 +311,40 @@ async def test_wrong_jobs_are_refused_after_a_second_look(ground: Ground) -> Non
     job["metadata"]["namespace"] = ground.namespace
     heard = await person.patch(job, {"spec": {"podTemplateOverrides": []}})
     assert "podTemplateOverrides" in heard.denial
+
+
+async def test_client_without_the_path_token_learns_nothing_about_runtimes(
+    installed: Installed, ground: Ground
+) -> None:
+    await ground.create(runtime("torch"))
+    reviews = [review_of(ground.namespace, name) for name in ("torch", "nowhere")]
+    [token] = await called_tokens(ground.api)
+    async with aiohttp.ClientSession() as session:
+        for ports in installed.ports:
+            path = f"{ports.webhook_url}{webhook_path(TRAIN_JOBS)}"
+            for stranger in ("", "/", "/plain", f"/{token[:-1]}", f"/{'0' * len(token)}"):
+                answers = [await answer_of(session, path + stranger, each) for each in reviews]
+                assert answers == [(404, "404 page not found\n")] * 2, stranger
+            # The same reviews with the token: the difference is what strangers must not learn.
+            told = [await answer_of(session, f"{path}/{token}", each) for each in reviews]
+            verdicts = [json.loads(text)["response"]["allowed"] for _, text in told]
+            assert verdicts == [True, False]
+    missing = train_job(runtimeRef={"kind": "TrainingRuntime", "name": "nowhere"})
+    missing["metadata"]["namespace"] = ground.namespace
+    assert "nowhere" in (await applicant_with(ground.api).create(missing)).denial
+
+
+def review_of(namespace: str, runtime_name: str) -> Review:
+    """The review of a TrainJob with this runtime, as an API server would send it."""
+    job = train_job(runtimeRef={"kind": "TrainingRuntime", "name": runtime_name})
+    job["metadata"]["namespace"] = namespace
+    return review(job)
+
+
+async def answer_of(session: aiohttp.ClientSession, url: str, body: Review) -> tuple[int, str]:
+    """What the webhook server answers."""
+    async with session.post(url, json=body, ssl=False) as response:
+        return response.status, await response.text()
 
 
 async def test_a_runtime_in_use_stays_until_the_last_job_is_gone(ground: Ground) -> None:

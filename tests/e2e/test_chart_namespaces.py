@@ -6,16 +6,19 @@ from typing import Any
 import aiohttp
 import pytest
 
+from kftrainer.api.names import ANNOTATION_SHIPPED_HASH
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.jobset import PROBE as JOB_SET_PROBE
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import IN_USE, finalizers
 from tests.support.audit import refused, rights_of
 from tests.support.installations import MANAGER, Cluster, Ports, replicas, requests_by
 from tests.support.lives import keep_a_job_set_twice
-from tests.support.objects import runtime, train_job
+from tests.support.objects import COLLECTIONS, runtime, train_job
 from tests.support.releases import NAMESPACE, Release, token
-from tests.support.trainjobs import Ground, summary
-from tests.support.webhooks import applicant_with
+from tests.support.trainjobs import BY_THE_END, Ground, summary
+from tests.support.webhooks import MERGE, applicant_with
 
 
 @pytest.fixture
@@ -64,11 +67,35 @@ async def do_the_rest(ground: Ground) -> None:
     await ground.create({**JOB_SET_PROBE, "metadata": {"name": "taken"}})
     await ground.create_job("taken")
     await ground.until_says("Blocked", "NameTaken", name="taken")
+    await have_a_runtime_replaced(ground.api)
+    await delete_a_runtime_with_a_finalizer(ground)
     person = applicant_with(ground.api)
     for kind in ("TrainingRuntime", "ClusterTrainingRuntime"):
         wrong = train_job("wrong", runtimeRef={"kind": kind, "name": "nowhere"})
         wrong["metadata"]["namespace"] = ground.namespace
         assert "nowhere" in (await person.create(wrong)).denial
+
+
+async def have_a_runtime_replaced(api: ApiClient) -> None:
+    """Let a runtime of the chart look as if it were of another release."""
+    path, mark = f"{COLLECTIONS['ClusterTrainingRuntime']}/plain", "plain/another"
+    change = {"metadata": {"annotations": {ANNOTATION_SHIPPED_HASH: mark}}}
+    await api.request("PATCH", path, body=change, content_type=MERGE)
+
+    async def replaced() -> bool:
+        found = await api.get(path)
+        return bool(found["metadata"]["annotations"][ANNOTATION_SHIPPED_HASH] != mark)
+
+    await until(replaced, within=BY_THE_END, what="the runtime being replaced")
+
+
+async def delete_a_runtime_with_a_finalizer(ground: Ground) -> None:
+    """As a manager of all namespaces has left it; this one adds none that it could not remove."""
+    assert finalizers(await ground.get("TrainingRuntime", "own")) == []
+    left = runtime("left")
+    await ground.create({**left, "metadata": {**left["metadata"], "finalizers": [IN_USE]}})
+    await ground.delete("TrainingRuntime", "left")
+    await ground.until_gone("TrainingRuntime", "left")
 
 
 async def ask_for_metrics(api: ApiClient, ports: Ports) -> None:

@@ -15,7 +15,9 @@ import yaml
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
+from kftrainer.machinery.path_tokens import TOKEN
 from tests.support.audit import refused, rights_of
+from tests.support.helm import WITHOUT_CRDS, merged
 from tests.support.installations import (
     CRDS,
     DEPLOYMENT,
@@ -23,6 +25,7 @@ from tests.support.installations import (
     Cluster,
     Ports,
     account_of,
+    called_tokens,
     forget_kinds,
     hook,
     play_kubelet,
@@ -30,13 +33,14 @@ from tests.support.installations import (
     requests_by,
 )
 from tests.support.objects import API, runtime, train_job
-from tests.support.releases import CHART, NAME, NAMESPACE, Release
+from tests.support.releases import CHART, NAME, NAMESPACE, HelmError, Release
 from tests.support.trainjobs import BY_THE_END, FOR_LONG, Ground, pods_with, summary
-from tests.support.upstream_chart import upstream_chart
+from tests.support.upstream_chart import upstream_chart, upstream_runtimes
 from tests.support.webhooks import CONFIGURATION_PATH, MERGE, SECRET_PATH
 
 LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
 SHIPPED = "/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes"
+RUNTIME_FILES = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}-runtimes"
 OF_PLAIN = {"kind": "ClusterTrainingRuntime", "name": "plain"}
 RETIRED = """
   retired.yaml: |
@@ -126,6 +130,26 @@ async def until_image(api: ApiClient, name: str, ending: str) -> None:
     await until(has_it, within=BY_THE_END, what=f"the runtime {name} with an image {ending}")
 
 
+async def until_exactly_shipped(api: ApiClient, *names: str) -> None:
+    """Wait until the specs of these runtimes are those of the release, with nothing added."""
+    files = (await api.get(RUNTIME_FILES))["data"]
+    wanted = {name: await stored_spec(api, yaml.safe_load(files[f"{name}.yaml"])) for name in names}
+
+    async def are_shipped() -> bool:
+        found = await until_shipped(api, *names)
+        return {name: found[name]["spec"] for name in names} == wanted
+
+    await until(are_shipped, within=BY_THE_END, what=f"{names} being as they are shipped")
+
+
+async def stored_spec(api: ApiClient, document: Object) -> Object:
+    """The runtime's spec with the defaults of the API server."""
+    copy = {**document, "metadata": {**document["metadata"], "name": "any"}}
+    stored = await api.request("POST", SHIPPED, body=copy, query={"dryRun": "All"})
+    spec: Object = stored["spec"]
+    return spec
+
+
 def image_of(runtime: Object) -> str:
     """The image of the runtime's first container."""
     job = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]
@@ -185,10 +209,13 @@ async def test_an_upgrade_and_a_rollback(
         lasting = await begin_lasting(ground)
         known, annotations, trusted = await crd(api), await pod_annotations(api), await bundles(api)
         assert trusted != {""}
+        in_path = await called_tokens(api)
+        assert in_path != {""}
 
         without = {"mlxDistributed": {"enabled": False}}
         await release.upgrade(values={**values, "runtimes": without})
         assert await bundles(api) == trusted
+        assert await called_tokens(api) == in_path
         changed = await pod_annotations(api)
         assert {key for key in changed if changed[key] != annotations[key]} == {
             "checksum/config",
@@ -204,6 +231,7 @@ async def test_an_upgrade_and_a_rollback(
 
     await release("rollback", NAME)
     assert await bundles(api) == trusted
+    assert await called_tokens(api) == in_path
     assert (await crd(api))["additionalPrinterColumns"] == known["additionalPrinterColumns"]
     async with replicas(chart_cluster, [old]):
         await until_shipped(api, "retired", "mlx-distributed")
@@ -255,6 +283,35 @@ async def test_an_uninstall_keeps_what_people_have_unless_they_say_otherwise(
     assert not refused(await requests_by(account, plane.audit_log, start, rights))
 
 
+async def test_path_token_is_generated_once_for_each_installation(
+    release: Release, api: ApiClient
+) -> None:
+    """No manager runs here, so the webhook is optional."""
+    optional = merged(WITHOUT_CRDS, {"webhook": {"failurePolicy": "Ignore"}})
+    nowhere = {**optional, "nodeSelector": {"no-node-has": "this-label"}}
+    with pytest.raises(HelmError):  # a first installation that fails
+        await release.install(CHART, "--wait", "--timeout=1s", values=nowhere)
+    [token] = await called_tokens(api)
+    assert TOKEN.fullmatch(token)
+    await release.upgrade(CHART, "--install", values=optional)
+    await release.upgrade(CHART, "--reuse-values")
+    assert await called_tokens(api) == {token}
+    assert token not in await release("get", "values", NAME, "--all")
+    assert token not in await release("get", "notes", NAME)
+
+    await release.upgrade(values=merged(optional, {"webhook": {"pathTokens": ["plain"]}}))
+    assert await called_tokens(api) == {""}
+    await release.upgrade(values=optional)  # it stays off until somebody introduces one again
+    assert await called_tokens(api) == {""}
+    await release("rollback", NAME, "3")
+    assert await called_tokens(api) == {token}
+
+    await release.uninstall()
+    await release.upgrade(CHART, "--install", values=optional)
+    [other] = await called_tokens(api)
+    assert other not in ("", token)
+
+
 async def test_kubeflow_trainer_is_upgraded_in_place(
     release: Release,
     chart_cluster: Cluster,
@@ -274,12 +331,17 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
     for plural in KINDS:  # helm looks at their status, which is a moment early
         await api.wait_served(await api.get(f"{CRDS}/{plural}.trainer.kubeflow.org"))
     await api.create(runtime("torch-distributed", "ClusterTrainingRuntime"))
+    originals = {**await upstream_runtimes()}
+    del originals["torch-distributed"]
+    for original in originals.values():
+        await api.apply(original)  # by somebody else, server-side
     await ground.create(runtime("own"))
     await ground.create_job("waiting", "own", suspend=True)
     reference = {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
     await ground.create(train_job("begun", runtimeRef=reference, suspend=True))
 
     await release.upgrade(CHART, "--take-ownership", "--reset-values", values=values)
+    assert await called_tokens(api) == {""}  # the original's pods would reject another path
     async with replicas(chart_cluster, ports[:1]):
         theirs = (await until_shipped(api, "plain", "torch-distributed"))["torch-distributed"]
         assert image_of(theirs) == "trainer"
@@ -288,6 +350,14 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
         path = await api.path_of(theirs | {"apiVersion": API, "kind": "ClusterTrainingRuntime"})
         await api.request("PATCH", path, body=label, content_type=MERGE)
         await until_image(api, "torch-distributed", "-runtime")
+        for name in originals:
+            await api.request("PATCH", f"{SHIPPED}/{name}", body=label, content_type=MERGE)
+        await until_exactly_shipped(api, "torch-distributed", *originals)
+        tuned = {"kind": "ClusterTrainingRuntime", "name": "torchtune-llama3.2-1b"}
+        await ground.create(train_job("tuned", runtimeRef=tuned))
+        job_set = await ground.until_there("JobSet", "tuned")
+        assert job_set["spec"]["volumeClaimPolicies"]
+        assert summary(await ground.get("TrainJob", "tuned")) == {}
         for name in ("waiting", "begun"):
             await ground.suspend(suspend=False, name=name)
         for name in ("waiting", "begun"):

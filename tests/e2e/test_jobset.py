@@ -57,7 +57,8 @@ async def test_a_jobset_runs_to_its_end_on_the_fake_nodes(api: ApiClient, namesp
     assert done["status"]["replicatedJobsStatus"][0]["succeeded"] == 1
     pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
     assert [pod["status"]["phase"] for pod in pods] == ["Succeeded"] * 2
-    assert all(pod["spec"]["nodeName"].startswith("kwok-") for pod in pods)
+    nodes = (await api.get("/api/v1/nodes?labelSelector=type%3Dkwok"))["items"]
+    assert {pod["spec"]["nodeName"] for pod in pods} <= {each["metadata"]["name"] for each in nodes}
     assert all(pod["spec"]["hostname"].startswith("train-node-0-") for pod in pods)
 
 

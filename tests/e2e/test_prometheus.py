@@ -131,6 +131,11 @@ async def watched(
             async with scraping(prometheus_program, folder, targets, rules) as prometheus:
                 watched = Watched(prometheus, manager, ground.namespace)
                 await watched.until_answered(f'up{{job="{JOB}"}} == 1', what="the manager")
+
+                async def leads() -> bool:  # what happens before that is not measured
+                    return bool(manager.log_entries("manager.started"))
+
+                await until(leads, within=WITHIN, what="the manager leading")
                 # No rate tells what a series begins with, so somebody comes before the others.
                 await ground.create(one_try_runtime("once"))
                 await ground.create_job("first", "once", **GOOD)

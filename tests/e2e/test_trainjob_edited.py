@@ -73,6 +73,42 @@ async def test_a_running_job_does_not_notice_that_its_runtime_is_edited(
     assert pod["status"]["phase"] == "Running"
 
 
+async def until_labelled(ground: Ground, name: str, labels: Object) -> Object:
+    """Wait until the TrainJob's JobSet has these labels and no others; the JobSet."""
+
+    async def labelled() -> Object | None:
+        found = await ground.get("JobSet", name)
+        return found if (found["metadata"].get("labels") or {}) == labels else None
+
+    return await until(labelled, within=BY_THE_END, what=f"the labels {labels}")
+
+
+async def test_labels_reach_a_running_jobset_when_it_is_suspended(
+    ground: Ground, manager: ManagerProcess
+) -> None:
+    """As admission warns; the pods of a JobSet never get them."""
+    await ground.create(a_runtime("torch"))
+    await ground.create_job(labels={"team": "vision"}, **LASTING)
+    await ground.until_seen_running("train", 1, manager)
+    await until_labelled(ground, "train", {"team": "vision"})
+    await ground.patch("TrainJob", "train", {"spec": {"labels": {"team": "speech"}}})
+    await ground.touch(manager, "train")
+    await until_labelled(ground, "train", {"team": "vision"})
+
+    await ground.suspend(suspend=True)
+    await until_labelled(ground, "train", {"team": "speech"})
+    await ground.until_says("Suspended", "Suspended")
+    await ground.patch("TrainJob", "train", {"spec": {"labels": {"team": "robots"}}})
+    await until_labelled(ground, "train", {"team": "robots"})
+
+    changed = {"suspend": False, "labels": {"team": "audio"}}
+    await ground.patch("TrainJob", "train", {"spec": changed})
+    await until_labelled(ground, "train", {"team": "audio"})
+    [pod] = await ground.until_running("train", 1)
+    assert "team" not in pod["metadata"]["labels"]
+    assert summary(await ground.get("TrainJob", "train")) == {"Suspended": "False/Resumed"}
+
+
 async def edit_runtime(ground: Ground, manager: ManagerProcess, job: str, image: str) -> None:
     """Edit the runtime, and wait until the manager has looked at a running TrainJob since then.
 
@@ -121,7 +157,8 @@ async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
     await ground.until_running("train", 1)
     sound = a_runtime("torch")["spec"]
     broken = a_runtime("torch")["spec"]
-    broken["template"]["spec"]["replicatedJobs"][0]["template"]["metadata"]["labels"] = None
+    [job] = broken["template"]["spec"]["replicatedJobs"]
+    job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
     await ground.patch("TrainingRuntime", "torch", {"spec": broken})
 
     async def noticed() -> bool:
@@ -133,8 +170,8 @@ async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
 
     await ground.suspend(suspend=True)
     await ground.until_left("train", ["Pod"])
-    job = await ground.until_says("Blocked", "InvalidRuntime")
-    assert summary(job) == {"Suspended": "True/Suspended", "Blocked": "True/InvalidRuntime"}
+    blocked = await ground.until_says("Blocked", "InvalidRuntime")
+    assert summary(blocked) == {"Suspended": "True/Suspended", "Blocked": "True/InvalidRuntime"}
 
     await ground.patch("TrainingRuntime", "torch", {"spec": sound})
     await ground.until_without("Blocked")

@@ -12,7 +12,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import conditions_of, reconciles
 from tests.support.managers import ManagerProcess
-from tests.support.objects import runtime
+from tests.support.objects import COLLECTIONS, runtime
 from tests.support.trainjobs import (
     BY_THE_END,
     FAILS,
@@ -23,7 +23,7 @@ from tests.support.trainjobs import (
     pods_with,
     summary,
 )
-from tests.support.webhooks import admitting_manager
+from tests.support.webhooks import MERGE, admitting_manager, until_missed
 
 IN_USE = "trainer.kubeflow.org/resource-in-use"
 FAILING: dict[str, Any] = {"podTemplateOverrides": pods_with(labels=FAILS)}
@@ -144,3 +144,36 @@ async def test_a_runtime_in_use_stays_until_the_last_job_is_gone(ground: Ground)
 
     await ground.delete("TrainJob", "second")
     await ground.until_gone("TrainingRuntime", "torch")
+
+
+async def test_deletion_completes_while_the_webhook_is_unavailable(
+    ground: Ground, manager: ManagerProcess
+) -> None:
+    """Foreground deletion and the end of a namespace; the last test, as it stops the manager."""
+    await ground.create(runtime("own"))
+    for name in ("deleted", "left"):
+        await ground.create_job(name, "own", **LASTING)
+        await ground.until_running(name, 1)
+    await ground.until_in_use("own")
+    await manager.stop()
+    await until_missed(ground.api)
+    paths = {
+        kind: f"{COLLECTIONS[kind].format(ground.namespace)}/{name}"
+        for kind, name in (("TrainJob", "deleted"), ("TrainingRuntime", "own"))
+    }
+    foreground = {"propagationPolicy": "Foreground"}
+    await ground.api.request("DELETE", paths["TrainJob"], query=foreground)
+    for kind in ("TrainJob", "JobSet"):
+        await ground.until_gone(kind, "deleted")
+    await ground.until_left("deleted", ["Job", "Pod"])
+
+    own = f"/api/v1/namespaces/{ground.namespace}"
+    await ground.api.delete(own)
+    await ground.until_gone("TrainJob", "left")
+    free = {"metadata": {"finalizers": None}}  # which is the manager's to do
+    await ground.api.request("PATCH", paths["TrainingRuntime"], body=free, content_type=MERGE)
+
+    async def gone() -> bool:
+        return await ground.api.get_or_none(own) is None
+
+    await until(gone, within=BY_THE_END, what="the end of the namespace")

@@ -219,7 +219,7 @@ async def test_without_a_right_it_says_which_kinds_it_may_not_read(
     others = ["limitranges", "runtimeclasses", "priorityclasses"]
     await bind(api, user, ["list", "watch"], [*runtimes, *others])
     assert await failure("--kubeconfig", control_plane.kubeconfig_for(user)) == (
-        "kftrainer manager: no permission to read TrainJob.trainer.kubeflow.org, Secret, "
+        "kftrainer manager: no permission to read TrainJob.trainer.kubeflow.org, "
         f'ConfigMap: trainjobs.trainer.kubeflow.org is forbidden: User "{user}" cannot list '
         'resource "trainjobs" in API group "trainer.kubeflow.org" at the cluster scope'
     )

@@ -13,14 +13,18 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
+from weakref import WeakSet
 
 from kftrainer.devcluster import kubeconfig
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.waiting import until
 
 CHUNK = 65536
 HEAD_END = b"\r\n\r\n"
 GONE = (OSError, asyncio.IncompleteReadError)  # what either side leaves behind when it goes
+CLOSED = -1  # the number of a file that is closed
+HANG_UP_WITHIN = 10.0
 LINGER_NOT = struct.pack("ii", 1, 0)
 
 
@@ -41,6 +45,17 @@ class ProxiedRequest:
     def is_list(self) -> bool:
         """Whether the answer may be a list: nobody here reads single objects through a proxy."""
         return self.method == "GET" and not self.is_watch
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it may change something; a dry run and a review of our own rights do not."""
+        is_review = self.path.endswith("/selfsubjectaccessreviews")
+        return self.method != "GET" and not is_review and not self.is_dry_run
+
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether the server only says what it would do."""
+        return "dryRun" in self.query
 
     @property
     def is_continuation(self) -> bool:
@@ -126,6 +141,8 @@ class FaultProxy:
         self._upstream_tls = upstream_tls
         self._rules: list[_Rule] = []
         self._connections: set[_Connection] = set()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._with_transport: WeakSet[socket.socket] = WeakSet()
         self.requests: list[ProxiedRequest] = []
         self.kubeconfig = Path()
 
@@ -170,6 +187,25 @@ class FaultProxy:
                 return rule.fault
         return None
 
+    def accept(self, listener: socket.socket) -> socket.socket | None:
+        """Return the next connection of a client, which `hang_up` closes at the latest."""
+        try:
+            accepted, _ = listener.accept()
+        except OSError:  # the client has given up
+            return None
+        accepted.settimeout(0)
+        self._sockets.add(accepted)
+        return accepted
+
+    async def handshake_and_serve(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
+        """Serve a connection that was just accepted."""
+        self._with_transport.add(accepted)
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        with suppress(*GONE):
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=tls)
+            await self.serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one request, then close."""
         connection = _Connection(reader, writer)
@@ -206,14 +242,45 @@ class FaultProxy:
         if isinstance(fault, Delay):
             await asyncio.sleep(fault.seconds)
         with suppress(*GONE):
-            reader, writer = await asyncio.open_connection(
-                LOOPBACK, self._upstream_port, ssl=self._upstream_tls
-            )
+            reader, writer = await self._connect()
             try:
                 writer.write(asked)
                 await _answer(reader, connection, fault)
             finally:
                 writer.transport.abort()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        upstream = socket.socket()
+        upstream.settimeout(0)  # as event loops need it
+        self._sockets.add(upstream)
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(upstream, (LOOPBACK, self._upstream_port))
+        except BaseException:
+            upstream.close()
+            raise
+        self._with_transport.add(upstream)
+        return await asyncio.open_connection(
+            sock=upstream, ssl=self._upstream_tls, server_hostname=LOOPBACK
+        )
+
+    async def hang_up(self) -> None:
+        """Close the connections on both sides that are still open or closing.
+
+        When a request is cancelled at the end of its handshake, asyncio waits for the peer's side
+        of the TLS shutdown, which may outlast the event loop.
+        """
+        for each in self._sockets:
+            if each not in self._with_transport:
+                each.close()
+            elif each.fileno() != CLOSED:
+                with suppress(OSError):  # the peer was faster
+                    each.shutdown(socket.SHUT_RDWR)
+
+        async def closed() -> bool:
+            return all(each.fileno() == CLOSED for each in self._sockets)
+
+        await until(closed, within=HANG_UP_WITHIN, what="the connections being closed", every=0.001)
 
 
 async def _gone(reader: asyncio.StreamReader) -> None:
@@ -271,31 +338,29 @@ async def running_proxy(plane: ControlPlane, folder: Path) -> AsyncIterator[Faul
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(pair.certificate, pair.key)
     proxy = FaultProxy(site.apiserver_port, site.admin_tls())
-    async with asyncio.TaskGroup() as tasks:
-        serving: set[asyncio.Task[None]] = set()
-        closing = asyncio.Event()
-
-        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if closing.is_set():  # its handshake has just ended
-                writer.transport.abort()
-                return
-            task = tasks.create_task(proxy.serve(reader, writer))
-            serving.add(task)
-            task.add_done_callback(serving.discard)
-
-        server = await asyncio.start_server(connected, LOOPBACK, 0, ssl=tls)
-        port = server.sockets[0].getsockname()[1]
+    loop, serving = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        listener.settimeout(0)
         proxy.kubeconfig = kubeconfig.write(
             folder / "proxy-kubeconfig",
-            server=f"https://{LOOPBACK}:{port}",
+            server=f"https://{LOOPBACK}:{listener.getsockname()[1]}",
             authority=plane.certificate_authority,
             user="kubernetes-admin",
             client=pair,
         )
-        try:
-            yield proxy
-        finally:
-            closing.set()
-            server.close()
-            for task in tuple(serving):
-                task.cancel()
+        async with asyncio.TaskGroup() as tasks:
+
+            def accept() -> None:
+                if (accepted := proxy.accept(listener)) is not None:
+                    task = tasks.create_task(proxy.handshake_and_serve(accepted, tls))
+                    serving.add(task)
+                    task.add_done_callback(serving.discard)
+
+            loop.add_reader(listener, accept)
+            try:
+                yield proxy
+            finally:
+                loop.remove_reader(listener)
+                for task in tuple(serving):
+                    task.cancel()
+    await proxy.hang_up()

@@ -21,6 +21,10 @@ HOOK = "helm.sh/hook"
 WITHOUT_CRDS: Values = {"crds": {"install": False}}
 
 
+# The chart has no default for it.
+IMAGE: Values = {"image": {"registry": "ghcr.io", "repository": "kftrainer/kftrainer"}}
+
+
 class HelmError(AssertionError):
     """helm refused; the text is what it said."""
 
@@ -48,7 +52,7 @@ def render(
 
     Each set of values is rendered once; do not change what comes back.
     """
-    return _rendered(program, yaml.safe_dump(dict(values or {})), name, namespace)
+    return _rendered(program, yaml.safe_dump(merged(IMAGE, values or {})), name, namespace)
 
 
 @cache
@@ -64,7 +68,7 @@ def _rendered(program: Path, values: str, name: str, namespace: str) -> list[Obj
 def notes(program: Path, values: Values | None = None) -> str:
     """What people read after an installation."""
     arguments = ("install", NAME, str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
-    text = helm(program, *arguments, values={**WITHOUT_CRDS, **(values or {})})
+    text = helm(program, *arguments, values=merged(IMAGE, WITHOUT_CRDS, values or {}))
     return text.partition("\nNOTES:\n")[2]
 
 
@@ -72,7 +76,7 @@ def refusal(program: Path, *settings: str, values: Values | None = None) -> str:
     """What helm says instead of rendering."""
     flags = [flag for setting in settings for flag in ("--set", setting)]
     try:
-        helm(program, "template", NAME, str(CHART), *flags, values=values)
+        helm(program, "template", NAME, str(CHART), *flags, values=merged(IMAGE, values or {}))
     except HelmError as error:
         return str(error)
     raise AssertionError(f"it was rendered: {settings} {values}")

@@ -18,7 +18,7 @@ from tests.support.objects import API
 from tests.support.processes import ran
 from tests.support.releases import NAME, NAMESPACE, PodProgram, Release, user_of
 from tests.support.service_proxy import ServiceRoutes
-from tests.support.webhooks import MERGE, SECRET_PATH, wait_called
+from tests.support.webhooks import CONFIGURATION_PATH, MERGE, SECRET_PATH, wait_called
 
 MANAGER = f"{NAME}-controller-manager"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{MANAGER}"
@@ -57,6 +57,11 @@ class Ports:
             *("--metrics-bind-address", f":{self.metrics}"),
             *("--health-probe-bind-address", f":{self.health}"),
         )
+
+    @property
+    def webhook_url(self) -> str:
+        """Where the replica serves the webhook."""
+        return f"https://{LOOPBACK}:{self.webhook}"
 
     @property
     def metrics_url(self) -> str:
@@ -131,6 +136,13 @@ async def replicas(
         # They were killed, and could not give it back: nobody is to wait until it has run out.
         if await api.get_or_none(LEASE):
             await api.delete(LEASE)
+
+
+async def called_tokens(api: ApiClient) -> set[str]:
+    """The tokens in the paths that the API server calls; an empty one for a path without."""
+    webhooks = (await api.get(CONFIGURATION_PATH))["webhooks"]
+    paths = [each["clientConfig"]["service"]["path"] for each in webhooks]
+    return {path.removeprefix("/").partition("/")[2] for path in paths}
 
 
 async def holder(api: ApiClient) -> str:

@@ -16,6 +16,12 @@ from kftrainer.devcluster.process import ManagedProcess, tail
 from kftrainer.devcluster.waiting import until
 
 KFTRAINER = (sys.executable, "-m", "kftrainer.cli.main")
+ROOT = Path(__file__).parents[2]
+FAST = (  # and how many times faster
+    *(sys.executable, "-c"),
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    "from tests.support.fast_manager import run; sys.exit(run(sys.argv[1:]))",
+)
 READY_WITHIN = 60.0
 # A manager that is told to stop has thirty seconds to finish what it does.
 STOPPED_WITHIN = 35.0
@@ -59,6 +65,11 @@ class ManagerProcess:
         """Start it again after it has ended; its log goes on where it was."""
         self._process.start()
 
+    @property
+    def pid(self) -> int:
+        """The process that was started: its leash, whose only child is the manager."""
+        return self._process.pid or 0
+
     def is_alive(self) -> bool:
         """Whether it runs."""
         return self._process.alive()
@@ -90,12 +101,14 @@ class ManagerProcess:
 
 
 @asynccontextmanager
-async def manager_process(kubeconfig: Path, *flags: str) -> AsyncIterator[ManagerProcess]:
+async def manager_process(
+    kubeconfig: Path, *flags: str, program: Sequence[str] = KFTRAINER
+) -> AsyncIterator[ManagerProcess]:
     """A manager that has been started; at the end of the block no reconcile may have raised."""
     ports = PortReservations(places.ports(places.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
     argv = (
-        *KFTRAINER,
+        *program,
         *("manager", "--kubeconfig", str(kubeconfig)),
         *("--metrics-bind-address", "0", "--health-probe-bind-address", address),
         *("--webhook-port", "0"),

@@ -11,6 +11,7 @@ from kftrainer.kube.defaulting import Schema, schema_of_field
 from kftrainer.kube.metadata_rules import METADATA
 from tests.support.golden import CASES, read
 from tests.support.objects import Object, replicated_job, runtime, train_job
+from tests.support.other_releases import KUEUE_ENTRY, UNSERVED
 from tests.support.runtimes import SHIPPED
 
 DEMO = Path(__file__).parent.parent.parent / "hack" / "demo"
@@ -60,6 +61,11 @@ def mutants(seed: int, count: int) -> Iterator[tuple[str, Object]]:
         yield "+".join(mutate.__name__ for mutate in done), mutant
 
 
+def odd_value(rng: random.Random) -> Any:
+    """Return a copy of an odd value: a document may have several, and is changed further."""
+    return copy.deepcopy(rng.choice(ODD_VALUES))
+
+
 def drop(document: Object, rng: random.Random) -> None:
     """Leave a field or an item out."""
     if found := [*places(document)]:
@@ -71,7 +77,7 @@ def replace(document: Object, rng: random.Random) -> None:
     """Put something odd in the place of a value."""
     if found := [*places(document)]:
         inside, key, _ = rng.choice(found)
-        inside[key] = rng.choice(ODD_VALUES)
+        inside[key] = odd_value(rng)
 
 
 def repeat(document: Object, rng: random.Random) -> None:
@@ -116,7 +122,7 @@ def metadata(document: Object, rng: random.Random) -> None:
             {"annotations": {rng.choice(KEYS): rng.choice(NAMES)}},
             {"finalizers": [rng.choice(KEYS)]},
             {"ownerReferences": [owner, {**owner, rng.choice(tuple(owner)): None}]},
-            {rng.choice(tuple(METADATA["properties"])): rng.choice(ODD_VALUES)},
+            {rng.choice(tuple(METADATA["properties"])): odd_value(rng)},
         )
     )
     change.pop("namespace", None)  # it must be that of the request
@@ -142,6 +148,8 @@ def _odd_train_job(rng: random.Random) -> Object:
         {"podTemplateOverrides": [{**target, "metadata": {"finalizers": []}}]},
         {"managedBy": rng.choice(("me", "kueue.x-k8s.io/multikueue"))},
         {"trainer": {"numProcPerNode": processes}},
+        *(copy.deepcopy(case.spec) for case in UNSERVED if case.kind == "TrainJob"),
+        {"runtimePatches": rng.choice(([KUEUE_ENTRY], [KUEUE_ENTRY, KUEUE_ENTRY], [{}], None))},
     ]
     return rng.choice(changes)
 
@@ -159,6 +167,7 @@ def _odd_runtime(rng: random.Random) -> Object:
         {"template": {"metadata": {"name": "x"}, "spec": jobs}},
         {"template": {"spec": {"startupPolicy": order, **jobs}}},
         {"template": {"spec": {**claims, **jobs}}},
+        *(copy.deepcopy(case.spec) for case in UNSERVED if case.kind != "TrainJob"),
     ]
     return rng.choice(changes)
 
@@ -194,7 +203,7 @@ def _within(value: Any, schema: Schema | None) -> Iterator[Place]:
 def made(schema: Schema, rng: random.Random, depth: int = 0) -> Any:
     """A value that the schema may have been made for, but for now and then."""
     if rng.random() < 0.05:
-        return rng.choice(ODD_VALUES)
+        return odd_value(rng)
     if schema.get("enum"):
         return rng.choice([*schema["enum"], "nonesuch"])
     kind = "int or string" if schema.get("x-kubernetes-int-or-string") else schema.get("type")
@@ -203,7 +212,7 @@ def made(schema: Schema, rng: random.Random, depth: int = 0) -> Any:
     if kind == "array":
         few = range(rng.choice((0, 1, 1, 2, 2, 9) if depth < 4 else (0, 1)))
         return [made(schema["items"], rng, depth + 1) for _ in few]
-    return rng.choice(LIKELY_VALUES.get(kind, ODD_VALUES))
+    return copy.deepcopy(rng.choice(LIKELY_VALUES.get(kind, ODD_VALUES)))
 
 
 def _made_object(schema: Schema, rng: random.Random, depth: int) -> Object:

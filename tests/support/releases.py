@@ -1,7 +1,8 @@
 """Releases of Helm charts on a real API server, and the programs of their pods as processes.
 
 Pods of fake nodes run nothing. So what a chart's pod would run is run here: with the arguments of
-its container, the ConfigMaps that it mounts in folders, and the token of its ServiceAccount.
+its container, the ConfigMaps and Secrets that it mounts in folders, and the token of its
+ServiceAccount.
 """
 
 import base64
@@ -16,6 +17,7 @@ import yaml
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.manifests import Loader
+from tests.support.helm import IMAGE, merged
 from tests.support.managers import KFTRAINER
 from tests.support.processes import ran
 
@@ -48,22 +50,24 @@ class Release:
         self, chart: Path = CHART, *flags: str, values: Mapping[str, Any] | None = None
     ) -> str:
         """Install the chart."""
-        given = self._values(values or {})
+        given = self._values(chart, values)
         return await self("install", NAME, chart, "--create-namespace", *given, *flags)
 
     async def upgrade(
         self, chart: Path = CHART, *flags: str, values: Mapping[str, Any] | None = None
     ) -> str:
         """Upgrade to the chart."""
-        return await self("upgrade", NAME, chart, *self._values(values or {}), *flags)
+        return await self("upgrade", NAME, chart, *self._values(chart, values), *flags)
 
     async def uninstall(self, *flags: str) -> str:
         """Uninstall the release, and wait until what belongs to it is gone."""
         return await self("uninstall", NAME, "--wait", *flags)
 
-    def _values(self, values: Mapping[str, Any]) -> Sequence[str]:
+    def _values(self, chart: Path, values: Mapping[str, Any] | None) -> Sequence[str]:
         file = self._home / "values.yaml"
-        file.write_text(yaml.safe_dump(dict(values)))
+        name = yaml.safe_load((chart / "Chart.yaml").read_text())["name"]
+        image = IMAGE if name == CHART.name else {}
+        file.write_text(yaml.safe_dump(merged(image, values or {})))
         return ("--values", str(file))
 
     async def objects(self, part: str = "manifest") -> list[Object]:
@@ -101,27 +105,36 @@ class PodProgram:
         return (*KFTRAINER, *told, "--kubeconfig", str(kubeconfig), *flags)
 
     async def _mounted(self, pod: Object, container: Object) -> Mapping[str, Path]:
-        """The live ConfigMaps as folders, by where the container has them."""
-        maps = {
-            each["name"]: each["configMap"]["name"]
-            for each in pod.get("volumes", ())
-            if "configMap" in each
-        }
-        places = {}
-        for mount in container.get("volumeMounts", ()):
-            if mount["name"] in maps:
-                places[mount["mountPath"]] = await self._folder(maps[mount["name"]])
-        return places
+        """The live ConfigMaps and Secrets as folders, by where the container has them.
 
-    async def _folder(self, config_map: str) -> Path:
-        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{config_map}"
-        data = (await self._api.get(path)).get("data", {})
-        folder = self._home / config_map
-        folder.mkdir(exist_ok=True)
+        Files of ConfigMaps name files of Secrets by the folders that are really there.
+        """
+        volumes = {each["name"]: each for each in pod.get("volumes", ())}
+        mounts = {
+            each["mountPath"]: volumes[each["name"]] for each in container.get("volumeMounts", ())
+        }
+        places = {
+            path: await self._folder("secrets", volume["secret"]["secretName"])
+            for path, volume in mounts.items()
+            if "secret" in volume
+        }
+        return places | {
+            path: await self._folder("configmaps", volume["configMap"]["name"], places)
+            for path, volume in mounts.items()
+            if "configMap" in volume
+        }
+
+    async def _folder(
+        self, plural: str, name: str, places: Mapping[str, Path] | None = None
+    ) -> Path:
+        found = await self._api.get(f"/api/v1/namespaces/{NAMESPACE}/{plural}/{name}")
+        folder = self._home / plural / name
+        folder.mkdir(parents=True, exist_ok=True)
         for file in folder.iterdir():
             file.unlink()
-        for key, text in data.items():
-            (folder / key).write_text(text)
+        for key, text in found.get("data", {}).items():
+            content = base64.b64decode(text).decode() if plural == "secrets" else text
+            (folder / key).write_text(_replaced(content, places or {}))
         return folder
 
     async def kubeconfig(self, account: str, namespace: str = NAMESPACE) -> Path:

@@ -140,9 +140,10 @@ class Kubectl:
         return printed.decode()
 
 
-async def install_pod_groups(api: ApiClient) -> None:
-    """Let the cluster serve the PodGroups of coscheduling."""
-    wanted = parts.COSCHEDULING_MANIFESTS
+async def install_pod_groups(
+    api: ApiClient, wanted: parts.Manifests = parts.COSCHEDULING_MANIFESTS
+) -> None:
+    """Let the cluster serve the PodGroups of coscheduling, or those of another project."""
     folder = await manifests.provide(wanted, cache=places.cache_home(), progress=SILENT)
     for definition in crds_in(folder / wanted.crd_file):
         await api.apply_crd(definition)

@@ -1,4 +1,4 @@
-"""Kubeflow Trainer's own chart, fetched from its Go module: nothing of it is kept here."""
+"""Kubeflow Trainer's own chart and runtimes, fetched from its Go module: nothing is kept here."""
 
 import shutil
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 
 from kftrainer.devcluster import manifests, places
+from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.parts import Manifests
 from kftrainer.devcluster.progress import SILENT
 
@@ -38,6 +39,32 @@ CHART = Manifests(
         )
     ),
 )
+
+
+RUNTIMES = Manifests(
+    "kubeflow-trainer-runtimes",
+    CHART.module,
+    CHART.version,
+    CHART.checksum,
+    tuple(
+        f"manifests/base/runtimes/{file}.yaml"
+        for file in (
+            "deepspeed_distributed",
+            "mlx_distributed",
+            "torch_distributed",
+            "torchtune/llama3_2/llama3_2_1B",
+            "torchtune/llama3_2/llama3_2_3B",
+            "torchtune/qwen2_5/qwen2_5_1.5B",
+        )
+    ),
+)
+
+
+async def upstream_runtimes() -> dict[str, Object]:
+    """The runtimes as they were published, by name."""
+    fetched = await manifests.provide(RUNTIMES, cache=places.cache_home(), progress=SILENT)
+    documents = (yaml.safe_load((fetched / file).read_text()) for file in RUNTIMES.files)
+    return {each["metadata"]["name"]: each for each in documents}
 
 
 async def upstream_chart(folder: Path) -> Path:

@@ -138,9 +138,10 @@ class Applicant:
         """The object as it is stored; None if it is not."""
         return await self._api.get_or_none(await self._api.path_of(manifest))
 
-    async def delete(self, manifest: Mapping[str, Any]) -> None:
-        """Delete the object."""
-        await self._api.delete(await self._api.path_of(manifest))
+    async def delete(self, manifest: Mapping[str, Any], *, propagation: str = "Background") -> None:
+        """Delete the object, and its dependents as the propagation policy says."""
+        query = {"propagationPolicy": propagation}
+        await self._api.request("DELETE", await self._api.path_of(manifest), query=query)
 
     async def _send(
         self,

@@ -75,6 +75,7 @@ def test_a_block_without_durations_has_those_that_work() -> None:
         ("webhook: {port: -1}", "webhook.port: must be between 1 and 65535, or 0"),
         ("webhook: {port: 65536}", "webhook.port: must be between 1 and 65535, or 0"),
         ("webhook: {port: http}", "webhook.port: must be an integer"),
+        ("webhook: {clientNames: [a]}", "webhook: clientNames has no effect without"),
         ("metrics: {bindAddress: 8443}", "metrics.bindAddress: must be a string"),
         ("metrics: {bindAddress: localhost}", "metrics.bindAddress: must be host:port"),
         ("metrics: {secureServing: 'no'}", "metrics.secureServing: must be true or false"),
@@ -164,6 +165,12 @@ def test_whole_numbers_will_do_for_qps() -> None:
     assert config.parse(HEAD + "clientConnection: {qps: 50}\n", "f").client_connection.qps == 50
 
 
+# Each line doubles the keys that PyYAML would copy.
+MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 65)
+)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -172,6 +179,7 @@ def test_whole_numbers_will_do_for_qps() -> None:
         ("a: [", "failed to decode config file: f"),
         ("? [a]\n: b\n", "is not a word"),
         ("1: b\n", "key 1 is not a word"),
+        (MERGE_BOMB, "expand to more than 400000 values"),
     ],
 )
 def test_what_is_no_proper_yaml_is_refused(text: str, told: str) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import snippets
+
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     ROOT / "charts" / "kftrainer" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
@@ -36,6 +38,13 @@ def broken_links(document: Path) -> Iterator[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: str(each.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     assert list(broken_links(document)) == []
+
+
+@pytest.mark.parametrize("document", ["plugins.md", "devcluster.md"])
+def test_python_snippets_are_whole_files_so_that_tests_can_run_them(document: str) -> None:
+    shown = snippets.snippets(document, "python")
+    assert shown
+    assert [text for text in shown if text not in snippets.files(document).values()] == []
 
 
 def test_a_link_to_nowhere_is_found(tmp_path: Path) -> None:

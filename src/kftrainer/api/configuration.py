@@ -100,6 +100,12 @@ class Settings(KubeModel):
         return {key: value for key, value in document.items() if value is not None}
 
 
+ClientNames = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=253)]],
+    Allowed("names; only with `clientCAFile`"),
+]
+
+
 class Webhook(Settings):
     """Where the webhook server listens, which the API server asks before it stores our objects."""
 
@@ -110,6 +116,37 @@ class Webhook(Settings):
     host: Annotated[
         str, Field(max_length=253, description="Address to listen on; all, if empty.")
     ] = ""
+    client_ca_file: Annotated[
+        str,
+        Field(
+            alias="clientCAFile",
+            max_length=4096,
+            description="File with the certificate authorities, as PEM, of which clients must "
+            "present a certificate. Read again when it changes. Empty: no client certificate is "
+            "required. The API server must be "
+            "[configured](admission.md#require-the-api-servers-client-certificate) to present one.",
+        ),
+    ] = ""
+    client_names: ClientNames = Field(
+        default_factory=list,
+        description="Common names, one of which a client certificate must have. Empty: every "
+        "certificate of the authorities in `clientCAFile` is accepted.",
+    )
+
+    path_token_file: Annotated[
+        str,
+        Field(
+            max_length=4096,
+            description="File with [path tokens](admission.md#path-token), one in each line. Only "
+            "requests whose path ends with `/` and one of them are accepted. Empty: no token.",
+        ),
+    ] = ""
+
+    @model_validator(mode="after")
+    def _names_are_checked(self) -> Self:
+        if self.client_names and not self.client_ca_file:
+            raise PydanticCustomError("clients", "clientNames has no effect without clientCAFile")
+        return self
 
     @property
     def address(self) -> str:
@@ -277,6 +314,20 @@ class ClientConnection(Settings):
         return self
 
 
+class Admission(Settings):
+    """What the webhooks reject besides what cannot work."""
+
+    string_num_proc_per_node: Annotated[
+        Literal["Warn", "Reject"],
+        Field(
+            description="What to do with a TrainJob whose `spec.trainer.numProcPerNode` is a "
+            "string (`auto`, `cpu`, `gpu`), which release 2.1 accepts. Clients of Kubeflow Trainer "
+            "2.2 and later, such as Kueue 0.17 and the current SDK, cannot decode it and fail to "
+            "list TrainJobs. Use `Reject` where such clients are used."
+        ),
+    ] = "Warn"
+
+
 def _no_name_twice(plugins: list[str]) -> list[str]:
     twice = sorted({each for each in plugins if plugins.count(each) > 1})
     if twice:
@@ -316,6 +367,7 @@ class Configuration(Settings):
     cert_management: CertManagement = CertManagement()
     client_connection: ClientConnection = ClientConnection()
     plugins: Plugins = Plugins()
+    admission: Admission = Admission()
 
 
 DEFAULT = Configuration.parse({"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIGURATION})

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kftrainer.api.defaults import KINDS, schema_of
+from kftrainer.api.limits import ROOT, exceeded
 from kftrainer.api.rules import RULES
 from kftrainer.kube.cel_rules import BLOCKING, rule_errors
 from kftrainer.kube.defaulting import Schema, defaulted
@@ -18,6 +19,9 @@ def creation_errors(document: Document) -> list[FieldError]:
     The API server tells it bit by bit: it refuses fields that nobody knows, if asked to be strict;
     then metadata that it cannot read; then what the schema forbids, and rules that do not hold.
     """
+    limit = exceeded(document)
+    if limit is not None and limit.path == ROOT:
+        return [limit]
     schema = schema_of(document["kind"])
     whole: Schema = {**schema, "properties": {**schema["properties"], "metadata": METADATA}}
     unknown = [*unknown_fields(document, whole)]
@@ -30,6 +34,8 @@ def creation_errors(document: Document) -> list[FieldError]:
     errors += schema_errors({**created, "metadata": {}}, schema)
     if readable and all(error.fault not in BLOCKING for error in errors):
         errors += rule_errors(created, schema, RULES)
+    if limit is not None and all(error.path != limit.path for error in errors):
+        errors.append(limit)
     return [*unknown, *errors]
 
 

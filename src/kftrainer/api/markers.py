@@ -17,6 +17,7 @@ class Cel:
     rule: str
     message: str
     field_path: str | None = None  # where the trouble is, if not where the rule stands
+    reason: str | None = None  # the type of the field error, if not FieldValueInvalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,30 @@ class SchemaOf:
     """Has the schema of this type, although it is not parsed as such."""
 
     model: type[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyFields:
+    """Objects whose fields the schema does not declare: for the items of atomic lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotServed:
+    """A field of another release, declared so that the API server rejects it by name.
+
+    Without a declaration the API server drops the field silently. A value that a stored object
+    already has stays valid as long as it does not change: the API server ratchets the rule.
+    """
+
+    name: str  # of the feature, as users know it
+    release: str  # of Kubeflow Trainer
+    instead: str
+    was_inert: bool = False  # accepted without effect by the release that has it
+
+    @property
+    def message(self) -> str:
+        """The reason for the rejection."""
+        return f"{self.name} (Kubeflow Trainer {self.release}) is not supported: {self.instead}"
 
 
 @dataclass(frozen=True, slots=True)

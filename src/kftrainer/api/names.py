@@ -36,6 +36,8 @@ LABEL_FRAMEWORK: Final = "trainer.kubeflow.org/framework"
 LABEL_POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 ANNOTATION_VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
 ANNOTATION_VOLCANO_QUEUE: Final = "scheduling.volcano.sh/queue-name"
+# On JobSets and TrainJobs whose suspension Kueue decides about.
+LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 # On the runtimes that the manager applies: that it did, and which document.
 LABEL_MANAGED_BY: Final = "trainer.kubeflow.org/managed-by"
 MANAGED_BY_KFTRAINER: Final = "kftrainer"
@@ -59,6 +61,11 @@ CONDITION_FAILED: Final = "Failed"
 CONDITION_BLOCKED: Final = "Blocked"  # there only while something keeps the job from going on
 REASON_SUSPENDED: Final = "Suspended"
 REASON_RESUMED: Final = "Resumed"
+REASON_SUSPENDING: Final = "Suspending"
+REASON_JOB_SET_SUSPENDED: Final = "JobSetSuspended"
+REASON_OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
+REASON_ALL_JOBS_COMPLETED: Final = "AllJobsCompleted"
+REASON_PODS_NOT_CREATED: Final = "PodsNotCreated"
 REASON_RUNTIME_NOT_SUPPORTED: Final = "TrainingRuntimeNotSupported"
 EVENT_CREATION_FAILED: Final = "TrainJobResourcesCreationFailed"
 

@@ -1,6 +1,7 @@
 """Overrides of a runtime's pod templates, in the dialects of the releases 2.1 and 2.0."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field
@@ -122,7 +123,8 @@ class LegacyPodSpecOverride(PodSpecOverride):
         ),
     ]
 
+    @cached_property
     def modern(self) -> PodTemplateOverride:
-        """This override in the dialect of release 2.1."""
+        """This override in the dialect of release 2.1; converted once, and read by many rules."""
         spec = self.dump()
         return PodTemplateOverride.parse({"targetJobs": spec.pop("targetJobs"), "spec": spec})

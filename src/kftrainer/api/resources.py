@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from kftrainer.api import names
+from kftrainer.api.limits import within_limits
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.resource import Manifest, Resource, as_it_is
@@ -16,7 +17,12 @@ def _foreign(
 
 
 TRAIN_JOBS: Final = Resource(
-    names.GROUP, names.VERSION, names.TRAIN_JOB, "trainjobs", namespaced=True, decode=TrainJob.parse
+    names.GROUP,
+    names.VERSION,
+    names.TRAIN_JOB,
+    "trainjobs",
+    namespaced=True,
+    decode=within_limits(TrainJob.parse),
 )
 TRAINING_RUNTIMES: Final = Resource(
     names.GROUP,
@@ -24,7 +30,7 @@ TRAINING_RUNTIMES: Final = Resource(
     names.TRAINING_RUNTIME,
     "trainingruntimes",
     namespaced=True,
-    decode=TrainingRuntime.parse,
+    decode=within_limits(TrainingRuntime.parse),
     is_rare=True,
 )
 CLUSTER_TRAINING_RUNTIMES: Final = Resource(
@@ -33,7 +39,7 @@ CLUSTER_TRAINING_RUNTIMES: Final = Resource(
     names.CLUSTER_TRAINING_RUNTIME,
     "clustertrainingruntimes",
     namespaced=False,
-    decode=ClusterTrainingRuntime.parse,
+    decode=within_limits(ClusterTrainingRuntime.parse),
     is_rare=True,
 )
 

@@ -61,6 +61,18 @@ def _claims_have_no_namespace(self: Any, _: Any) -> bool:
     return not any(claim["metadata"].get("namespace") for claim in self["templates"])
 
 
+def _is_rejected(_self: Any, _: Any) -> bool:
+    return False
+
+
+def _is_empty(self: Any, _: Any) -> bool:
+    return not self
+
+
+def _has_time(self: Any, _: Any) -> bool:
+    return "lastUpdatedTime" in self
+
+
 RULES: Final[Mapping[str, Rule]] = {
     "self == oldSelf": _is_unchanged,
     "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')": _name_is_host_label,
@@ -81,4 +93,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "self.templates.all(t, !has(t.metadata.namespace) || size(t.metadata.namespace) == 0)": (
         _claims_have_no_namespace
     ),
+    # Fields of other releases.
+    "false": _is_rejected,
+    "size(self) == 0": _is_empty,
+    "has(self.lastUpdatedTime)": _has_time,
 }

@@ -4,10 +4,28 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from kftrainer.api.markers import Cel, Embedded, Int32, ProcessesPerNode
+from kftrainer.api.markers import (
+    Atomic,
+    Cel,
+    Embedded,
+    Int32,
+    NotServed,
+    ProcessesPerNode,
+)
 from kftrainer.api.template import TemplateMetadata
+from kftrainer.api.unserved_policies import (
+    ElasticPolicy,
+    EnvInjection,
+    FluxPolicy,
+    JaxPolicy,
+    XGBoostPolicy,
+)
 from kftrainer.kube.meta import ObjectMeta
 from kftrainer.kube.model import KubeModel, Opaque
+
+# A policy is applied as a whole. Where the last field of a granular object is removed by
+# server-side apply, the API server computes null instead of {} and rejects it.
+WHOLE = Atomic()
 
 
 class TorchPolicy(KubeModel):
@@ -19,6 +37,25 @@ class TorchPolicy(KubeModel):
             description="Processes on each node: a number; cpu or gpu for one on each of these; "
             "auto (the same as leaving it out) for one on each GPU or, without GPUs, on each CPU."
         ),
+    ] = None
+    elastic_policy: Annotated[
+        ElasticPolicy | None,
+        NotServed(
+            "elasticPolicy",
+            "2.0 and 2.1, where it has no effect",
+            "set spec.mlPolicy.numNodes",
+            was_inert=True,
+        ),
+        Field(description="Not supported: set numNodes."),
+    ] = None
+    env_injection: Annotated[
+        EnvInjection | None,
+        NotServed(
+            "envInjection",
+            "2.3",
+            "set the variables that the containers need in the runtime's pod templates",
+        ),
+        Field(description="Not supported: set the variables in the pod templates."),
     ] = None
 
 
@@ -54,8 +91,33 @@ class MLPolicy(KubeModel):
         Int32 | None,
         Field(ge=1, description="How many nodes to train on, unless the TrainJob says (1)."),
     ] = None
-    torch: Annotated[TorchPolicy | None, Field(description="Train with PyTorch.")] = None
-    mpi: Annotated[MPIPolicy | None, Field(description="Train with MPI.")] = None
+    torch: Annotated[TorchPolicy | None, WHOLE, Field(description="Train with PyTorch.")] = None
+    mpi: Annotated[MPIPolicy | None, WHOLE, Field(description="Train with MPI.")] = None
+    jax: Annotated[
+        JaxPolicy | None,
+        NotServed(
+            "jax",
+            "2.2",
+            "leave it out and set JAX_NUM_PROCESSES, JAX_PROCESS_ID and JAX_COORDINATOR_ADDRESS "
+            "in the runtime's pod template",
+        ),
+        Field(description="Not supported: set the variables of JAX in the pod template."),
+    ] = None
+    xgboost: Annotated[
+        XGBoostPolicy | None,
+        NotServed(
+            "xgboost",
+            "2.2",
+            "leave it out and set DMLC_TRACKER_URI, DMLC_TRACKER_PORT, DMLC_TASK_ID and "
+            "DMLC_NUM_WORKER in the runtime's pod template",
+        ),
+        Field(description="Not supported: set the variables of XGBoost in the pod template."),
+    ] = None
+    flux: Annotated[
+        FluxPolicy | None,
+        NotServed("flux", "2.2", "use spec.mlPolicy.mpi"),
+        Field(description="Not supported: use mpi."),
+    ] = None
 
 
 class CoschedulingPolicy(KubeModel):
@@ -82,7 +144,7 @@ class VolcanoPolicy(KubeModel):
     """Gang scheduling by Volcano."""
 
     network_topology: Annotated[
-        NetworkTopology | None, Field(description="Topology-aware scheduling.")
+        NetworkTopology | None, WHOLE, Field(description="Topology-aware scheduling.")
     ] = None
 
 
@@ -97,9 +159,13 @@ class PodGroupPolicy(KubeModel):
     )
 
     coscheduling: Annotated[
-        CoschedulingPolicy | None, Field(description="Schedule with the coscheduling plugin.")
+        CoschedulingPolicy | None,
+        WHOLE,
+        Field(description="Schedule with the coscheduling plugin."),
     ] = None
-    volcano: Annotated[VolcanoPolicy | None, Field(description="Schedule with Volcano.")] = None
+    volcano: Annotated[VolcanoPolicy | None, WHOLE, Field(description="Schedule with Volcano.")] = (
+        None
+    )
 
 
 class JobSetTemplate(KubeModel):

@@ -6,7 +6,16 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from kftrainer.api import names
-from kftrainer.api.markers import Atomic, Cel, Embedded, Int32, ProcessesPerNode, list_map
+from kftrainer.api.markers import (
+    AnyFields,
+    Atomic,
+    Cel,
+    Embedded,
+    Int32,
+    NotServed,
+    ProcessesPerNode,
+    list_map,
+)
 from kftrainer.api.overrides import (
     CONTAINER,
     MOST,
@@ -14,6 +23,7 @@ from kftrainer.api.overrides import (
     LegacyPodSpecOverride,
     PodTemplateOverride,
 )
+from kftrainer.api.runtime_patches import MOST_PATCHES, RuntimePatch
 from kftrainer.kube.meta import Condition, ObjectMeta
 from kftrainer.kube.model import KubeModel, Opaque, OpaqueList
 
@@ -100,8 +110,19 @@ class Trainer(KubeModel):
         ProcessesPerNode | None,
         Field(
             description="Processes on each node: a number, or on runtimes with a torch policy one "
-            "of auto, cpu and gpu."
+            "of auto, cpu and gpu, which clients of Kubeflow Trainer 2.2 and later cannot decode."
         ),
+    ] = None
+    resource_claims_per_node: Annotated[
+        OpaqueList | None,
+        AnyFields(),
+        Atomic(),
+        NotServed(
+            "resourceClaimsPerNode",
+            "2.4",
+            "set resourceClaims and the claims of the containers in the runtime's pod templates",
+        ),
+        Field(max_length=32, description="Not supported: set resource claims in the runtime."),
     ] = None
 
 
@@ -150,7 +171,30 @@ class TrainJobSpec(KubeModel):
             description="Deprecated: podTemplateOverrides in the form of Kubeflow Trainer 2.0.",
         ),
     ] = None
+    runtime_patches: Annotated[
+        list[RuntimePatch] | None,
+        list_map("manager"),
+        Field(
+            max_length=MOST_PATCHES,
+            description="Changes to the runtime in the form of Kubeflow Trainer 2.2, which are "
+            "not supported: use podTemplateOverrides, labels and annotations. Entries without "
+            "content are accepted.",
+        ),
+    ] = None
     suspend: Annotated[bool, Field(description="Whether the job is to wait, with no pods.")] = False
+    active_deadline_seconds: Annotated[
+        int | None,
+        NotServed(
+            "activeDeadlineSeconds",
+            "2.2",
+            "set activeDeadlineSeconds in the Job templates of the runtime, at "
+            "spec.template.spec.replicatedJobs[].template.spec",
+        ),
+        Field(
+            description="Not supported: set activeDeadlineSeconds in the runtime's Job templates.",
+            json_schema_extra={"format": "int64"},
+        ),
+    ] = None
     managed_by: Annotated[
         str,
         Field(
@@ -168,7 +212,7 @@ class TrainJobSpec(KubeModel):
         """The overrides of pod templates, in whichever dialect they were written."""
         if self.pod_template_overrides:
             return self.pod_template_overrides
-        return [override.modern() for override in self.pod_spec_overrides or ()]
+        return [override.modern for override in self.pod_spec_overrides or ()]
 
 
 class JobStatus(KubeModel):
@@ -180,6 +224,49 @@ class JobStatus(KubeModel):
     failed: Annotated[Int32, Field(ge=0, description="Jobs that have failed.")]
     active: Annotated[Int32, Field(ge=0, description="Jobs with pods that run or wait to run.")]
     suspended: Annotated[Int32, Field(ge=0, description="Jobs that are suspended.")]
+
+
+class TrainingMetric(KubeModel):
+    """A metric that the training reported."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, description="Name of the metric.")]
+    value: Annotated[str, Field(min_length=1, max_length=64, description="Value of the metric.")]
+
+
+class TrainerStatus(KubeModel):
+    """The progress that the training reported."""
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "has(self.lastUpdatedTime)",
+            "lastUpdatedTime is required when trainerStatus is present",
+        ),
+    )
+
+    progress_percentage: Annotated[
+        Int32 | None, Field(ge=0, le=100, description="Progress in percent.")
+    ] = None
+    estimated_remaining_seconds: Annotated[
+        Int32 | None, Field(ge=0, description="Estimated time until the end, in seconds.")
+    ] = None
+    metrics: Annotated[
+        list[TrainingMetric] | None,
+        Atomic(),
+        Field(max_length=256, description="Metrics of the training."),
+    ] = None
+    last_updated_time: Annotated[
+        str | None,
+        Field(
+            description="Time of the report.",
+            json_schema_extra={"format": "date-time"},
+        ),
+    ] = None
+
+
+class JobSetReference(KubeModel):
+    """The JobSet that the controller created for the TrainJob, or adopted."""
+
+    uid: Annotated[str, Field(min_length=1, max_length=64, description="UID of the JobSet.")]
 
 
 class TrainJobStatus(KubeModel):
@@ -196,6 +283,21 @@ class TrainJobStatus(KubeModel):
         list[JobStatus] | None,
         list_map("name"),
         Field(description="The state of each replicated job of the JobSet."),
+    ] = None
+    job_set: Annotated[
+        JobSetReference | None,
+        Field(
+            description="The JobSet of the TrainJob. A JobSet of the same name with another UID "
+            "is not resumed, and its status is ignored."
+        ),
+    ] = None
+    # Only stored: MultiKueue copies the status of a TrainJob that runs in another cluster.
+    trainer_status: Annotated[
+        TrainerStatus | None,
+        Field(
+            description="The progress of the training, as Kubeflow Trainer 2.2 and later reports "
+            "it. This operator keeps it and does not write it."
+        ),
     ] = None
 
 

@@ -1,30 +1,45 @@
 """All parts of the manager, put together."""
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
 
 import structlog
 
 from kftrainer.api.configuration import Configuration
-from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.api.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    JOB_SETS,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+)
 from kftrainer.cli.preflight import Preflight
 from kftrainer.cli.training_metrics import tell_build, training_watch
 from kftrainer.cli.webhooks import WebhookMaking, Webhooks
+from kftrainer.controllers.cache_barrier import CacheBarrier
+from kftrainer.controllers.job_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.job_watch import JobWatch
-from kftrainer.controllers.runtime_use import (
-    INDEX_RUNTIME,
-    RuntimeUseReconciler,
-    enqueue_runtime,
-    runtimes_of_job,
+from kftrainer.controllers.large_objects import (
+    REDUCTIONS,
+    LargeObjectReconciler,
+    reduced_objects,
+    reduction_of,
 )
+from kftrainer.controllers.leftover_finalizers import LeftoverFinalizers
+from kftrainer.controllers.own_status import OwnStatusWrites
+from kftrainer.controllers.refused_pods import RefusedPods
+from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
+from kftrainer.controllers.resync import Resync
+from kftrainer.controllers.runtime_use import RuntimeUseReconciler, enqueue_runtime
 from kftrainer.controllers.shipped_runtimes import shipped_runtimes_controller
 from kftrainer.controllers.trainjob import TrainJobReconciler
-from kftrainer.controllers.view import View
+from kftrainer.controllers.view import HeldParts, View
 from kftrainer.controllers.watching import (
     RUNTIME_KINDS,
     enqueue_unfinished,
@@ -35,11 +50,15 @@ from kftrainer.controllers.watching import (
 from kftrainer.kube.client import Client
 from kftrainer.kube.credentials import SERVICE_ACCOUNT, load_connection
 from kftrainer.kube.discovery import RestMapper
+from kftrainer.kube.errors import ForbiddenError, KindNotFoundError
 from kftrainer.kube.ratelimit import RateLimiter
 from kftrainer.kube.resource import Manifest, Resource
 from kftrainer.kube.transport import HttpTransport, Transport
+from kftrainer.machinery.access import AccessReport
 from kftrainer.machinery.authorization import Authorization
+from kftrainer.machinery.backoff import Exponential, spread
 from kftrainer.machinery.cache import Cache
+from kftrainer.machinery.client_limits import PerClientRateLimiter
 from kftrainer.machinery.clock import Clock, SystemClock
 from kftrainer.machinery.controller import Controller
 from kftrainer.machinery.election import LeaderElection
@@ -52,8 +71,8 @@ from kftrainer.machinery.late_kinds import LateKinds
 from kftrainer.machinery.manager import Manager, Parts, run_until_signalled
 from kftrainer.machinery.metrics import Metrics
 from kftrainer.machinery.metrics_server import metrics_server
-from kftrainer.machinery.predicates import generation_changed
-from kftrainer.machinery.reconcile import Reconciler
+from kftrainer.machinery.predicates import content_changed, generation_changed
+from kftrainer.machinery.reconcile import Reconciler, Request
 from kftrainer.machinery.recorder import EventRecorder
 from kftrainer.machinery.service import Service
 from kftrainer.machinery.serving_tls import CertificateFiles, self_signed
@@ -71,7 +90,9 @@ T = TypeVar("T")
 
 OUR_KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 RECONCILE_WITHIN = 120.0
-SECOND_LOOKS = 50.0, 100  # objects a second, and at once, that are read before refusing something
+LONGEST_BACKOFF = 300.0  # seconds, as the kubelet waits before it restarts a container
+# Objects a second, and at once, that are read before a request of a client is rejected.
+SECOND_LOOKS = 50.0, 100
 # Names of controllers and of the component in Events, as dashboards and people know them.
 TRAIN_JOB_CONTROLLER = "trainjob_controller"
 COMPONENT = "trainer-trainjob-controller"
@@ -115,7 +136,10 @@ class Assembly:
         surroundings: Surroundings,
         transport: Transport,
         metrics: Metrics,
+        *,
+        resync_period: float = RESYNC_PERIOD,
     ) -> None:
+        self._resync_period = resync_period
         self._configuration = configuration
         self._framework = framework
         self._surroundings = surroundings
@@ -127,11 +151,24 @@ class Assembly:
         self._client = self._make_client()
         self._mapper = RestMapper(transport)
         self._cache = Cache()
+        self._access = AccessReport(metrics.registry, surroundings.namespaces)
+        self._jobs: Controller | None = None
         watches = framework.watches()
         watched: tuple[Resource[Any], ...] = (*OUR_KINDS, *(each.resource for each in watches))
-        self._view = View(self._cache, watched, partial_kinds(watches))
+        unowned = {*OUR_KINDS, *(each.resource for each in watches if each.wakes is not None)}
+        self._view = View(
+            self._cache,
+            watched,
+            partial_kinds(watches),
+            {
+                each: found
+                for each in watched
+                if (found := reduction_of(each, is_owned=each not in unowned)) is not None
+            },
+            whole=REDUCTIONS,
+        )
         self._watched = {
-            each.resource: each for each in watched_kinds(framework.watches(), self._view)
+            each.resource: each for each in watched_kinds(watches, HeldParts(self._view))
         }
 
     def manager(self) -> Manager:
@@ -145,7 +182,17 @@ class Assembly:
             hostname=self._hostname,
             metrics=self._metrics,
         )
-        jobs = self._train_job_controller(recorder)
+        barrier = CacheBarrier(
+            self._client,
+            self._view,
+            TRAIN_JOBS,
+            clock=self._clock,
+            namespaces=self._surroundings.namespaces,
+        )
+        own_status = OwnStatusWrites()
+        refused_pods = self._refused_pods()
+        reconciler = self._train_job_reconciler(recorder, barrier, own_status, refused_pods)
+        jobs = self._jobs = self._train_job_controller(reconciler, own_status)
         training = training_watch(
             self._client,
             self._cache,
@@ -158,9 +205,16 @@ class Assembly:
             Parts(
                 servers=[*self._servers(lambda: manager.stopping, webhooks), recorder],
                 checks=[self._preflight()],
-                caches=[self._cache, self._late_kinds(jobs, training)],
+                caches=[self._cache, self._late_kinds(jobs, reconciler, training)],
                 webhooks=webhooks.services() if webhooks else (),
-                controllers=[training, jobs, *self._runtime_controllers()],
+                controllers=[
+                    training,
+                    barrier,
+                    jobs,
+                    refused_pods,
+                    self._resync(jobs),
+                    *self._runtime_controllers(),
+                ],
             ),
             clock=self._clock,
             election=self._election,
@@ -206,7 +260,7 @@ class Assembly:
     def _informer(
         self, resource: Resource[T], keep: Callable[[Manifest], bool] | None = None
     ) -> AnyInformer[T]:
-        indexes = {INDEX_RUNTIME: runtimes_of_job} if resource is TRAIN_JOBS else NO_INDEXES
+        indexes = TRAIN_JOB_INDEXES if resource is TRAIN_JOBS else NO_INDEXES
 
         def make(namespace: str | None) -> Informer[T]:
             return Informer(
@@ -216,10 +270,29 @@ class Assembly:
                 namespace=namespace,
                 keep=keep,
                 indexes=cast("Mapping[str, IndexFunction[T]]", indexes),
+                reduction=reduction_of(resource, is_owned=keep is not None),
                 metrics=self._metrics.for_informer(resource.group_kind),
+                on_access=self._access_changed,
             )
 
         return in_namespaces(resource, self._surroundings.namespaces, make)
+
+    def _access_changed(
+        self,
+        resource: Resource[Any],
+        namespace: str | None,
+        refusal: ForbiddenError | KindNotFoundError | None,
+    ) -> None:
+        """Report it; TrainJobs may have waited for what can be read again."""
+        self._access(resource, namespace, refusal)
+        if refusal is None:
+            self._wake_unfinished(namespace)
+
+    def _wake_unfinished(self, namespace: str | None = None) -> None:
+        """Enqueue the TrainJobs that may have waited for a kind; at its start it sees them all."""
+        jobs = self._jobs
+        if jobs is not None and jobs.has_begun and self._view.knows(TRAIN_JOBS):
+            jobs.enqueue_all(unfinished(self._cache, namespace))
 
     def _controller(self, name: str, reconciler: Reconciler, kind: str) -> Controller:
         return Controller(
@@ -228,29 +301,62 @@ class Assembly:
             clock=self._clock,
             workers=self._configuration.controller.concurrency(kind),
             timeout=RECONCILE_WITHIN,
+            backoff=Exponential(cap=LONGEST_BACKOFF, jitter=spread(SystemRandom())),
             metrics=self._metrics,
         )
 
-    def _train_job_controller(self, recorder: EventRecorder) -> Controller:
-        reconciler = TrainJobReconciler(
+    def _refused_pods(self) -> RefusedPods:
+        def enqueue(requests: Iterable[Request]) -> None:
+            if self._jobs is not None:
+                self._jobs.enqueue_all(requests)
+
+        return RefusedPods(
+            self._client,
+            self._cache,
+            clock=self._clock,
+            enqueue=enqueue,
+            namespaces=self._surroundings.namespaces,
+        )
+
+    def _train_job_reconciler(
+        self,
+        recorder: EventRecorder,
+        barrier: CacheBarrier,
+        own_status: OwnStatusWrites,
+        refused_pods: RefusedPods,
+    ) -> TrainJobReconciler:
+        return TrainJobReconciler(
             self._client,
             self._view,
             Runtimes(self._framework),
             recorder,
+            barrier,
             clock=self._clock,
+            own_status=own_status,
+            refused_pods=refused_pods,
         )
-        controller = self._controller(TRAIN_JOB_CONTROLLER, reconciler, TRAIN_JOBS.kind)
-        controller.watch(self._cache.informer(TRAIN_JOBS), enqueue_self)
+
+    def _train_job_controller(
+        self, reconciler: TrainJobReconciler, own_status: OwnStatusWrites
+    ) -> Controller:
+        large = LargeObjectReconciler(reconciler, self._client, self._view, clock=self._clock)
+        controller = self._controller(TRAIN_JOB_CONTROLLER, large, TRAIN_JOBS.kind)
+        informer = self._cache.informer(TRAIN_JOBS)
+        controller.watch(informer, enqueue_self, own_status.is_from_others)
         for resource in RUNTIME_KINDS:
             handler = enqueue_unfinished(self._cache, resource)
-            controller.watch(self._cache.informer(resource), handler, generation_changed)
+            controller.watch(self._cache.informer(resource), handler, content_changed)
         return controller
 
-    def _runtime_controllers(self) -> Iterator[Controller]:
-        # Who sees some namespaces only cannot say that nobody uses what is for all of them.
-        kinds = (TRAINING_RUNTIMES,) if self._surroundings.namespaces else RUNTIME_KINDS
-        for resource in kinds:
-            reconciler = RuntimeUseReconciler(self._client, self._cache, resource)
+    def _resync(self, jobs: Controller) -> Resync:
+        return Resync(jobs, self._cache, clock=self._clock, period=self._resync_period)
+
+    def _runtime_controllers(self) -> Iterator[Service]:
+        sees_all = not self._surroundings.namespaces
+        for resource in RUNTIME_KINDS:
+            reconciler = RuntimeUseReconciler(
+                self._client, self._cache, resource, clock=self._clock, sees_all=sees_all
+            )
             name = f"{resource.kind.lower()}_controller"
             controller = self._controller(name, reconciler, resource.kind)
             controller.watch(self._cache.informer(resource), enqueue_self)
@@ -265,29 +371,39 @@ class Assembly:
                 self._cache,
                 clock=self._clock,
                 metrics=self._metrics,
-                sees_all=not self._surroundings.namespaces,
+                sees_all=sees_all,
             )
+        if not sees_all:
+            yield LeftoverFinalizers(self._client, self._surroundings.namespaces, clock=self._clock)
 
     def _webhooks(self) -> Webhooks:
         # Every replica answers, leader or not. Whoever can reach the port can make us read.
-        reading = Client(self._transport, limiter=RateLimiter(*SECOND_LOOKS, self._clock))
+        limiter = PerClientRateLimiter(*SECOND_LOOKS, self._clock)
+        reading = Client(self._transport, limiter=limiter)
         validators = validators_by_path(
-            Runtimes(self._framework), self._view, reading, namespaces=self._surroundings.namespaces
+            Runtimes(self._framework),
+            self._view,
+            reading,
+            namespaces=self._surroundings.namespaces,
+            reduced=partial(reduced_objects, self._view),
         )
         making = WebhookMaking(
             self._configuration, self._transport, clock=self._clock, metrics=self._metrics
         )
         return making.webhooks(validators, own_namespace(), self._surroundings.webhook_certificates)
 
-    def _late_kinds(self, jobs: Controller, training: JobWatch) -> LateKinds:
+    def _late_kinds(
+        self, jobs: Controller, reconciler: TrainJobReconciler, training: JobWatch
+    ) -> LateKinds:
         """All kinds that plugins watch: those of Kubernetes itself are there at once."""
 
         def on_installed(resource: Resource[Any]) -> None:
+            if resource is JOB_SETS:
+                self._cache.informer(JOB_SETS).add_handler(reconciler.job_set_changed)
             for handler in self._watched[resource].handlers:
                 jobs.watch(self._cache.informer(resource), handler)
             training.installed(resource)
-            for request in unfinished(self._cache):  # which may have waited for it
-                jobs.enqueue(request)
+            self._wake_unfinished()
 
         return LateKinds(
             [self._informer(each.resource, each.keep) for each in self._watched.values()],
@@ -307,7 +423,8 @@ class Assembly:
             return "the manager is stopping" if is_stopping() else None
 
         async def caches() -> str | None:
-            missing = [each.kind for each in OUR_KINDS if not self._view.knows(each)]
+            ours: Sequence[Resource[Any]] = OUR_KINDS
+            missing = [each.kind for each in ours if not self._cache.informer(each).has_synced]
             return f"not read yet: {', '.join(missing)}" if missing else None
 
         checks = {"stopping": stopping, "caches": caches}

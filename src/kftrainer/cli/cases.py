@@ -1,5 +1,6 @@
 """Documents as objects to be judged, each with the remarks about it."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from kftrainer.api.defaults import KINDS, stored
 from kftrainer.api.resources import AnyResource
 from kftrainer.cli.documents import NO_ITEMS, Document
 from kftrainer.cli.given import head_problems, is_list_of, located, metadata_problems
-from kftrainer.cli.remarks import Remark, Severity, message_of, split_warning
+from kftrainer.cli.remarks import Remark, Severity, Tally, message_of, split_warning
 from kftrainer.cli.shapes import shape_problems
 from kftrainer.kube.field import Fault, FieldError, Findings, required
 from kftrainer.kube.metadata_rules import generated_name
@@ -120,8 +121,12 @@ def _read_other(case: Case) -> None:
         problems += shape_problems(content, case.resource)
     if case.resource is not None:
         # Nobody refers to what has no name.
-        named = (each for each in problems if not each.message.startswith(IS_REQUIRED))
-        case.refuse(*_errors(named))
+        nameless = [
+            each
+            for each in problems
+            if each.path in ("metadata", "metadata.name") and each.message.startswith(IS_REQUIRED)
+        ]
+        case.refuse(*_errors(each for each in problems if each not in nameless))
     if not problems:
         case.stored = content
 
@@ -139,13 +144,40 @@ def _errors(problems: Iterable[Problem]) -> Iterable[FieldError]:
             yield FieldError(problem.path, Fault.INVALID, problem.message)
 
 
-def warn_of_twins(cases: Collection[Case]) -> None:
-    """Say of which objects there are two: only one of them can be there in the end."""
+def mark_twins(cases: Collection[Case], *, as_error: bool) -> None:
+    """Report objects that are there twice.
+
+    Only one of them can exist in the end: a warning, as applying both is possible; an error where
+    one of them has to be chosen, and then also for objects that are not ours.
+    """
     seen: dict[tuple[AnyResource, ObjectKey], Case] = {}
     for case in cases:
-        if not case.is_ours or case.resource is None or case.key is None:
+        if case.resource is None or case.key is None or not (case.is_ours or as_error):
             continue
         first = seen.setdefault((case.resource, case.key), case)
-        if first is not case:
-            where = first.document.place
-            case.warn(f"metadata.name: is also that of the {case.resource.kind} in {where}")
+        if first is case:
+            continue
+        message = f"is also that of the {case.resource.kind} in {first.document.place}"
+        if as_error:
+            case.refuse(FieldError("metadata.name", Fault.DUPLICATE, message, case.key.name))
+        else:
+            case.warn(f"metadata.name: {message}")
+
+
+def require_names(cases: Iterable[Case]) -> None:
+    """Refuse objects whose name only the API server can make."""
+    for case in cases:
+        if case.model is not None and not case.document.content["metadata"].get("name"):
+            case.refuse(required("metadata.name", "only the API server can generate one"))
+
+
+def tally_of(cases: Iterable[Case]) -> Tally:
+    """How many objects were checked, were used as context, and were skipped."""
+    checked, context, skipped = 0, Counter[str](), Counter[str]()
+    for case in cases:
+        kind = str(case.document.content.get("kind"))
+        if case.is_ours or case.remarks:
+            checked += 1
+        else:
+            (skipped if case.resource is None else context)[kind] += 1
+    return Tally(checked, context, skipped)

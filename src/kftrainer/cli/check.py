@@ -6,9 +6,18 @@ from functools import partial
 from typing import Any
 
 from kftrainer.api import names
+from kftrainer.api.configuration import DEFAULT
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.cli.arguments import add_connection, add_timeout, namespace_name
+from kftrainer.cli.assembly import DEFAULT_NAMESPACE
 from kftrainer.cli.cluster import CommandError, Patience, connected, run_on_cluster, say
+from kftrainer.cli.manager_pods import (
+    DEPLOYMENTS,
+    PODS,
+    ready_replicas,
+    selector_of,
+    why_not_ready,
+)
 from kftrainer.controllers.shipped_steps import is_shipped
 from kftrainer.kube.client import Client
 from kftrainer.kube.discovery import RestMapper
@@ -20,7 +29,7 @@ from kftrainer.kube.errors import (
     ServerError,
 )
 from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.resource import Manifest, ObjectKey
 from kftrainer.kube.transport import Transport
 from kftrainer.machinery.clock import Clock, SystemClock
 from kftrainer.webhooks.registration import webhook_name
@@ -31,13 +40,14 @@ KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 WEBHOOK = webhook_name(TRAIN_JOBS)
 # One would look for the runtime, where it mostly is the webhook that cannot be reached.
 WHO_APPLIES = "where the manager is to apply it, its log says shipped_runtime.not_applied, and why"
+MANAGER = ObjectKey(DEFAULT_NAMESPACE, DEFAULT.cert_management.webhook_service_name)
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
 DESCRIPTION = """\
-Look whether the operator in a cluster does its work: the API server knows TrainJobs, the runtimes
-that are expected are there, and the webhook refuses a wrong TrainJob and accepts a good one. It
-waits for what is not there yet. Nothing is changed: the TrainJobs are tried in dry runs. It does
-not look whether a manager leads, which is what makes TrainJobs run: the manager's own probes and
-metrics say that.
+Look whether the operator in a cluster does its work: the API server knows TrainJobs, the manager's
+Deployment has a replica that is ready, the runtimes that are expected are there, and the webhook
+refuses a wrong TrainJob and accepts a good one. It waits for what is not there yet. Nothing is
+changed: the TrainJobs are tried in dry runs. It does not look whether a manager leads, which is
+what makes TrainJobs run: the manager's own probes and metrics say that.
 """
 EPILOG = """\
 exit code:
@@ -45,7 +55,8 @@ exit code:
   1  something is not; the last line on standard error says what
   2  bad usage
 It needs the right to list ClusterTrainingRuntimes and, for the webhook, to create TrainJobs in the
-namespace.
+namespace. To diagnose a manager that does not run, it reads its Deployment and lists the pods
+there; without these rights, or without such a Deployment, a line says that it was not checked.
 """
 
 
@@ -75,6 +86,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="a ClusterTrainingRuntime that must be there; may be said several times",
     )
     parser.add_argument(
+        "--manager",
+        type=_manager_key,
+        default=MANAGER,
+        metavar="NAMESPACE/NAME",
+        help="the manager's Deployment (default: %(default)s)",
+    )
+    parser.add_argument(
         "--no-webhook",
         dest="webhook",
         action="store_false",
@@ -82,6 +100,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     add_timeout(parser, SECONDS)
     parser.set_defaults(run=run)
+
+
+def _manager_key(text: str) -> ObjectKey:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAMESPACE/NAME")
+    return ObjectKey(namespace_name(namespace), name)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -92,7 +117,13 @@ def run(arguments: argparse.Namespace) -> int:
 async def _check(arguments: argparse.Namespace) -> int:
     clock = SystemClock()
     async with connected(arguments) as transport:
-        inspection = Inspection(transport, arguments.namespace, arguments.timeout, clock=clock)
+        inspection = Inspection(
+            transport,
+            arguments.namespace,
+            arguments.timeout,
+            clock=clock,
+            manager=arguments.manager,
+        )
         await inspection.look(
             list(dict.fromkeys(arguments.runtimes)), with_webhook=arguments.webhook
         )
@@ -109,11 +140,14 @@ class Inspection:
         seconds: float,
         *,
         clock: Clock,
+        manager: ObjectKey = MANAGER,
         tell: Callable[[str], None] = say,
     ) -> None:
         self._client = Client(transport)
         self._mapper = RestMapper(transport)
         self._namespace = namespace
+        self._manager = manager
+        self._deployment: Manifest | None = None
         self._patience = Patience(clock, seconds)
         self._tell = tell
         self._there: list[ObjectMeta] = []  # runtimes
@@ -122,6 +156,7 @@ class Inspection:
         """Look at everything."""
         await self._patience.until_fine(self._unknown)
         self._tell(f"ok: the API server knows {', '.join(kind.kind for kind in KINDS)}")
+        await self._check_manager()
         await self._patience.until_fine(lambda: self._missing(expected))
         self._tell(f"ok: {_counted(len(self._there))} there")
         if expected:
@@ -138,6 +173,36 @@ class Inspection:
         unknown = [kind for kind in KINDS if not await self._mapper.is_served(kind)]
         named = ", ".join(kind.group_kind for kind in unknown)
         return f"the API server does not know {named}" if unknown else None
+
+    async def _check_manager(self) -> None:
+        """Wait until a replica of the manager is ready, where its Deployment can be read."""
+        try:
+            await self._patience.until_fine(self._not_ready)
+        except ForbiddenError as error:
+            self._tell(f"not checked: whether the manager runs: {error}")
+            return
+        if self._deployment is None:
+            self._tell(
+                f"not checked: whether the manager runs: there is no Deployment {self._manager}; "
+                "name it with --manager NAMESPACE/NAME"
+            )
+            return
+        ready, wanted = ready_replicas(self._deployment)
+        self._tell(f"ok: the manager runs: {ready} of {wanted} replicas ready")
+
+    async def _not_ready(self) -> str | None:
+        """Why no replica of the manager is ready."""
+        try:
+            self._deployment = await self._client.get(DEPLOYMENTS, self._manager)
+        except NotFoundError:
+            self._deployment = None
+            return None
+        pods = await self._client.list(
+            PODS,
+            namespace=self._manager.namespace,
+            label_selector=selector_of(self._deployment),
+        )
+        return why_not_ready(self._deployment, pods.items)
 
     async def _missing(self, expected: Sequence[str]) -> str | None:
         """Which runtimes are not there."""

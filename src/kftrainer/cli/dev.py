@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -86,8 +87,19 @@ def _place(arguments: argparse.Namespace) -> NamedPlane:
     return NamedPlane(arguments.name, places.cache_home())
 
 
+def dev_command(action: str, name: str) -> str:
+    """The command line for this control plane, to be suggested to a person."""
+    option = "" if name == DEFAULT_NAME else f" --name {name}"
+    return f"kftrainer dev {action}{option}"
+
+
+def _starts_it(place: NamedPlane) -> str:
+    return f"`{dev_command('up', place.name)}` starts it."
+
+
 def _how_to_use(state: State) -> str:
-    return f"{state.url} is ready. To use it:\n  export KUBECONFIG={state.kubeconfig}"
+    kubeconfig = shlex.quote(state.kubeconfig)
+    return f"{state.url} is ready. To use it:\n  export KUBECONFIG={kubeconfig}"
 
 
 def up(arguments: argparse.Namespace) -> int:
@@ -120,7 +132,7 @@ def _already_up(place: NamedPlane) -> int:
     if state is None or state.phase != "ready":
         raise DevClusterError(
             f"{place.name} is being started or stopped by another process: "
-            f"wait for that, or run `kftrainer dev down`."
+            f"wait for that, or run `{dev_command('down', place.name)}`."
         )
     print(f"{place.name} runs already. {_how_to_use(state)}")
     return 0
@@ -157,9 +169,10 @@ def _why_down(place: NamedPlane, state: State | None) -> str:
         case State(phase="failed"):
             return f"{place.name} is not running: {state.reason}"
         case State(phase="ready" | "starting" | "stopping"):
-            return f"{place.name} is not running: its keeper was killed, and its parts with it."
+            killed = "its keeper was killed, and its parts with it"
+            return f"{place.name} is not running: {killed}; {_starts_it(place)}"
         case _:
-            return f"{place.name} is not running; `kftrainer dev up` starts it."
+            return f"{place.name} is not running; {_starts_it(place)}"
 
 
 def kubeconfig(arguments: argparse.Namespace) -> int:
@@ -167,7 +180,7 @@ def kubeconfig(arguments: argparse.Namespace) -> int:
     place = _place(arguments)
     state = place.read()
     if not place.kept() or state is None or state.phase != "ready":
-        raise NotRunningError(f"{place.name} is not running; `kftrainer dev up` starts it.")
+        raise NotRunningError(f"{place.name} is not running; {_starts_it(place)}")
     print(state.kubeconfig)
     return 0
 
@@ -184,7 +197,7 @@ def logs(arguments: argparse.Namespace) -> int:
             )
         found = {arguments.part: found[arguments.part]}
     if not found:
-        raise NotRunningError(f"{place.name} has no logs; `kftrainer dev up` starts it.")
+        raise NotRunningError(f"{place.name} has no logs; {_starts_it(place)}")
     if arguments.follow:
         follower = shutil.which("tail")
         if follower is None:

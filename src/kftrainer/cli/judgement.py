@@ -11,13 +11,13 @@ from kftrainer.api.resources import (
     AnyResource,
 )
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.cli.cases import Case, case_of, warn_of_twins
+from kftrainer.cli.cases import Case, case_of, mark_twins, require_names, tally_of
 from kftrainer.cli.documents import Reading
 from kftrainer.cli.given import KNOWN
-from kftrainer.cli.remarks import Remark, unreadable
+from kftrainer.cli.remarks import UNREADABLE, Remark, Tally, unreadable
 from kftrainer.kube.field import Fault, FieldError
 from kftrainer.kube.resource import ObjectKey
-from kftrainer.runtime.errors import PluginFailedError
+from kftrainer.runtime.errors import PlanningError, PluginFailedError
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.rule_names import Rule
@@ -25,68 +25,91 @@ from kftrainer.runtime.runtime_rules import runtime_findings
 from kftrainer.runtime.runtimes import Runtimes
 
 RUNTIMES = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+NOTHING_TO_CHECK = "there is no TrainJob and no runtime to check"
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """All remarks, in the order of the documents, and how many objects were looked at."""
+    """All remarks in the order of the documents, and what the documents were."""
 
     remarks: list[Remark]
-    objects: int
+    tally: Tally
 
 
 def judge(reading: Reading, framework: Framework) -> Judgement:
-    """Look at every document: our own kinds are judged, others are what there is besides."""
-    known = (*KNOWN, *(watch.resource for watch in framework.watches()))
-    by_head = {(each.api_version, each.kind): each for each in known}
-    cases = [case_of(document, by_head) for document in reading.documents]
-    warn_of_twins(cases)
-    court = _Court(cases, Runtimes(framework), is_complete=not reading.unread)
-    court.judge_runtimes()
-    court.judge_train_jobs()
-    remarks = [*map(unreadable, reading.unread)]
-    for case in cases:
-        remarks += sorted(case.remarks, key=lambda remark: remark.line or 0)
-    if not remarks and cases and not any(case.is_ours for case in cases):
+    """Check every TrainJob and runtime; other kinds are what exists in the cluster."""
+    court = Court(reading, framework)
+    court.judge()
+    tally = tally_of(court.cases)
+    remarks = court.remarks()
+    if court.cases and not tally.checked and not reading.unread:
         file = reading.documents[0].place.file
-        nothing = "there is no TrainJob and no runtime to look at"
-        remarks.append(Remark(file, None, "", None, nothing, "warning"))
-    return Judgement(remarks, len(cases))
+        remarks.append(Remark(file, None, "", UNREADABLE, NOTHING_TO_CHECK))
+    return Judgement(remarks, tally)
 
 
-class _Court:
-    """All objects, each judged with what the others say there is."""
+class Court:
+    """All documents as objects, each judged together with the others.
 
-    def __init__(self, cases: list[Case], runtimes: Runtimes, *, is_complete: bool) -> None:
-        self._cases = cases
-        self._runtimes = runtimes
-        self._is_complete = is_complete  # what is not here is nowhere
+    `validate` and `render` share it, so that both report the same problems in the same words. With
+    `to_plan`, each TrainJob must be complete: named, unique, and with its runtime in the documents.
+    """
+
+    def __init__(self, reading: Reading, framework: Framework, *, to_plan: bool = False) -> None:
+        known = (*KNOWN, *(watch.resource for watch in framework.watches()))
+        by_head = {(each.api_version, each.kind): each for each in known}
+        self.cases = [case_of(document, by_head) for document in reading.documents]
+        self.runtimes = Runtimes(framework)
+        self._reading = reading
+        self._to_plan = to_plan
         self._runtimes_by_key = {
-            (case.resource, case.key): case for case in self._of_kind(*RUNTIMES)
+            (case.resource, case.key): case for case in reversed([*self.of_kind(*RUNTIMES)])
         }
-        self._kinds_here = {case.resource for case in cases}
+        self._kinds_here = {case.resource for case in self.cases}
 
-    def judge_runtimes(self) -> None:
-        """Say what admission would say about the runtimes."""
-        for case in self._of_kind(*RUNTIMES):
+    def judge(self) -> None:
+        """Add to each case what the API server and admission would report."""
+        mark_twins(self.cases, as_error=self._to_plan)
+        if self._to_plan:
+            require_names(self.of_kind(TRAIN_JOBS))
+        self._judge_runtimes()
+        self._judge_train_jobs()
+
+    def remarks(self) -> list[Remark]:
+        """Everything that was found, in the order of the documents."""
+        found = [*map(unreadable, self._reading.unread)]
+        for case in self.cases:
+            found += sorted(case.remarks, key=lambda remark: remark.line or 0)
+        return found
+
+    def existing(self) -> Given:
+        """The objects that can be used, as if they were in the cluster."""
+        return Given(
+            case.stored for case in self.cases if case.stored is not None and not case.is_refused
+        )
+
+    def of_kind(self, *kinds: AnyResource) -> Iterator[Case]:
+        """The objects of these kinds."""
+        return (case for case in self.cases if case.resource in kinds)
+
+    def runtime_of(self, job: TrainJob) -> Case | None:
+        """The runtime that the TrainJob refers to, if it is in the documents."""
+        kind = _kind_of_runtime(job)
+        return None if kind is None else self._runtimes_by_key.get((kind, _key(kind, job)))
+
+    def _judge_runtimes(self) -> None:
+        for case in self.of_kind(*RUNTIMES):
             if case.model is not None:
                 case.take(runtime_findings(case.model))
 
-    def judge_train_jobs(self) -> None:
-        """The same about the TrainJobs, with the runtimes that are there."""
-        existing = Given(
-            case.stored for case in self._cases if case.stored is not None and not case.is_refused
-        )
-        for case in self._of_kind(TRAIN_JOBS):
+    def _judge_train_jobs(self) -> None:
+        existing = self.existing()
+        for case in self.of_kind(TRAIN_JOBS):
             if case.model is not None and self._has_runtime(case):
                 try:
-                    case.take(self._runtimes.validate(None, case.model, existing))
+                    case.take(self.runtimes.validate(None, case.model, existing))
                 except PluginFailedError as error:
-                    rule = Rule.PLUGIN_FAILED
-                    case.refuse(FieldError("", Fault.INTERNAL, str(error), rule=rule))
-
-    def _of_kind(self, *kinds: AnyResource) -> Iterator[Case]:
-        return (case for case in self._cases if case.resource in kinds)
+                    case.refuse(internal_error(error))
 
     def _has_runtime(self, case: Case) -> bool:
         """Whether the TrainJob can be judged with its runtime; warns if nobody knows."""
@@ -94,19 +117,31 @@ class _Court:
         kind = _kind_of_runtime(job)
         if kind is None:
             return True  # and wrong, whatever there is
-        name = job.spec.runtime_ref.name
-        key = ObjectKey(job.metadata.namespace or "" if kind.namespaced else "", name)
-        runtime = self._runtimes_by_key.get((kind, key))
+        runtime = self.runtime_of(job)
         if runtime is not None:
-            return not runtime.is_refused  # which has been said there
+            return not runtime.is_refused  # which is reported there
+        name, key = job.spec.runtime_ref.name, _key(kind, job)
+        is_complete = not self._reading.unread  # what is not here is nowhere
         is_shipped = kind is CLUSTER_TRAINING_RUNTIMES and name in names.SHIPPED_RUNTIMES
-        if self._is_complete and kind in self._kinds_here and not is_shipped:
+        if is_complete and kind in self._kinds_here and not is_shipped:
             return True  # and wrong: there are others, but not this one
-        case.warn(
-            f"spec.runtimeRef.name: {kind.kind} {key} is in none of the files, so whether the "
-            "TrainJob fits it was not checked"
-        )
+        missing = f"{kind.kind} {key} is in none of the files"
+        if self._to_plan and is_complete:
+            case.refuse(FieldError("spec.runtimeRef.name", Fault.NOT_FOUND, missing))
+        elif not self._to_plan:
+            unchecked = "so whether the TrainJob fits it was not checked"
+            case.warn(f"spec.runtimeRef.name: {missing}, {unchecked}")
         return False
+
+
+def internal_error(error: PlanningError) -> FieldError:
+    """What is reported where a plugin fails, or builds what cannot be used."""
+    return FieldError("", Fault.INTERNAL, str(error), rule=Rule.PLUGIN_FAILED)
+
+
+def _key(kind: AnyResource, job: TrainJob) -> ObjectKey:
+    namespace = job.metadata.namespace or "" if kind.namespaced else ""
+    return ObjectKey(namespace, job.spec.runtime_ref.name)
 
 
 def _kind_of_runtime(job: TrainJob) -> AnyResource | None:

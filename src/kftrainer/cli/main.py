@@ -1,53 +1,61 @@
 """The `kftrainer` command: runs one subcommand and tells errors as sentences."""
 
-import argparse
 import os
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
 
-from kftrainer.cli import check, crds, dev, manager, purge, render, validate
-from kftrainer.devcluster.errors import DevClusterError, in_words
+from kftrainer.cli.interrupts import exiting_on_interrupt, report_interrupt
 
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+NAME = "kftrainer"
 FAILED = 1
-INTERRUPTED = 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> "argparse.ArgumentParser":
+    import argparse
+    from importlib.metadata import version
+
+    from kftrainer.cli import check, crds, dev, manager, purge, render, validate
+
     parser = argparse.ArgumentParser(
-        prog="kftrainer",
+        prog=NAME,
         description="A Kubernetes operator for distributed ML training.",
     )
-    parser.add_argument("--version", action="version", version=f"kftrainer {version('kftrainer')}")
+    parser.add_argument("--version", action="version", version=f"{NAME} {version(NAME)}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    check.add_parser(commands)
-    crds.add_parser(commands)
-    dev.add_parser(commands)
-    manager.add_parser(commands)
-    purge.add_parser(commands)
-    render.add_parser(commands)
-    validate.add_parser(commands)
+    for command in (check, crds, dev, manager, purge, render, validate):
+        command.add_parser(commands)
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: "Sequence[str] | None" = None) -> int:
     """Run the command; the exit code is 0 when it did what it says, 1 when not, 2 for bad usage."""
-    arguments = _parser().parse_args(argv)
+    try:
+        with exiting_on_interrupt(NAME):  # importing the commands takes a second
+            arguments = _parser().parse_args(argv)
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return report_interrupt(NAME)
+
+
+def _run(arguments: "argparse.Namespace") -> int:
+    from kftrainer.devcluster.errors import DevClusterError, in_words
+
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except DevClusterError as error:
-        print(f"kftrainer: {error}", file=sys.stderr)
+        print(f"{NAME}: {error}", file=sys.stderr)
         return FAILED
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
-        print(f"kftrainer: {in_words(error)}", file=sys.stderr)
+        print(f"{NAME}: {in_words(error)}", file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt:
-        print("kftrainer: interrupted.", file=sys.stderr)
-        return INTERRUPTED
     return code
 
 

@@ -21,6 +21,7 @@ from kftrainer.kube.errors import KubeError
 from kftrainer.kube.model import InvalidDocumentError, Problem
 from kftrainer.machinery import cache, controller
 from kftrainer.machinery.election import LeaseLostError
+from kftrainer.machinery.path_tokens import PathTokenError
 from kftrainer.machinery.serving_tls import CertificateError
 from kftrainer.machinery.webserver import BindError
 from kftrainer.runtime.framework import in_one_line
@@ -43,6 +44,7 @@ KNOWN = (
     FlagError,
     KubeError,
     LeaseLostError,
+    PathTokenError,
     PluginLoadError,
     RuntimeFolderError,
     cache.NotSyncedError,
@@ -54,6 +56,9 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "leader_election_namespace": ("leaderElection", "resourceNamespace"),
     "webhook_host": ("webhook", "host"),
     "webhook_port": ("webhook", "port"),
+    "webhook_client_ca": ("webhook", "clientCAFile"),
+    "webhook_client_name": ("webhook", "clientNames"),
+    "webhook_path_token_file": ("webhook", "pathTokenFile"),
     "metrics_bind_address": ("metrics", "bindAddress"),
     "metrics_secure": ("metrics", "secureServing"),
     "health_probe_bind_address": ("health", "healthProbeBindAddress"),
@@ -129,6 +134,24 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         "--webhook-port", type=int, metavar="PORT", help="port of the webhook server; 0: none"
     )
     parser.add_argument(
+        "--webhook-client-ca",
+        metavar="FILE",
+        help="require a client certificate that an authority in this file has signed; the API "
+        "server must be configured to present one (default: none is required)",
+    )
+    parser.add_argument(
+        "--webhook-client-name",
+        action="append",
+        metavar="NAME",
+        help="require this common name in the client certificate; may be repeated to allow several "
+        "(default: any)",
+    )
+    parser.add_argument(
+        "--webhook-path-token-file",
+        metavar="FILE",
+        help="accept only requests whose path ends with a token in this file (default: no token)",
+    )
+    parser.add_argument(
         "--metrics-bind-address", metavar="ADDRESS", help="host:port or :port of metrics; 0: none"
     )
     parser.add_argument(
@@ -174,7 +197,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> None:
     configuration = configured(arguments)
     plugins = configuration.plugins
-    framework = load_framework(plugins.enabled, plugins.disabled)
+    framework = load_framework(plugins.enabled, plugins.disabled, admission=configuration.admission)
     surroundings = Surroundings(
         kubeconfig=arguments.kubeconfig,
         context=arguments.context,

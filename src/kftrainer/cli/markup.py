@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from kftrainer.cli.spots import Spot, spot_of_json, spot_of_yaml
+from kftrainer.kube.yaml_limits import check_expansion
 
-MOST_VALUES = 2_000_000  # in one document; aliases can make a short one endless
+MOST_VALUES = 2_000_000  # in one document
 DEEPEST = 100
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters
 LARGEST = 2**63  # the API server has no room for more
@@ -170,6 +171,7 @@ def _parse_yaml(text: str, *, with_spots: bool) -> Iterator[Markup]:
         while loader.check_node():
             node = loader.get_node()
             line = node.start_mark.line + 1
+            check_expansion(node)
             value = _plain(loader.construct_document(node), line)
             spot = spot_of_yaml(node) if with_spots else None
             yield Markup(value, line, tuple(_item_lines(node)), spot)

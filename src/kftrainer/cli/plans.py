@@ -1,36 +1,25 @@
 """Plans for all TrainJobs among the documents, and all that is wrong with them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from kftrainer.api import names
-from kftrainer.api.resources import (
-    CLUSTER_TRAINING_RUNTIMES,
-    JOB_SETS,
-    SECRETS,
-    TRAIN_JOBS,
-    TRAINING_RUNTIMES,
-)
-from kftrainer.api.trainjob import TrainJob
+from kftrainer.api.resources import JOB_SETS, SECRETS, TRAIN_JOBS
+from kftrainer.cli.cases import Case
 from kftrainer.cli.documents import Reading
-from kftrainer.cli.given import DEFAULT_NAMESPACE, Entry, Sorted, sort
-from kftrainer.kube.resource import Manifest, ObjectKey, key_of
-from kftrainer.runtime.errors import (
-    InvalidRuntimeError,
-    InvalidTrainJobError,
-    PlanningError,
-    RuntimeNotFoundError,
-)
+from kftrainer.cli.given import DEFAULT_NAMESPACE
+from kftrainer.cli.judgement import Court, internal_error
+from kftrainer.cli.remarks import Remark
+from kftrainer.kube.resource import Manifest, key_of
+from kftrainer.runtime.errors import InvalidRuntimeError, PlanningError
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.explain import Explanation
 from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.planned import Planned
-from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.tape import SILENCE
-from kftrainer.runtime.template import runtime_errors
 
 REDACTED = "<redacted>"
 
@@ -56,100 +45,66 @@ class Plan:
             yield from (f"{manifest['kind']} {name}: {line}" for line in lines)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of all documents; the plans are complete only if there are no problems."""
+    """The plans, which are complete only if nothing is refused, and all remarks."""
 
-    plans: list[Plan] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    plans: Sequence[Plan]
+    remarks: Sequence[Remark]
+    no_train_job: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether something is wrong with any of the documents."""
+        return any(remark.severity == "error" for remark in self.remarks)
 
 
 def plan_all(
     reading: Reading, framework: Framework, *, explain: bool = False, show_secrets: bool = False
 ) -> Outcome:
     """Plan for every TrainJob, in the order of the documents."""
-    known = [watch.resource for watch in framework.watches()]
-    found = sort(reading.documents, known)
-    planner = _Planner(found, Runtimes(framework), explain=explain, show_secrets=show_secrets)
-    unread = [*reading.problems, *found.problems]
-    nameless = any(entry.key is None for entry in found.entries)
-    outcome = Outcome([*planner.plans(complete=not unread and not nameless)], unread)
-    for entry in found.entries:
-        outcome.problems += map(entry.told, entry.problems)
-        outcome.warnings += map(entry.told, entry.warnings)
-    if not outcome.problems and not any(found.of_kind(TRAIN_JOBS)):
-        outcome.warnings.append("there is no TrainJob in the documents")
-    return outcome
+    court = Court(reading, framework, to_plan=True)
+    court.judge()
+    planner = _Planner(court, explain=explain, show_secrets=show_secrets)
+    plans = [*planner.plans()]
+    return Outcome(plans, court.remarks(), no_train_job=not any(court.of_kind(TRAIN_JOBS)))
 
 
 class _Planner:
-    """Plans with what was given; what goes wrong is said at the entry whose fault it is."""
+    """Plans for the TrainJobs that admission accepts; problems are added to their cases."""
 
-    def __init__(
-        self, found: Sorted, runtimes: Runtimes, *, explain: bool, show_secrets: bool
-    ) -> None:
-        self._found = found
-        self._runtimes = runtimes
+    def __init__(self, court: Court, *, explain: bool, show_secrets: bool) -> None:
+        self._court = court
         self._explain = explain
         self._show_secrets = show_secrets
 
-    def plans(self, *, complete: bool) -> Iterator[Plan]:
-        """The plans that could be made; `complete` if a runtime that is not here is nowhere."""
-        for entry in self._found.of_kind(TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
-            if not entry.problems:
-                entry.refuse(*runtime_errors(entry.model))
-        sound = [entry.content for entry in self._found.entries if not entry.problems]
-        existing = Given([*sound, *self._found.others])
-        for entry in self._found.of_kind(TRAIN_JOBS):
-            runtime = None if entry.problems else self._runtime_of(entry.model)
-            if entry.problems or (runtime.problems if runtime else not complete):
+    def plans(self) -> Iterator[Plan]:
+        """The plans that could be made."""
+        existing = self._court.existing()
+        for case in self._court.of_kind(TRAIN_JOBS):
+            if case.model is None or case.is_refused:
                 continue
-            yield from self._plan(entry, runtime, existing)
+            runtime = self._court.runtime_of(case.model)
+            if runtime is not None and not runtime.is_refused:
+                yield from self._plan(case, runtime, existing)
 
-    def _runtime_of(self, job: TrainJob) -> Entry | None:
-        for kind in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
-            reference = job.spec.runtime_ref
-            if (reference.kind, reference.api_group) == (kind.kind, kind.group):
-                namespace = job.metadata.namespace or "" if kind.namespaced else ""
-                key = ObjectKey(namespace, reference.name)
-                return next((each for each in self._found.of_kind(kind) if each.key == key), None)
-        return None
-
-    def _plan(self, entry: Entry, runtime: Entry | None, existing: Given) -> Iterator[Plan]:
+    def _plan(self, case: Case, runtime: Case, existing: Given) -> Iterator[Plan]:
         explanation = Explanation()
         try:
-            kind = self._runtimes.of(entry.model)
+            kind = self._court.runtimes.of(case.model)
             tape = explanation if self._explain else SILENCE
-            planned = kind.new_objects(entry.model, existing, tape)
+            planned = kind.new_objects(case.model, existing, tape)
             manifests = [self._printed(each) for each in planned]
         except InvalidRuntimeError as error:
-            (runtime or entry).refuse(*_told(error))
-        except RuntimeNotFoundError as error:
-            entry.refuse(f"spec.runtimeRef.name: {error}")
-        except InvalidTrainJobError as error:
-            entry.refuse(*_told(error))
-            self._validate(entry, existing)
+            runtime.refuse(*error.errors)
         except PlanningError as error:
-            entry.refuse(*_told(error))
+            case.refuse(*(error.errors or [internal_error(error)]))
         else:
-            self._validate(entry, existing)
-            if (manager := entry.model.spec.managed_by) != names.MANAGED_BY_US:
-                entry.warn(f"spec.managedBy: {manager} does: nothing would be applied for it here")
+            if (manager := case.model.spec.managed_by) != names.MANAGED_BY_US:
+                case.warn(f"spec.managedBy: {manager} does: nothing would be applied for it here")
             if not planned:
-                entry.warn("there is nothing to apply: its JobSet runs already")
+                case.warn("there is nothing to apply: its JobSet runs already")
             yield Plan(planned, manifests, explanation)
-
-    def _validate(self, entry: Entry, existing: Given) -> None:
-        """Warn of what admission would say, but not of what has been said already."""
-        try:
-            findings = self._runtimes.of(entry.model).validate_objects(None, entry.model, existing)
-        except PlanningError as error:
-            entry.refuse(*_told(error))
-            return
-        news = [error for error in findings.errors if str(error) not in entry.problems]
-        entry.warn(*(f"admission refuses: {error}" for error in news))
-        entry.warn(*findings.warnings)
 
     def _printed(self, planned: Planned) -> dict[str, Any]:
         """The object as it is printed; raises PlanningError if it cannot be."""
@@ -162,10 +117,6 @@ class _Planner:
         if not self._show_secrets and planned.resource.group_kind == SECRETS.group_kind:
             _redact(manifest, planned.minted_keys)
         return manifest
-
-
-def _told(error: PlanningError) -> Sequence[object]:
-    return error.errors or [error]
 
 
 def _plain(manifest: Manifest) -> dict[str, Any]:

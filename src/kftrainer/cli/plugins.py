@@ -10,5 +10,6 @@ from kftrainer.runtime.loading import load_framework
 
 def framework_of(config: Path | None) -> Framework:
     """As this configuration file says; raises ConfigurationError or PluginLoadError."""
-    plugins = (DEFAULT if config is None else configuration.read(config)).plugins
-    return load_framework(plugins.enabled, plugins.disabled)
+    settings = DEFAULT if config is None else configuration.read(config)
+    plugins = settings.plugins
+    return load_framework(plugins.enabled, plugins.disabled, admission=settings.admission)

@@ -1,7 +1,7 @@
 """What must be so before the manager can work, found out at the start and told in plain words."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -9,13 +9,14 @@ import structlog
 from kftrainer.kube.client import Client
 from kftrainer.kube.discovery import RestMapper
 from kftrainer.kube.errors import (
+    ForbiddenError,
     KubeError,
     ServerError,
     TooManyRequestsError,
     TransportError,
     UnauthorizedError,
 )
-from kftrainer.kube.permission import refusal_to_list
+from kftrainer.kube.permission import refusals_to_list
 from kftrainer.kube.resource import Resource
 from kftrainer.machinery.backoff import doubling
 from kftrainer.machinery.clock import Clock
@@ -39,11 +40,16 @@ class LackingError(PreflightError):
     """The server answers, and there is something that we need and do not have."""
 
 
+class NamespacesUnavailableError(LackingError):
+    """Some namespaces do not exist, or must not be read: the others can be served without them."""
+
+
 class Preflight:
     """Looks once whether the API server is there, knows our kinds and lets us read what we watch.
 
     As a service it is ready when all is well. A server that does not answer is asked again for
-    half a minute; what we lack may come for a few seconds, but hardly later by itself.
+    half a minute; what we lack may come for a few seconds, but hardly later by itself. As long as
+    one of the namespaces can be read, it does not wait longer for the others: informers do.
     """
 
     name = "preflight"
@@ -93,7 +99,10 @@ class Preflight:
                 return await self._until_answered()
             except LackingError as error:
                 lacking = error
-        raise lacking
+        if not isinstance(lacking, NamespacesUnavailableError):
+            raise lacking
+        log.warning("preflight.namespaces_unavailable", error=str(lacking))
+        return None
 
     async def _until_answered(self) -> None:
         deadline = self._clock.monotonic() + TRY_FOR
@@ -124,11 +133,22 @@ class Preflight:
                     "CustomResourceDefinitions, as with `kftrainer crds | kubectl apply -f -`"
                 )
         installed = [each for each in self._watched if await self._mapper.is_served(each)]
-        refusals = [
-            (resource.group_kind, refusal)
+        refusals = {
+            resource.group_kind: refused
             for resource in (*self._ours, *installed)
-            if (refusal := await refusal_to_list(self._client, resource, self._namespaces))
-        ]
+            if (refused := await refusals_to_list(self._client, resource, self._namespaces))
+        }
         if refusals:
-            kinds = ", ".join(kind for kind, _ in refusals)
-            raise LackingError(f"no permission to read {kinds}: {refusals[0][1]}")
+            raise self._lacking(refusals)
+
+    def _lacking(self, refusals: Mapping[str, Mapping[str, ForbiddenError]]) -> LackingError:
+        """Decide from the refusals, by kind and namespace, whether any namespace can be served."""
+        places = {place for refused in refusals.values() for place in refused}
+        first = next(error for refused in refusals.values() for error in refused.values())
+        text = f"no permission to read {', '.join(refusals)}: {first}"
+        if "" in places or places.issuperset(self._namespaces):
+            return LackingError(text)
+        return NamespacesUnavailableError(
+            f"these namespaces do not exist or must not be read: {', '.join(sorted(places))}: "
+            f"{text}"
+        )

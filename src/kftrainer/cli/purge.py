@@ -9,14 +9,24 @@ from typing import Any
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
 from kftrainer.cli.arguments import add_connection, add_timeout, namespace_name
 from kftrainer.cli.cluster import OutOfTimeError, Patience, connected, run_on_cluster, say
-from kftrainer.cli.remnants import KINDS, Found, Identity, advice, is_back, listed, next_step
+from kftrainer.cli.release import Release
+from kftrainer.cli.remnants import (
+    IN_USE,
+    KINDS,
+    Found,
+    Identity,
+    advice,
+    is_back,
+    listed,
+    next_step,
+)
 from kftrainer.kube.client import Client
 from kftrainer.kube.errors import ConflictError, KubeError, NotFoundError
 from kftrainer.kube.meta import ObjectMeta
 from kftrainer.kube.resource import Resource
 from kftrainer.machinery.clock import Clock, SystemClock
 
-MISUSED = 2
+FAILED, MISUSED = 1, 2
 SECONDS = 300.0
 TELL_EVERY = 10.0  # seconds, if nothing has changed
 AT_ONCE = 20  # deletions
@@ -27,6 +37,9 @@ TrainingRuntimes and ClusterTrainingRuntimes. The manager must run meanwhile: it
 that were in use. What it is told by --runtimes to keep there it applies again at once; that is not
 waited for, and goes with the CustomResourceDefinitions. With --namespace, ClusterTrainingRuntimes
 are left alone unless --cluster-runtimes is said as well.
+
+With --release-runtimes nothing is deleted: the finalizer is removed from runtimes that no TrainJob
+refers to, so that they, and their namespaces, can be deleted although no manager watches them.
 """
 EPILOG = """\
 exit code:
@@ -34,7 +47,8 @@ exit code:
   1  it failed; the last line on standard error says what is left and why
   2  bad usage; or --yes is missing, and standard output says what would be deleted
 It needs the right to list and delete the three kinds; with --namespace, TrainJobs and
-TrainingRuntimes there, and ClusterTrainingRuntimes with --cluster-runtimes only.
+TrainingRuntimes there, and ClusterTrainingRuntimes with --cluster-runtimes only. For
+--release-runtimes it lists them and patches the runtimes.
 """
 
 
@@ -63,6 +77,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_true",
         help="delete all ClusterTrainingRuntimes, too, where a --namespace would spare them",
     )
+    parser.add_argument(
+        "--release-runtimes",
+        action="store_true",
+        help="delete nothing; remove the finalizer trainer.kubeflow.org/resource-in-use from the "
+        "runtimes that no TrainJob refers to, for namespaces that no manager watches any more",
+    )
     parser.add_argument("--yes", action="store_true", help="delete; without it, only say what")
     add_timeout(parser, SECONDS)
     parser.set_defaults(run=run)
@@ -74,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _purge(arguments: argparse.Namespace) -> int:
+    if arguments.release_runtimes:
+        return await _release(arguments)
     async with connected(arguments) as transport:
         purge = Purge(
             Client(transport),
@@ -94,6 +116,29 @@ async def _purge(arguments: argparse.Namespace) -> int:
     if not purge.all_kinds:
         say("would leave ClusterTrainingRuntimes alone: they go if you say --cluster-runtimes")
     print("kftrainer purge: nothing was deleted: say --yes if you mean it", file=sys.stderr)
+    return MISUSED
+
+
+async def _release(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as transport:
+        release = Release(
+            Client(transport),
+            list(dict.fromkeys(arguments.namespaces)),
+            cluster_runtimes=arguments.cluster_runtimes,
+            tell=say,
+        )
+        held = await (release.run() if arguments.yes else release.find())
+    for line in listed(held.used):
+        say(f"not released, as TrainJobs use them: {line}")
+    if not held.unused:
+        say("no runtime that is not in use has the finalizer")
+        return 0
+    if arguments.yes:
+        print("kftrainer purge: runtimes keep changing; run it again", file=sys.stderr)
+        return FAILED
+    for line in listed(held.unused):
+        say(f"would remove {IN_USE} from {line}")
+    print("kftrainer purge: dry run, nothing was changed; pass --yes", file=sys.stderr)
     return MISUSED
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -70,14 +70,31 @@ def as_json(remarks: Sequence[Remark]) -> str:
     return json.dumps([asdict(remark) for remark in remarks], indent=2, ensure_ascii=False) + "\n"
 
 
-def counted(remarks: Sequence[Remark], objects: int) -> str:
-    """How it went, for people."""
-    looked_at = f"{objects} object{'' if objects == 1 else 's'} looked at"
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many objects were checked; and by kind, those used as context and those skipped."""
+
+    checked: int = 0
+    context: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        noun = "object" if self.checked == 1 else "objects"
+        parts = [f"{self.checked} {noun} checked"]
+        for kinds, verb in ((self.context, "used as context"), (self.skipped, "skipped")):
+            if kinds:
+                each = (f"{count} {kind}" for kind, count in sorted(kinds.items()))
+                parts.append(f"{sum(kinds.values())} {verb} ({', '.join(each)})")
+        return ", ".join(parts)
+
+
+def counted(remarks: Sequence[Remark], tally: Tally) -> str:
+    """The summary for people."""
     errors = sum(remark.severity == "error" for remark in remarks)
     warnings = len(remarks) - errors
-    told = [
+    found = [
         f"{count} {noun}{'' if count == 1 else 's'}"
         for count, noun in ((errors, "error"), (warnings, "warning"))
         if count
     ]
-    return f"{looked_at}: {' and '.join(told) or 'nothing to say'}"
+    return f"{tally}: {' and '.join(found) or 'no problems found'}"

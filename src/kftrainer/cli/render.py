@@ -3,7 +3,7 @@
 import argparse
 import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kftrainer.cli.arguments import add_config, add_sources
@@ -26,8 +26,9 @@ exit code:
   0  done; with --diff: nothing has changed
   1  something is wrong, and nothing was printed; with --diff: something has changed
   2  bad usage; with --diff also: something is wrong
-Each problem is one line on standard error: FILE:LINE: KIND NAMESPACE/NAME: FIELD: what is wrong.
-What admission would refuse or warn of is shown there as well, as a warning.
+Problems are lines on standard error, the same as of `kftrainer validate`. What the API server or
+admission rejects is an error, as nothing would be applied for it. An error here alone: a TrainJob
+without a name or whose runtime is in none of the files, and an object that is there twice.
 """
 
 
@@ -78,15 +79,17 @@ def run(arguments: argparse.Namespace) -> int:
     from kftrainer.runtime.loading import PluginLoadError
 
     failed = FAILED if arguments.diff is None else TROUBLE
-    reading = read(arguments.sources)
+    reading = read(arguments.sources, with_spots=True)
     options = {"explain": arguments.explain, "show_secrets": arguments.show_secrets}
     try:
         outcome = plan_all(reading, framework_of(arguments.config), **options)
     except (ConfigurationError, PluginLoadError, PlanningError) as error:  # of no document's
         return _refuse([" ".join(str(error).split())], failed)
-    _tell(f"warning: {warning}" for warning in outcome.warnings)
-    if outcome.problems:
-        return _refuse(outcome.problems, failed)
+    _tell(map(str, outcome.remarks))
+    if outcome.is_refused:
+        return failed
+    if outcome.no_train_job:
+        _tell(["warning: there is no TrainJob in the documents"])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal speaks
     return _print(outcome.plans, arguments)
@@ -105,7 +108,7 @@ def _tell(messages: Iterable[str]) -> None:
         print(visible(message), file=sys.stderr)
 
 
-def _print(plans: "list[Plan]", arguments: argparse.Namespace) -> int:
+def _print(plans: "Sequence[Plan]", arguments: argparse.Namespace) -> int:
     from kftrainer.cli import output
 
     objects = [manifest for plan in plans for manifest in plan.manifests]

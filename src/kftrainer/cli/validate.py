@@ -19,8 +19,10 @@ DESCRIPTION = """\
 Say what the API server would refuse about TrainJobs and runtimes, and what our admission would
 refuse or warn of, without a cluster: for CI and editors.
 
-The documents may be in any order and mixture. Objects of other kinds, such as LimitRanges or
-PriorityClasses, are taken for what there is in the cluster, and are not judged.
+The documents may be in any order and mixture. Objects of other kinds that planning reads, such as
+LimitRanges or PriorityClasses, are used as context: they are taken for what there is in the
+cluster, and are not judged. Objects of all other kinds are skipped; the last line says how many of
+which kind. Jobs of the Training Operator (v1), such as a PyTorchJob of kubeflow.org/v1, are errors.
 
 A TrainJob is judged together with its runtime. If that is in none of the files, but another runtime
 of the same kind is, the TrainJob is refused, as it would be in a cluster where only these are. If
@@ -32,10 +34,10 @@ who writes them by other means finds them dropped.
 """
 EPILOG = """\
 exit code:
-  0  nothing is refused; warnings do not change that
-  1  something is refused
+  0  nothing is refused; warnings do not change that, unless there is --fail-on-warning
+  1  something is refused; with --fail-on-warning: or there is a warning
   2  something cannot be read: a file that is not there, or is neither YAML nor JSON, or holds no
-     object; or bad usage
+     object; or there is no TrainJob and no runtime to check; or bad usage
 Each problem is one line on standard output, with the line of the field or of the nearest one around
 it that is there:
   FILE:LINE: FIELD: what is wrong
@@ -63,6 +65,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default="text",
         help="a line for each problem, or one JSON list (default: %(default)s)",
     )
+    parser.add_argument(
+        "--fail-on-warning", action="store_true", help="exit with 1 if there is a warning"
+    )
     add_config(parser)
     parser.set_defaults(run=run)
 
@@ -74,17 +79,18 @@ def run(arguments: argparse.Namespace) -> int:
     found = _judgement(arguments.sources, arguments.config)
     _print(found.remarks, arguments.output)
     if arguments.output == "text":
-        print(f"kftrainer: {counted(found.remarks, found.objects)}", file=sys.stderr)
+        print(f"kftrainer: {counted(found.remarks, found.tally)}", file=sys.stderr)
     if any(remark.type == UNREADABLE for remark in found.remarks):
         return UNREAD
-    return REFUSED if any(remark.severity == "error" for remark in found.remarks) else 0
+    counts = ("error", "warning") if arguments.fail_on_warning else ("error",)
+    return REFUSED if any(remark.severity in counts for remark in found.remarks) else 0
 
 
 def _judgement(sources: Sequence[str], config: Path | None) -> "Judgement":
     from kftrainer.cli.documents import read
     from kftrainer.cli.judgement import Judgement, judge
     from kftrainer.cli.plugins import framework_of
-    from kftrainer.cli.remarks import UNREADABLE, Remark
+    from kftrainer.cli.remarks import UNREADABLE, Remark, Tally
     from kftrainer.config import ConfigurationError
     from kftrainer.runtime.errors import PlanningError
     from kftrainer.runtime.loading import PluginLoadError
@@ -94,7 +100,7 @@ def _judgement(sources: Sequence[str], config: Path | None) -> "Judgement":
         return judge(read(sources, with_spots=True, empty_is_unread=True), framework)
     except (ConfigurationError, PluginLoadError, PlanningError) as error:  # of no document's
         message = " ".join(str(error).split())
-        return Judgement([Remark(str(config or ""), None, "", UNREADABLE, message)], 0)
+        return Judgement([Remark(str(config or ""), None, "", UNREADABLE, message)], Tally())
 
 
 def _print(remarks: "Sequence[Remark]", form: str) -> None:

@@ -15,8 +15,13 @@ from kftrainer.machinery.ca_bundles import Injected
 from kftrainer.machinery.certificate_rotation import CertificateRotation
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.path_tokens import tokens_in, with_tokens
 from kftrainer.machinery.service import Service
-from kftrainer.machinery.serving_tls import CertificateFiles, ServingCertificate
+from kftrainer.machinery.serving_tls import (
+    CertificateFiles,
+    ClientAuthorityFile,
+    ServingCertificate,
+)
 from kftrainer.machinery.webserver import WebServer
 from kftrainer.machinery.x509_making import Identity
 from kftrainer.webhooks import registration
@@ -36,11 +41,11 @@ class Webhooks:
 
     server: WebServer
     serving: ServingCertificate
-    certificates: Service
+    certificates: Sequence[Service]
 
     def services(self) -> Sequence[Service]:
         """What to run, once the caches are there."""
-        return self.certificates, self.server
+        return *self.certificates, self.server
 
     async def probe(self) -> str | None:
         """Why the API server should not be sent here yet."""
@@ -65,22 +70,32 @@ class WebhookMaking:
     ) -> Webhooks:
         """A server for these validators; its certificate is in the folder, if there is one."""
         serving = ServingCertificate(clock=self._clock, metrics=self._metrics)
+        settings = self._configuration.webhook
+        handler = admission(
+            validators,
+            clock=self._clock,
+            metrics=self._metrics,
+            on_refusal=Denials(self._metrics.registry).count,
+        )
+        if settings.path_token_file:
+            handler = with_tokens(handler, tokens_in(Path(settings.path_token_file)))
         server = WebServer(
             "webhooks",
-            self._configuration.webhook.address,
-            admission(
-                validators,
-                clock=self._clock,
-                metrics=self._metrics,
-                on_refusal=Denials(self._metrics.registry).count,
-            ),
+            settings.address,
+            handler,
             tls=serving.context,
+            client_names=settings.client_names,
             linger=LINGER,
             clock=self._clock,
         )
         if folder is not None or not self._configuration.cert_management.enable:
-            return Webhooks(server, serving, self._in_files(folder or CERTIFICATES, serving))
-        return Webhooks(server, serving, self._of_our_own(namespace, serving))
+            certificates = [self._in_files(folder or CERTIFICATES, serving)]
+        else:
+            certificates = [self._of_our_own(namespace, serving)]
+        if settings.client_ca_file:
+            file = Path(settings.client_ca_file)
+            certificates.append(ClientAuthorityFile(file, serving, clock=self._clock))
+        return Webhooks(server, serving, certificates)
 
     def _in_files(self, folder: Path, serving: ServingCertificate) -> Service:
         """Somebody else sees to the certificate."""

@@ -1,4 +1,4 @@
-"""How soon the same thing may be done to an object again: somebody else may be undoing it."""
+"""Back-off for undoing other clients' changes: two that want different things must not race."""
 
 from dataclasses import dataclass
 
@@ -6,20 +6,27 @@ from kftrainer.machinery.backoff import Backoff
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.reconcile import Request
 
-CALM = 60.0  # seconds after which what was done before does not matter
+CALM = 60.0  # seconds after which an earlier write does not matter any more
+SWEEP_AT = 1_000  # writes that are remembered before the calm ones are dropped
 
 
 @dataclass(slots=True)
 class _Act:
+    what: str
     at: float
-    repeats: int  # how often it was done before, with no calm in between
-    due: float | None = None  # when it may be done again, as it seems to be undone
+    repeats: int  # earlier writes of the same, with no calm in between
+    due: float | None = None  # when it may be written again; None until it is found undone
+
+    def is_calm(self, now: float) -> bool:
+        return now - max(self.at, self.due or 0.0) >= CALM
 
 
 class Contest:
-    """Remembers what was done, so that two who want different things are slow at it.
+    """Remembers what was written, and delays writing the same again.
 
-    A cache that lags looks the same at first, and is given the same pause.
+    The first write and every write of something else happen at once: a user who suspends, resumes
+    and suspends a TrainJob does not wait. A cache that lags looks like a contest at first, and is
+    given the same pause.
     """
 
     def __init__(self, clock: Clock, backoff: Backoff) -> None:
@@ -27,27 +34,35 @@ class Contest:
         self._backoff = backoff
         self._acts: dict[Request, _Act] = {}
 
-    def pause(self, request: Request) -> float:
-        """Seconds to wait before it is done; none if it was not done within the last minute."""
+    def pause(self, request: Request, what: str = "") -> float:
+        """Return the seconds to wait before writing this; 0 unless it was just written."""
         now, last = self._clock.monotonic(), self._acts.get(request)
         if last is None:
             return 0.0
+        if last.what != what or last.is_calm(now):
+            self.forget(request)
+            return 0.0
         if last.due is None:
-            if now - last.at >= CALM:
-                del self._acts[request]
-                self._backoff.forget(request)
-                return 0.0
             last.due = now + self._backoff.next_delay(request, now)
         return max(0.0, last.due - now)
 
-    def acted(self, request: Request) -> bool:
-        """It was done; whether that makes it a contest, which is said once until it is calm."""
+    def acted(self, request: Request, what: str = "") -> bool:
+        """Note the write; whether it is the first repetition, which is worth reporting."""
         last = self._acts.get(request)
-        repeats = 0 if last is None else last.repeats + 1
-        self._acts[request] = _Act(self._clock.monotonic(), repeats)
+        repeats = last.repeats + 1 if last is not None and last.what == what else 0
+        now = self._clock.monotonic()
+        if len(self._acts) >= SWEEP_AT:
+            for each in [key for key, act in self._acts.items() if act.is_calm(now)]:
+                self.forget(each)
+        self._acts[request] = _Act(what, now, repeats)
         return repeats == 1
 
+    def forget(self, request: Request) -> None:
+        """Drop what is known of the object, for instance because it was deleted."""
+        self._acts.pop(request, None)
+        self._backoff.forget(request)
+
     def settled(self, request: Request) -> None:
-        """It is as it was wanted; should it be undone, the pause begins then."""
+        """Note that the object is as wanted; if it is undone, the pause starts then."""
         if (last := self._acts.get(request)) is not None:
             last.due = None

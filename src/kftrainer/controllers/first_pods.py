@@ -13,7 +13,7 @@ from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.controllers.job_book import JobBook
 from kftrainer.kube.client import Client
 from kftrainer.kube.errors import ForbiddenError, KubeError
-from kftrainer.kube.permission import refusal_to_list
+from kftrainer.kube.permission import refusals_to_list
 from kftrainer.kube.resource import Manifest, ObjectKey
 from kftrainer.machinery.cache import Cache, NotCachedError
 from kftrainer.machinery.changes import Change, Seen
@@ -91,10 +91,14 @@ class FirstPods:
             await self._clock.sleep(ASK_AGAIN)
 
     async def _refusal(self) -> ForbiddenError | None:
+        """Return why Jobs must not be read anywhere; in a part of the namespaces is enough."""
         try:
-            return await refusal_to_list(self._client, JOBS, self._namespaces)
+            refusals = await refusals_to_list(self._client, JOBS, self._namespaces)
         except KubeError:
             return None  # it may pass, and the informer is patient
+        if len(refusals) < max(1, len(self._namespaces)):
+            return None
+        return next(iter(refusals.values()))
 
     def is_awaited(self, manifest: Manifest) -> bool:
         """Whether it has the pod that the book waits for, or one of an earlier Job of its name."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Literal
 
 from kftrainer.api import names
+from kftrainer.controllers.job_index import LONGEST_NAME
 from kftrainer.kube.resource import Manifest
 
 State = Literal["Pending", "Running", "Suspended", "Blocked", "Complete", "Failed"]
@@ -46,7 +47,7 @@ def facts_of(manifest: Manifest) -> JobFacts | None:
     state, telling = _state(conditions, rows)
     return JobFacts(
         uid=manifest["metadata"].get("uid", ""),
-        runtime=reference["name"],
+        runtime=reference["name"][:LONGEST_NAME],
         state=state,
         created=created,
         since=_time(telling.get("lastTransitionTime"), created),

@@ -7,7 +7,9 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
 from kftrainer.controllers.contest import Contest
-from kftrainer.controllers.runtime_use import INDEX_RUNTIME, enqueue_runtime, index_value
+from kftrainer.controllers.job_index import INDEX_RUNTIME, index_value
+from kftrainer.controllers.messages import same_message
+from kftrainer.controllers.runtime_use import enqueue_runtime
 from kftrainer.controllers.shipped_steps import (
     Apply,
     Delete,
@@ -15,10 +17,16 @@ from kftrainer.controllers.shipped_steps import (
     Shipped,
     Step,
     next_step,
+    replacement,
     shipped,
 )
 from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ConflictError, KubeError, NotFoundError
+from kftrainer.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    KubeError,
+    NotFoundError,
+)
 from kftrainer.kube.meta import ObjectMeta
 from kftrainer.kube.resource import Manifest, ObjectKey
 from kftrainer.machinery.backoff import Exponential
@@ -45,7 +53,7 @@ PERHAPS_IN_USE = (
 
 
 class ShippedRuntimesReconciler:
-    """Applies what is missing or has another document by now, and deletes what was left out.
+    """Creates what is missing, replaces what has another document, deletes what was left out.
 
     That something could not be written is told once, and tried again; all else goes on. What
     somebody else undoes is done again more and more slowly. As long as something is to be done,
@@ -117,14 +125,29 @@ class ShippedRuntimesReconciler:
 
     async def _apply(self, request: Request, step: Apply) -> Result:
         try:
-            applied = await self._client.apply(
-                CLUSTER_TRAINING_RUNTIMES, step.shipped.manifest, field_manager=FIELD_MANAGER
-            )
+            applied = await self._write(request, step.shipped)
+        except (ConflictError, AlreadyExistsError) as error:
+            log.debug("shipped_runtime.changed_meanwhile", error=str(error))
+            return LATER
         except KubeError as error:
             return self._later(request, "shipped_runtime.not_applied", error)
+        if applied is None:
+            return DONE
         log.info("shipped_runtime.applied", why=step.why)
         self._acted(request, _others(applied))
         return DONE
+
+    async def _write(self, request: Request, shipped: Shipped) -> Manifest | None:
+        """Create or replace the runtime; None if the live one needs neither: an event follows."""
+        client, resource = self._client, CLUSTER_TRAINING_RUNTIMES
+        try:
+            live = await client.get(resource, request)
+        except NotFoundError:
+            return await client.create(resource, shipped.manifest, field_manager=FIELD_MANAGER)
+        if not isinstance(next_step(shipped, ObjectMeta.parse(live["metadata"])), Apply):
+            return None
+        patch = replacement(shipped, live, FIELD_MANAGER)
+        return await client.json_patch(resource, request, patch, field_manager=FIELD_MANAGER)
 
     async def _delete(self, request: Request, step: Delete) -> Result:
         try:
@@ -160,7 +183,8 @@ class ShippedRuntimesReconciler:
         return LATER
 
     def _is_news(self, request: Request, text: str) -> bool:
-        is_news = self._told.get(request) != text
+        told = self._told.get(request)
+        is_news = told is None or not same_message(told, text)
         self._told[request] = text
         return is_news
 

@@ -1,6 +1,7 @@
 """What to do about a runtime that comes with the operator: applied, deleted or left alone; pure."""
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,36 @@ def _step_to(wanted: Shipped, there: ObjectMeta) -> Step | None:
     if _is_labelled(there):
         return Apply(wanted, "somebody else made it, and it was handed over by our label")
     return Leave("shipped_runtime.not_ours", NOT_OURS)
+
+
+def replacement(shipped: Shipped, live: Manifest, field_manager: str) -> list[dict[str, Any]]:
+    """Return the JSON patch that makes a live runtime the shipped one; pure.
+
+    The spec is replaced as a whole: a merge would keep what other field managers have added to
+    it. Finalizers, and labels and annotations of others, stay; labels and annotations that the
+    field manager has set before and that are no longer in the document are removed. The patch
+    fails with a conflict if the runtime has changed since it was read.
+    """
+    metadata = live["metadata"]
+    operations = [{"op": "add", "path": "/spec", "value": shipped.manifest.get("spec") or {}}]
+    for field in ("labels", "annotations"):
+        set_before = _owned_keys(metadata.get("managedFields") or (), field, field_manager)
+        found = metadata.get(field) or {}
+        others = {key: value for key, value in found.items() if key not in set_before}
+        merged = {**others, **shipped.manifest["metadata"][field]}
+        operations.append({"op": "add", "path": f"/metadata/{field}", "value": merged})
+    version = metadata["resourceVersion"]
+    return [*operations, {"op": "add", "path": "/metadata/resourceVersion", "value": version}]
+
+
+def _owned_keys(
+    managed_fields: Iterable[Mapping[str, Any]], field: str, field_manager: str
+) -> frozenset[str]:
+    """Return the keys of the labels or annotations that the field manager owns."""
+    entries = (each for each in managed_fields if each.get("manager") == field_manager)
+    metadata = ((each.get("fieldsV1") or {}).get("f:metadata") or {} for each in entries)
+    keys = (key for each in metadata for key in each.get(f"f:{field}") or {})
+    return frozenset(key.removeprefix("f:") for key in keys if key.startswith("f:"))
 
 
 def is_shipped(there: ObjectMeta) -> bool:

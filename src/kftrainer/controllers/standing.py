@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.children import digest
+from kftrainer.controllers.children import digest, holds
 from kftrainer.kube.resource import Manifest, key_of
 from kftrainer.runtime.existing import Existing
-from kftrainer.runtime.info import own_job_set
-from kftrainer.runtime.manifests import owned
+from kftrainer.runtime.info import claimed_job_set, own_job_set
 from kftrainer.runtime.planned import Planned
 
 # The part that stays, as it was planned when the JobSet was made.
@@ -45,37 +45,64 @@ class Fitted:
 
 
 def fitted(planned: Sequence[Planned], job: TrainJob, existing: Existing) -> Fitted:
-    """What can be brought about of the plan."""
+    """Return what can be applied of the plan, given the live JobSet.
+
+    JobSet rejects every change of the immutable part, so the live one is applied back wherever it
+    is not certain that the plan has the same: the JobSet was created by another implementation,
+    an admission policy has rewritten it, or the runtime was edited since.
+    """
     others = [each for each in planned if each.resource is not JOB_SETS]
     wanted = next((each.manifest for each in planned if each.resource is JOB_SETS), None)
     if wanted is None:
         return Fitted(planned)
     begun_as = digest(_lasting(wanted["spec"]))
     there = own_job_set(job, existing)
-    marks = {} if there is None else _annotations(there)
-    once_begun_as = marks.get(ANNOTATION_BEGUN_AS, begun_as)
-    if there is None or (once_begun_as == begun_as and ANNOTATION_WHOLE not in marks):
+    if there is None:
+        return Fitted([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
+    if has_queue_of_its_own(there, job) and not job.spec.suspend:
+        return Fitted(others)
+    marks = _annotations(there)
+    once_begun_as = marks.get(ANNOTATION_BEGUN_AS)
+    is_same = holds(_lasting(wanted["spec"]), _lasting(there["spec"]))
+    if is_same and once_begun_as == begun_as and ANNOTATION_WHOLE not in marks:
         return Fitted([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
     whole = {**wanted, "spec": _kept(there["spec"], wanted["spec"])}
-    job_set = _marked(whole, {ANNOTATION_BEGUN_AS: once_begun_as, ANNOTATION_WHOLE: "true"})
-    if once_begun_as == begun_as:
+    mark = {ANNOTATION_BEGUN_AS: once_begun_as or begun_as, ANNOTATION_WHOLE: "true"}
+    job_set = _marked(whole, mark)
+    was_edited = once_begun_as not in (None, begun_as)
+    if not was_edited and (is_same or once_begun_as is not None):
         return Fitted([*others, job_set])
-    # What else was made for its pods belongs to what stays.
+    # The pods were started with the other objects too: they are not modified either.
     missing = [
         each for each in others if existing.get(each.resource, key_of(each.manifest)) is None
     ]
-    return Fitted([*missing, job_set], kept=job_set)
+    return Fitted([*missing, job_set], kept=job_set if was_edited else None)
 
 
-def merely_suspended(job: TrainJob, existing: Existing) -> Planned | None:
-    """The JobSet as it is, but suspended: for a TrainJob that is to be, and has no plan."""
-    there = own_job_set(job, existing)
+def has_same_jobs(one: Manifest, other: Manifest) -> bool:
+    """Whether two JobSets are equal in everything that cannot be changed later."""
+    return _lasting(one["spec"]) == _lasting(other["spec"])
+
+
+def has_queue_of_its_own(job_set: Manifest, job: TrainJob) -> bool:
+    """Whether a queue decides when this JobSet runs, and not the TrainJob's suspension.
+
+    Kueue does that for labelled JobSets, unless it manages the TrainJob itself.
+    """
+    queue = (job_set["metadata"].get("labels") or {}).get(names.LABEL_QUEUE)
+    return bool(queue) and names.LABEL_QUEUE not in (job.metadata.labels or {})
+
+
+def needs_suspension(job: TrainJob, existing: Existing) -> Manifest | None:
+    """Return the JobSet of a suspended TrainJob that is not suspended itself, if there is one.
+
+    A JobSet that was not created by the controller is suspended as well: its owner reference
+    names the TrainJob, and queues take it for a part of that.
+    """
+    there = claimed_job_set(job, existing)
     if there is None or not job.spec.suspend or there["spec"].get("suspend"):
         return None
-    labels = there["metadata"].get("labels") or {}
-    manifest = owned(JOB_SETS, job, labels=labels, annotations=_annotations(there))
-    manifest["spec"] = {**there["spec"], "suspend": True}
-    return _marked(manifest, {ANNOTATION_WHOLE: "true"})
+    return there
 
 
 def _lasting(spec: Mapping[str, Any]) -> dict[str, Any]:

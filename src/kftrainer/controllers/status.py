@@ -7,7 +7,9 @@ from typing import Any
 
 from kftrainer.api import names
 from kftrainer.api.trainjob import JobStatus, TrainJob, TrainJobStatus
+from kftrainer.controllers.messages import condition_message, same_message
 from kftrainer.kube.meta import Condition
+from kftrainer.runtime.info import recorded_job_set
 from kftrainer.runtime.phases import Observed
 
 OURS = (
@@ -16,8 +18,8 @@ OURS = (
     names.CONDITION_FAILED,
     names.CONDITION_BLOCKED,
 )
-LONGEST_MESSAGE = 1024
 NO_STATUS = TrainJobStatus()
+JOB_SET_SUSPENDED_MESSAGE = "JobSet is suspended although the TrainJob is not"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +36,55 @@ class Status:
 
     conditions: Sequence[Condition] = ()
     jobs: Sequence[JobStatus] = ()
+    job_set: str | None = None  # UID of the JobSet
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it reports something; the UID of the JobSet alone is not worth a write."""
+        return bool(self.conditions or self.jobs)
 
     def dump(self) -> dict[str, Any]:
-        """As it is applied."""
-        return {
+        """Return the status to apply, without lists that are empty.
+
+        Clients that read the last condition of a list fail if the list is there and empty.
+        """
+        fields: dict[str, Any] = {
             "conditions": [each.dump() for each in self.conditions],
             "jobsStatus": [each.dump() for each in self.jobs],
+            "jobSet": {"uid": self.job_set} if self.job_set else None,
         }
+        return {field: value for field, value in fields.items() if value}
+
+
+def removal_of_empty_conditions(job: TrainJob) -> Mapping[str, Any] | None:
+    """Return a merge patch that removes an empty list of conditions, if there is one.
+
+    Older releases wrote it. No field manager owns an empty list, so an apply does not remove it.
+    """
+    status = job.status
+    if status is None or status.conditions is None or status.conditions:
+        return None
+    empty = ("conditions",) if status.jobs_status else ("conditions", "jobsStatus")
+    remains = status.jobs_status or status.job_set
+    return {
+        "metadata": {"resourceVersion": job.metadata.resource_version},
+        "status": dict.fromkeys(empty) if remains else None,
+    }
 
 
 def present_status(job: TrainJob) -> Status:
     """Our part of the status that the TrainJob has."""
     status = job.status or NO_STATUS
     ours = tuple(each for each in status.conditions or () if each.type in OURS)
-    return Status(ours, tuple(status.jobs_status or ()))
+    return Status(ours, tuple(status.jobs_status or ()), recorded_job_set(job) or None)
+
+
+def present_trouble(job: TrainJob, reason: str | None = None) -> Trouble | None:
+    """Return what the status reports as blocking the TrainJob, if that is for this reason."""
+    for each in present_status(job).conditions:
+        if each.type == names.CONDITION_BLOCKED and reason in (None, each.reason):
+            return Trouble(each.reason, each.message)
+    return None
 
 
 def next_status(
@@ -60,15 +97,18 @@ def next_status(
     present = present_status(job)
     jobs = present.jobs if observed is None else tuple(observed.jobs)
     if is_finished(job):
-        return Status(_without(present.conditions, names.CONDITION_BLOCKED), jobs)
+        conditions = _without(present.conditions, names.CONDITION_BLOCKED)
+        return Status(conditions, jobs, present.job_set)
     seen = {each.type: each for each in present.conditions}
     wanted: dict[str, Condition | None] = {
-        names.CONDITION_SUSPENDED: _suspension(job, seen.get(names.CONDITION_SUSPENDED), now),
+        names.CONDITION_SUSPENDED: _suspension(
+            job, seen.get(names.CONDITION_SUSPENDED), observed, now
+        ),
         names.CONDITION_FAILED: _unsupported(trouble, now),
         names.CONDITION_BLOCKED: _blockage(trouble, now),
         **{each.type: each for each in (observed.conditions if observed else ())},
     }
-    return Status(_merged(present.conditions, wanted), jobs)
+    return Status(_merged(present.conditions, wanted), jobs, present.job_set)
 
 
 def is_finished(job: TrainJob) -> bool:
@@ -80,31 +120,43 @@ def is_finished(job: TrainJob) -> bool:
     )
 
 
-def _suspension(job: TrainJob, present: Condition | None, now: datetime) -> Condition | None:
-    """Suspended jobs say so; those that go on say that they were suspended."""
+def _suspension(
+    job: TrainJob, present: Condition | None, observed: Observed | None, now: datetime
+) -> Condition | None:
+    """Return the condition Suspended: what the live JobSet is, not only what is wanted."""
+    live = job.spec.suspend if observed is None else observed.suspended
+    live = job.spec.suspend if live is None else live
+    was_suspended = present is not None and present.status == "True"
     if job.spec.suspend:
-        return _condition(
-            names.CONDITION_SUSPENDED, names.REASON_SUSPENDED, "TrainJob is suspended", now
-        )
-    if present is not None and present.status == "True":
-        return _condition(
-            names.CONDITION_SUSPENDED, names.REASON_RESUMED, "TrainJob is resumed", now, "False"
-        )
+        if live:
+            return _suspended(names.REASON_SUSPENDED, "TrainJob is suspended", now)
+        return _suspending(now) if was_suspended else present
+    if live:
+        return _suspended(names.REASON_JOB_SET_SUSPENDED, JOB_SET_SUSPENDED_MESSAGE, now)
+    if was_suspended:
+        return _suspended(names.REASON_RESUMED, "TrainJob is resumed", now, "False")
     return present
+
+
+def _suspending(now: datetime) -> Condition:
+    return _suspended(names.REASON_SUSPENDING, "JobSet is not suspended yet", now, "False")
+
+
+def _suspended(reason: str, message: str, now: datetime, status: str = "True") -> Condition:
+    return _condition(names.CONDITION_SUSPENDED, reason, message, now, status)
 
 
 def _unsupported(trouble: Trouble | None, now: datetime) -> Condition | None:
     if trouble is None or trouble.reason != names.REASON_RUNTIME_NOT_SUPPORTED:
         return None
-    return _condition(names.CONDITION_FAILED, trouble.reason, trouble.message, now)
+    message = condition_message(trouble.message)
+    return _condition(names.CONDITION_FAILED, trouble.reason, message, now)
 
 
 def _blockage(trouble: Trouble | None, now: datetime) -> Condition | None:
     if trouble is None or trouble.reason == names.REASON_RUNTIME_NOT_SUPPORTED:
         return None
-    message = trouble.message
-    if len(message) > LONGEST_MESSAGE:
-        message = f"{message[: LONGEST_MESSAGE - 4]} ..."
+    message = condition_message(trouble.message)
     return _condition(names.CONDITION_BLOCKED, trouble.reason, message, now)
 
 
@@ -133,10 +185,15 @@ def _merged(
 
 
 def _since(present: Condition | None, wanted: Condition) -> Condition:
-    """The wanted condition, with the time at which it came to be as it is."""
+    """The wanted condition, with the time at which it came to be as it is.
+
+    A message that means the same as the present one is not changed.
+    """
     if present is None or present.status != wanted.status:
         return wanted
     kept = {**wanted.dump(), "lastTransitionTime": present.last_transition_time}
+    if present.reason == wanted.reason and same_message(present.message, wanted.message):
+        kept["message"] = present.message
     return Condition.parse(kept)
 
 

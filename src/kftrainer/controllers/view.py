@@ -1,21 +1,62 @@
 """What the manager knows of the cluster, with what the server has just told it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, TypeVar
 
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache import Cache, NotCachedError
+from kftrainer.machinery.changes import Seen
+from kftrainer.machinery.entry import Entry, EntryMaker
+from kftrainer.machinery.reduction import Reduction
 from kftrainer.machinery.store import is_older
 
 T = TypeVar("T")
 
 SWEEP_AT = 1_000  # answers that are remembered before those that the cache knows are forgotten
+NO_REDUCTIONS: Mapping[Resource[Any], Reduction] = MappingProxyType({})
+
+Which = tuple[Resource[Any], ObjectKey]
+
+
+class ReducedObjectError(LookupError):
+    """A part of the object is all that the cache holds, and nobody has loaded the whole."""
+
+    def __init__(self, resource: Resource[Any], key: ObjectKey) -> None:
+        super().__init__(f"{resource.kind} {key} is large, and was not loaded")
+
+
+class Scope:
+    """Whole objects that can be read from the view until the scope is left."""
+
+    def __init__(self, loaded: dict[Which, list[Manifest | None]]) -> None:
+        self._loaded = loaded
+        self._ours: list[Which] = []
+        # What was read whole: an object that becomes large meanwhile stays as it was read.
+        self.read: dict[Which, Seen[Any]] = {}
+
+    def load(self, resource: Resource[Any], key: ObjectKey, manifest: Manifest | None) -> None:
+        """Let the whole object be read; None if it does not exist any more."""
+        self._ours.append((resource, key))
+        self._loaded.setdefault((resource, key), []).append(manifest)
+
+    def unload(self) -> None:
+        """Forget the objects, except those that another scope has loaded too."""
+        for which in self._ours:
+            self._loaded[which].pop(0)
+            if not self._loaded[which]:
+                del self._loaded[which]
+        self._ours.clear()
 
 
 class View:
     """Reads from the cache, which lags: what we wrote or asked for is remembered until it has it.
 
     Without that, a reconcile that comes soon after a write would not see it, and write again.
+
+    Of large objects parts are held, see `reductions`. The whole can be read in a scope that has
+    loaded it; without one, reads of a kind in `whole` raise ReducedObjectError.
     """
 
     def __init__(
@@ -23,32 +64,74 @@ class View:
         cache: Cache,
         watched: Collection[Resource[Any]],
         partial: Mapping[Resource[Any], Resource[Any]],
+        reductions: Mapping[Resource[Any], Reduction] = NO_REDUCTIONS,
+        whole: Collection[Resource[Any]] = (),
     ) -> None:
         self._cache = cache
         self._watched = frozenset(watched)  # as soon as they are installed
         self._partial = partial  # kinds of which only the metadata is cached
-        self._seen: dict[tuple[Resource[Any], ObjectKey], Manifest] = {}
+        self._whole = frozenset(whole)
+        self._makers: dict[Resource[Any], EntryMaker[Any]] = {
+            each: EntryMaker(each, None, {}, reduction=reductions.get(each)) for each in watched
+        }
+        self._seen: dict[Which, Entry[Any]] = {}
+        self._loaded: dict[Which, list[Manifest | None]] = {}
+        self._scopes: dict[ObjectKey, Scope] = {}
+
+    @contextmanager
+    def scope(self, key: ObjectKey) -> Iterator[Scope]:
+        """In the block, objects that are loaded, or written under this key, can be read whole."""
+        scope = self._scopes[key] = Scope(self._loaded)
+        try:
+            yield scope
+        finally:
+            scope.unload()
+            del self._scopes[key]
 
     def watches(self, resource: Resource[Any]) -> bool:
         """Whether the kind is cached, or will be as soon as it is installed."""
         return resource in self._watched
 
-    def knows(self, resource: Resource[Any]) -> bool:
-        """Whether the kind is cached, and has been read."""
+    def knows(self, resource: Resource[Any], namespace: str | None = None) -> bool:
+        """Whether the kind is cached, installed, and has been read, if need be in a namespace."""
         try:
-            return self._cache.informer(self._cached(resource)).has_synced
+            return self._cache.informer(self._cached(resource)).is_readable(namespace)
         except NotCachedError:
             return False
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
         """The object of this key, as the cache has it or as we were told since."""
-        seen = self._not_yet_cached(resource, key)
-        if seen is not None:
-            return resource.decode(seen)
-        try:
-            return self._cache.get(self._cached(resource), key)
-        except NotCachedError:
-            return None
+        if (loaded := self._loaded.get((resource, key))) is not None:
+            return None if loaded[-1] is None else resource.decode(loaded[-1])
+        found = self._whole_entry(resource, key)
+        return None if found is None else found.object
+
+    def manifest(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
+        """Return the object as it is on the wire, also where `get` rejects it."""
+        if (loaded := self._loaded.get((resource, key))) is not None:
+            return loaded[-1]
+        found = self._whole_entry(resource, key)
+        return None if found is None else found.manifest
+
+    def held(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
+        """Return the object, or what is held of it if it is large."""
+        found = self._entry(resource, key)
+        return None if found is None else found.manifest
+
+    def is_reduced(self, resource: Resource[Any], key: ObjectKey) -> bool:
+        """Whether a part of the object is all that can be read."""
+        if (resource, key) in self._loaded:
+            return False
+        found = self._entry(resource, key)
+        return found is not None and found.is_reduced
+
+    def cached_as(self, resource: Resource[Any]) -> Resource[Any]:
+        """Return the kind as it is cached: of some kinds, such as Secrets, as metadata only."""
+        return self._cached(resource)
+
+    def version(self, resource: Resource[Any], key: ObjectKey) -> str:
+        """Return the resourceVersion that the cache has reached in the key's namespace."""
+        return self._reached(resource, key)
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
         """The objects in the cache."""
@@ -56,6 +139,13 @@ class View:
             return self._cache.list(self._cached(resource), namespace)
         except NotCachedError:
             return ()
+
+    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
+        """The same objects, each decoded when it is asked for."""
+        try:
+            return self._cache.iterate(self._cached(resource), namespace)
+        except NotCachedError:
+            return iter(())
 
     def saw(self, resource: Resource[Any], manifest: Manifest) -> None:
         """Remember an object as the server answered it; of a Secret, not what is in it."""
@@ -66,23 +156,55 @@ class View:
         if len(self._seen) >= SWEEP_AT:
             for kind, key in list(self._seen):
                 self._not_yet_cached(kind, key)
-        self._remember((resource, key_of(manifest)), manifest)
+        entry = self._makers[resource].make(manifest)
+        self._remember((resource, entry.key), entry)
+        self._load((resource, entry.key), entry, manifest)
 
-    def _remember(self, which: tuple[Resource[Any], ObjectKey], manifest: Manifest) -> None:
+    def _remember(self, which: Which, entry: Entry[Any]) -> None:
         """Keep the newest: several may ask for an object, and answers come in any order."""
         known = self._seen.get(which)
-        if known is None or not is_older(_version(manifest), _version(known)):
-            self._seen[which] = manifest
+        if known is None or not is_older(entry.resource_version, known.resource_version):
+            self._seen[which] = entry
+
+    def _load(self, which: Which, entry: Entry[Any], manifest: Manifest) -> None:
+        """Replace what is loaded by something newer."""
+        if loaded := self._loaded.get(which):
+            known = loaded[-1]
+            if known is None or not is_older(entry.resource_version, _version(known)):
+                self._loaded[which] = [manifest] * len(loaded)
+        elif entry.is_reduced and (scope := self._scopes.get(entry.key)) is not None:
+            scope.load(*which, manifest)
 
     def _cached(self, resource: Resource[Any]) -> Resource[Any]:
         return self._partial.get(resource, resource)
 
-    def _not_yet_cached(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
+    def _whole_entry(self, resource: Resource[T], key: ObjectKey) -> Seen[T] | None:
+        found, scope = self._entry(resource, key), self._scopes.get(key)
+        if found is None or not found.is_reduced:
+            if found is not None and scope is not None:
+                scope.read[resource, key] = found
+            return found
+        if resource not in self._whole:
+            return found
+        if scope is not None and (resource, key) in scope.read:
+            return scope.read[resource, key]
+        raise ReducedObjectError(resource, key)
+
+    def _entry(self, resource: Resource[T], key: ObjectKey) -> Seen[T] | None:
+        """Return the object as it was seen last, by the cache or by us."""
+        if (seen := self._not_yet_cached(resource, key)) is not None:
+            return seen
+        try:
+            return self._cache.informer(self._cached(resource)).seen(key)
+        except NotCachedError:
+            return None
+
+    def _not_yet_cached(self, resource: Resource[Any], key: ObjectKey) -> Entry[Any] | None:
         """What we saw, unless the cache has come that far: then it knows, or knows better."""
         seen = self._seen.get((resource, key))
         if seen is None:
             return None
-        if is_older(self._reached(resource, key), _version(seen)):
+        if is_older(self._reached(resource, key), seen.resource_version):
             return seen
         del self._seen[resource, key]
         return None
@@ -90,6 +212,34 @@ class View:
     def _reached(self, resource: Resource[Any], key: ObjectKey) -> str:
         """Up to which version the cache knows everything about the kind."""
         return self._cache.informer(self._cached(resource)).version_in(key.namespace)
+
+
+class HeldParts:
+    """What exists, with what is held of large objects: for handlers of events, which read nothing.
+
+    Which runtime a TrainJob has, whether it has ended, and whether its JobSet is suspended, is
+    held of every one.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def knows(self, resource: Resource[Any]) -> bool:
+        """As the view says."""
+        return self._view.knows(resource)
+
+    def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
+        """Return the object, or what is held of it."""
+        found = self._view.held(resource, key)
+        return None if found is None else resource.decode(found)
+
+    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
+        """Return the objects in the cache, or what is held of them."""
+        return self._view.list(resource, namespace)
+
+    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
+        """The same, each decoded when it is asked for."""
+        return self._view.iterate(resource, namespace)
 
 
 def _version(manifest: Manifest) -> str:

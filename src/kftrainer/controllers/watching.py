@@ -10,9 +10,7 @@ from kftrainer.api.resources import (
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
 )
-from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.runtime_use import INDEX_RUNTIME, index_value
-from kftrainer.controllers.status import is_finished
+from kftrainer.controllers.job_index import ALL, INDEX_UNFINISHED, in_namespace, index_value
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.changes import Change
@@ -56,7 +54,7 @@ def _watched(resource: Resource[Any], watches: list[Watch], existing: Existing) 
 
 
 def _handler(
-    wakes: Callable[[Any, Existing], Iterable[ObjectKey]] | None, existing: Existing
+    wakes: Callable[[Any, Existing], Iterable[ObjectKey | None]] | None, existing: Existing
 ) -> Handler:
     if wakes is None:
         return enqueue_owner(TRAIN_JOBS)
@@ -77,19 +75,15 @@ def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:
     """Look at the TrainJobs on a runtime that has come, gone or changed."""
 
     def jobs(change: Change[Any]) -> Iterable[Request]:
-        found = cache.by_index(TRAIN_JOBS, INDEX_RUNTIME, index_value(resource, change.key))
-        return [_key(job) for job in found if not is_finished(job)]
+        return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, index_value(resource, change.key))
 
     return jobs
 
 
-def unfinished(cache: Cache) -> list[Request]:
-    """All TrainJobs that have not ended."""
-    return [_key(job) for job in cache.list(TRAIN_JOBS) if not is_finished(job)]
-
-
-def _key(job: TrainJob) -> ObjectKey:
-    return ObjectKey(job.metadata.namespace or "", job.metadata.name)
+def unfinished(cache: Cache, namespace: str | None = None) -> list[Request]:
+    """Return all TrainJobs that have not ended, or those of a namespace."""
+    value = ALL if namespace is None else in_namespace(namespace)
+    return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, value)
 
 
 def partial_kinds(watches: Sequence[Watch]) -> Mapping[Resource[Any], Resource[Any]]:

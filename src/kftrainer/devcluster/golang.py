@@ -85,16 +85,7 @@ async def run_on_leash(
     on_line: Callable[[str], None] | None = None,
 ) -> tuple[int, str, str]:
     """Run a program to its end and return its code and output; cancelling kills it and its kin."""
-    process = await asyncio.create_subprocess_exec(
-        *leashed(argv),
-        cwd=cwd,
-        env=env,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        limit=2**20,
-        start_new_session=True,
-    )
+    process = await _started(argv, cwd, env)
     assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018
     heard: list[str] = []
     try:
@@ -110,6 +101,34 @@ async def run_on_leash(
         process.stdin.close()  # the leash kills what is still running
         await process.wait()
     return code, output.result().decode(errors="replace"), "\n".join(heard)
+
+
+async def _started(
+    argv: Sequence[str | Path], cwd: Path, env: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """Start a program on a leash; cancelled while it starts, it is killed with its children.
+
+    Cancelling asyncio's own start kills the leash alone, and the children of the program survive.
+    """
+    starting = asyncio.get_running_loop().create_task(
+        asyncio.create_subprocess_exec(
+            *leashed(argv),
+            cwd=cwd,
+            env=env,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=2**20,
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting  # takes a moment, as the program has been started already
+        process.stdin.close()  # type: ignore[union-attr]
+        await process.wait()
+        raise
 
 
 async def _version_of(executable: Path) -> tuple[int, int] | None:

@@ -94,6 +94,8 @@ async def start_apiserver(site: Site, etcd: commands.EtcdAccess, shape: Shape) -
         argv += _audit_flags(site)
     if shape.service_proxy:
         argv += _service_proxy_flags(site)
+    if shape.admission_config is not None:
+        argv.append(f"--admission-control-config-file={shape.admission_config}")
     process = site.begin("kube-apiserver", argv)
     await site.wait_ready(process, f"{site.url}/readyz", site.admin_tls())
     async with site.client() as client:

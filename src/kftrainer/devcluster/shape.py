@@ -29,6 +29,7 @@ class Shape:
     port: int | None = None  # of the API server; None lets a free one be chosen
     audit: bool = False  # the API server logs who asked it for what
     service_proxy: bool = False  # the API server calls Services through a socket of ours
+    admission_config: Path | None = None  # file for --admission-control-config-file
     crds: tuple[Manifests, ...] = ()  # kinds of other projects to serve
     crd_files: tuple[Path, ...] = ()  # kinds to serve, from files
 
@@ -57,6 +58,7 @@ class Shape:
         return {
             **asdict(self),
             "node_capacity": dict(self.node_capacity),
+            "admission_config": _text_of(self.admission_config),
             "crds": [source.name for source in self.crds],
             "crd_files": [str(file.absolute()) for file in self.crd_files],
         }
@@ -68,10 +70,19 @@ class Shape:
         return cls(
             **{
                 **told,
+                "admission_config": _path_of(told["admission_config"]),
                 "crds": tuple(known[name] for name in told["crds"]),
                 "crd_files": tuple(Path(file) for file in told["crd_files"]),
             }
         )
+
+
+def _text_of(file: Path | None) -> str | None:
+    return None if file is None else str(file.absolute())
+
+
+def _path_of(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 BARE = Shape()

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import orjson
 
-from kftrainer.kube.errors import TransportError, error_from_response
+from kftrainer.kube.errors import KindNotFoundError, TransportError, error_from_response
 from kftrainer.kube.fence import Fence
-from kftrainer.kube.ratelimit import RateLimiter
+from kftrainer.kube.ratelimit import Limiter
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.kube.transport import FIRST_FAILURE, JSON, NOTHING, REQUEST_TIMEOUT, Lane, Transport
 from kftrainer.kube.warning_log import WarningLog
@@ -22,7 +22,9 @@ JSON_PATCH = "application/json-patch+json"
 # Nothing else is accepted besides: a server that cannot leave out the rest is to say so.
 PARTIAL = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 PARTIAL_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-PAGE_SIZE = 500
+PAGE_SIZE = 100  # objects; a page is read as a whole, and each object may have a mebibyte
+# Of one page: decoding takes up to 20 times as much memory, and nothing else runs meanwhile.
+MOST_PAGE_BYTES = 4 * 2**20
 LIST_TIMEOUT = 120.0
 WATCH_GRACE = 30.0  # seconds that the server may take to end a watch whose time has come
 
@@ -38,6 +40,19 @@ class Page:
     resource_version: str
 
 
+class _PageTooLargeError(Exception):
+    """A page has more bytes than are decoded at a time."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"a page of {size} bytes")
+        self.size = size
+
+
+def smaller_page(limit: int, size: int) -> int:
+    """Return the limit of a page that is read again because its objects had `size` bytes."""
+    return max(1, min(limit // 2, limit * MOST_PAGE_BYTES // size))
+
+
 class Client:
     """Reads and writes objects; answers that are errors are raised as `ApiError`.
 
@@ -49,7 +64,7 @@ class Client:
         self,
         transport: Transport,
         *,
-        limiter: RateLimiter | None = None,
+        limiter: Limiter | None = None,
         lane: Lane = "general",
         field_manager: str = "kftrainer",
         fence: Fence | None = None,
@@ -64,7 +79,7 @@ class Client:
     async def get(self, resource: AnyResource, key: ObjectKey) -> Manifest:
         """Read one object, as it is now."""
         accept = PARTIAL if resource.partial else JSON
-        told = await self._ask("GET", resource.object_path(key), accept=accept)
+        told = await self._ask(resource, "GET", resource.object_path(key), accept=accept)
         return _typed(resource, told)
 
     async def list(
@@ -103,28 +118,49 @@ class Client:
     ) -> AsyncGenerator[Page, None]:
         """One page after the other; ExpiredError later than on the first means: begin again.
 
-        Who may leave before the last page closes it, as with `aclosing`.
+        Who may leave before the last page closes it, as with `aclosing`. A page that is too large
+        is read again with fewer objects, before it is decoded.
         """
         path = resource.collection_path(namespace)
         accept = PARTIAL_LIST if resource.partial else JSON
         selectors = _selectors(label_selector, field_selector)
-        query = {**selectors, "limit": str(limit), **_not_older_than(resource_version)}
+        query = {**selectors, **_not_older_than(resource_version)}
+        most = limit
         while True:
-            told = await self._ask("GET", path, query=query, accept=accept, timeout=LIST_TIMEOUT)
+            try:
+                told = await self._ask(
+                    resource,
+                    "GET",
+                    path,
+                    query={**query, "limit": str(limit)},
+                    accept=accept,
+                    timeout=LIST_TIMEOUT,
+                    most_bytes=None if limit == 1 else MOST_PAGE_BYTES,
+                )
+            except _PageTooLargeError as error:
+                limit = smaller_page(limit, error.size)
+                continue
+            limit = min(2 * limit, most)
             metadata = told["metadata"]
             items = [_typed(resource, item) for item in told["items"] or ()]
             yield Page(items, metadata["resourceVersion"])
             if not metadata.get("continue"):
                 return
             # The token holds the resourceVersion, and the server refuses to hear it twice.
-            query = {**selectors, "limit": str(limit), "continue": metadata["continue"]}
+            query = {**selectors, "continue": metadata["continue"]}
 
     async def create(
-        self, resource: AnyResource, manifest: Manifest, *, dry_run: bool = False
+        self,
+        resource: AnyResource,
+        manifest: Manifest,
+        *,
+        dry_run: bool = False,
+        field_manager: str | None = None,
     ) -> Manifest:
         """Create the object; AlreadyExistsError if there is one of that name."""
         path = _whole(resource).collection_path(manifest["metadata"].get("namespace"))
-        return await self._ask("POST", path, query=self._write(dry_run), body=manifest)
+        query = self._write(dry_run, field_manager)
+        return await self._ask(resource, "POST", path, query=query, body=manifest)
 
     async def update(
         self,
@@ -136,7 +172,7 @@ class Client:
     ) -> Manifest:
         """Replace the object; ConflictError unless its resourceVersion is the newest."""
         path = _whole(resource).object_path(key_of(manifest), subresource)
-        return await self._ask("PUT", path, query=self._write(dry_run), body=manifest)
+        return await self._ask(resource, "PUT", path, query=self._write(dry_run), body=manifest)
 
     async def apply(
         self,
@@ -155,7 +191,9 @@ class Client:
         """
         path = _whole(resource).object_path(key_of(manifest), subresource)
         query = {**self._write(dry_run, field_manager), "force": "true" if force else "false"}
-        return await self._ask("PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH)
+        return await self._ask(
+            resource, "PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH
+        )
 
     async def merge_patch(
         self,
@@ -170,7 +208,27 @@ class Client:
         """Change some fields; null removes one, a list replaces the whole list."""
         path = _whole(resource).object_path(key, subresource)
         query = self._write(dry_run, field_manager)
-        return await self._ask("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
+        return await self._ask(
+            resource, "PATCH", path, query=query, body=patch, content_type=MERGE_PATCH
+        )
+
+    async def probe(self, resource: AnyResource, key: ObjectKey) -> Manifest:
+        """Return the metadata of the object by an empty patch in a dry run.
+
+        It takes the permission to patch, not to get, and admission policies apply to it:
+        InvalidError if one of them denies it.
+        """
+        path, query = _whole(resource).object_path(key), self._write(dry_run=True)
+        answer = await self._ask(
+            resource,
+            "PATCH",
+            path,
+            query=query,
+            body={},
+            content_type=MERGE_PATCH,
+            accept=PARTIAL,
+        )
+        return _typed(resource.only_metadata(), answer)
 
     async def json_patch(
         self,
@@ -185,7 +243,9 @@ class Client:
         """Change the object step by step; InvalidError if a `test` among the steps fails."""
         path = _whole(resource).object_path(key, subresource)
         query = self._write(dry_run, field_manager)
-        return await self._ask("PATCH", path, query=query, body=operations, content_type=JSON_PATCH)
+        return await self._ask(
+            resource, "PATCH", path, query=query, body=operations, content_type=JSON_PATCH
+        )
 
     async def delete(
         self,
@@ -206,7 +266,7 @@ class Client:
             **({"preconditions": conditions} if conditions else {}),
             **({"dryRun": ["All"]} if dry_run else {}),
         }
-        await self._ask("DELETE", _whole(resource).object_path(key), body=options)
+        await self._ask(resource, "DELETE", _whole(resource).object_path(key), body=options)
 
     def watch(  # noqa: PLR0913  all that the server lets one choose
         self,
@@ -254,6 +314,7 @@ class Client:
 
     async def _ask(  # noqa: PLR0913  what the transport takes
         self,
+        resource: AnyResource,
         method: str,
         path: str,
         *,
@@ -262,6 +323,7 @@ class Client:
         content_type: str = JSON,
         accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  it is the transport's
+        most_bytes: int | None = None,
     ) -> dict[str, Any]:
         if self._limiter is not None:
             await self._limiter.wait()
@@ -280,11 +342,16 @@ class Client:
         )
         self._warnings.log(response.headers, path)
         if response.status >= FIRST_FAILURE:
-            raise error_from_response(response.status, response.headers, response.body)
+            error = error_from_response(response.status, response.headers, response.body)
+            if isinstance(error, KindNotFoundError):
+                error.resource = resource
+            raise error
+        if most_bytes is not None and len(response.body) > most_bytes:
+            raise _PageTooLargeError(len(response.body))
         try:
             answer: dict[str, Any] = orjson.loads(response.body)
-        except orjson.JSONDecodeError as error:
-            raise TransportError(f"{method} {path}: the answer is no JSON") from error
+        except orjson.JSONDecodeError as broken:
+            raise TransportError(f"{method} {path}: the answer is no JSON") from broken
         return answer
 
     def _write(self, dry_run: bool, field_manager: str | None = None) -> dict[str, str]:  # noqa: FBT001

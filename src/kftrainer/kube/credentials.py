@@ -1,13 +1,13 @@
 """Where the API server is and who we are there: from a kubeconfig, or from the pod we run in.
 
-Files are read by kubernetes-asyncio. Tokens are kept fresh here; certificates are read once, so
-whoever replaces them replaces the process.
+Files are read by kubernetes-asyncio. Tokens are kept fresh here, and certificates are read again
+when their files change; only those of exec plugins are read once.
 """
 
 import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +18,7 @@ import yaml
 
 from kftrainer.kube.errors import KubeError
 from kftrainer.kube.ratelimit import LOOP_CLOCK, Clock
+from kftrainer.kube.tls import Loaded, ReloadedTls, existing
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
@@ -67,6 +68,13 @@ class Connection:
     credentials: Credentials
     server_name: str | None = None  # in the server's certificate, where it is not the host's
     proxy: str | None = None
+    reloaded_tls: ReloadedTls | None = None  # in the place of `tls`, where its files may change
+
+    async def tls_of_new_connections(self) -> ssl.SSLContext | None:
+        """Return the TLS context to connect with now."""
+        if self.reloaded_tls is None:
+            return self.tls
+        return await self.reloaded_tls.context()
 
 
 class ClientCertificate:
@@ -174,7 +182,10 @@ async def in_cluster(folder: Path = SERVICE_ACCOUNT, *, clock: Clock = LOOP_CLOC
     async def look_up(_refused: bool) -> str:  # noqa: FBT001
         return _token_in(token_file)
 
-    return _connection(configuration, RenewedToken(first, look_up, clock))
+    async def load() -> Loaded:
+        return _loaded(configuration)
+
+    return _connection(configuration, RenewedToken(first, look_up, clock), load, clock)
 
 
 def _token_in(file: Path) -> str:
@@ -191,13 +202,19 @@ async def from_kubeconfig(
     user = _KubeconfigUser(paths, context)
     configuration = await user.load()
     first = user.header()
+    files = paths.split(os.pathsep)
+
+    async def load() -> Loaded:
+        return _loaded(await user.load(), files)
+
     if first is not None:
-        return _connection(configuration, RenewedToken(first, user.look_up, clock))
+        token = RenewedToken(first, user.look_up, clock)
+        return _connection(configuration, token, load, clock, files)
     if user.has_plugin and not configuration.cert_file:
         raise CredentialsError(
             f"The exec plugin in {paths} gave neither a token nor a certificate."
         )
-    return _connection(configuration, ClientCertificate())
+    return _connection(configuration, ClientCertificate(), load, clock, files)
 
 
 class _KubeconfigUser:
@@ -264,15 +281,29 @@ def _has_plugin(merged: Any, context: Any) -> bool:
     return user is not None and "exec" in user["user"]
 
 
-def _connection(configuration: "Configuration", credentials: Credentials) -> Connection:
+def _connection(
+    configuration: "Configuration",
+    credentials: Credentials,
+    load: Callable[[], Awaitable[Loaded]],
+    clock: Clock,
+    files: Sequence[str] = (),
+) -> Connection:
     host: str = configuration.host or ""
+    first = _loaded(configuration, files) if host.startswith("https:") else None
     return Connection(
         host=host,
-        tls=_tls(configuration) if host.startswith("https:") else None,
+        tls=first.context if first else None,
         credentials=credentials,
         server_name=configuration.tls_server_name,
         proxy=configuration.proxy,
+        reloaded_tls=ReloadedTls(first, load, clock) if first else None,
     )
+
+
+def _loaded(configuration: "Configuration", files: Sequence[str] = ()) -> Loaded:
+    """Build the TLS context; it depends on these files, and on those that are named in them."""
+    named = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    return Loaded(_tls(configuration), existing((*files, *named)))
 
 
 def _tls(configuration: "Configuration") -> ssl.SSLContext:

@@ -10,6 +10,7 @@ KubeError
     ├── ForbiddenError              403
     │   └── NamespaceTerminatingError    … because the namespace is going away: do not try again
     ├── NotFoundError               404
+    │   └── KindNotFoundError           … because the kind is not installed
     ├── AlreadyExistsError          409  on create
     ├── ConflictError               409  somebody else was faster, or owns the field
     ├── ExpiredError                410  the resourceVersion or continue token is too old
@@ -21,9 +22,14 @@ KubeError
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
+
+from kftrainer.kube.redaction import redacted
+
+if TYPE_CHECKING:
+    from kftrainer.kube.resource import Resource
 
 
 class KubeError(Exception):
@@ -91,6 +97,15 @@ class NotFoundError(ApiError):
     """There is no such object, or no such kind."""
 
 
+class KindNotFoundError(NotFoundError):
+    """The API server does not serve the kind, or not in this version.
+
+    The server names the object in every other 404. `resource` is set by the client.
+    """
+
+    resource: "Resource[Any] | None" = None
+
+
 class AlreadyExistsError(ApiError):
     """There is an object of this name."""
 
@@ -146,15 +161,18 @@ def error_from_status(status: Mapping[str, Any], retry_after: float | None = Non
     code = status.get("code") or FIRST_SERVER_ERROR
     details = status.get("details") or {}
     causes = [
-        Cause(each.get("reason", ""), each.get("message", ""), each.get("field", ""))
+        Cause(each.get("reason", ""), redacted(each.get("message", "")), each.get("field", ""))
         for each in details.get("causes") or ()
     ]
     if retry_after is None and details.get("retryAfterSeconds"):
         retry_after = float(details["retryAfterSeconds"])
-    return _class_of(code, status.get("reason") or "", causes)(
+    found = _class_of(code, status.get("reason") or "", causes)
+    if found is NotFoundError and not details.get("name"):
+        found = KindNotFoundError
+    return found(
         code,
         status.get("reason") or "",
-        status.get("message") or "",
+        redacted(status.get("message") or ""),
         causes=causes,
         retry_after=retry_after,
     )

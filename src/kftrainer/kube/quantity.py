@@ -15,8 +15,9 @@ SMALLEST = -9  # exponent: there is nothing below a nano
 NANO = 10**9  # nanos in 1
 MILLI = 10**6  # nanos in a thousandth
 BINARY_MAX = (2**63 - 1) * NANO
-# Digits, and decimal places. Go takes more, but 1e999999999 would fill our memory with zeros.
-BOUND = 1000
+# Characters, and decimal places. Go accepts more, for values that no cluster has; this bounds the
+# time to read and write any of them.
+BOUND = 256
 KNOWN_TEXTS = 4096
 # As far as Go takes the digits of a decimal and of a binary quantity for those of an int64.
 INT64_DIGITS, BINARY_DIGITS = 18, 14
@@ -194,18 +195,14 @@ def _canonical(nanos: int, form: Format) -> str:
 
 
 def _in_binary(number: int) -> str:
-    power = 0
-    while number % 1024 == 0:
-        number //= 1024
-        power += 1
-    return f"{number}{BINARY_SUFFIXES[power]}"
+    power = ((number & -number).bit_length() - 1) // 10  # trailing zero bits, by tens
+    return f"{number >> 10 * power}{BINARY_SUFFIXES[power]}"
 
 
-def _in_decimal(number: int, form: Format) -> str:
-    exponent = SMALLEST
-    while number % 1000 == 0:
-        number //= 1000
-        exponent += 3
+def _in_decimal(nanos: int, form: Format) -> str:
+    digits = str(nanos)
+    zeros = (len(digits) - len(digits.rstrip("0"))) // 3 * 3
+    exponent, number = SMALLEST + zeros, digits[: len(digits) - zeros]
     # From 1000E on there is no suffix, and Go writes none.
     if exponent and (form is Format.EXPONENT or exponent not in DECIMAL_SUFFIXES):
         return f"{number}e{exponent}"

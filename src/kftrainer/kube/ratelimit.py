@@ -31,6 +31,14 @@ class LoopClock:
 LOOP_CLOCK = LoopClock()
 
 
+class Limiter(Protocol):
+    """Delays requests."""
+
+    async def wait(self) -> None:
+        """Return when one more request may be sent."""
+        ...
+
+
 class TokenBucket:
     """Tokens that come back at a steady rate; taking one that is not there yet means waiting. Pure.
 

@@ -9,7 +9,6 @@ from weakref import WeakSet
 
 import aiohttp
 
-from kftrainer.kube.credentials import Connection
 from kftrainer.kube.errors import TransportError
 from kftrainer.kube.fence import FencedRequest
 
@@ -40,8 +39,7 @@ KEEP_ALIVE = (
 class Sessions:
     """One aiohttp session to a lane, made when it is first needed."""
 
-    def __init__(self, connection: Connection, user_agent: str) -> None:
-        self._tls = connection.tls
+    def __init__(self, user_agent: str) -> None:
         self._headers = {"User-Agent": user_agent}
         self._sessions: dict[Lane, aiohttp.ClientSession] = {}
         self._sockets: WeakSet[socket.socket] = WeakSet()
@@ -82,7 +80,6 @@ class Sessions:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=connections,
-                ssl=self._tls or True,
                 keepalive_timeout=KEEP_IDLE_CONNECTIONS,
                 socket_factory=self._new_socket,
             ),

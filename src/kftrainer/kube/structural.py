@@ -1,10 +1,10 @@
 """Whether a document has the structure that a CRD's schema says, as the API server looks at it."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from kftrainer.kube.bounds import bound_errors
+from kftrainer.kube.closest import closest
 from kftrainer.kube.defaulting import Schema, schema_of_field
 from kftrainer.kube.field import Fault, FieldError, invalid, required
 from kftrainer.kube.model import FIELD_NAME, Problem
@@ -32,8 +32,8 @@ def unknown_fields(value: Any, schema: Schema, path: str = "") -> Iterator[Field
     unknown: Unknown = []
     _pruned(value, schema, path, unknown)
     for where, name, known in unknown:
-        near = get_close_matches(name, known, 1)
-        yield FieldError(where, Fault.UNKNOWN, f"is {near[0]} meant?" if near else "")
+        near = closest(name, known)
+        yield FieldError(where, Fault.UNKNOWN, f"did you mean {near}?" if near else "")
 
 
 def misfits(value: Any, schema: Schema | None, path: str = "") -> Iterator[Problem]:

@@ -112,7 +112,7 @@ class HttpTransport:
         self._on_response = on_response
         self._clock = clock
         self._host = URL(connection.host).authority
-        self._sessions = Sessions(connection, user_agent)
+        self._sessions = Sessions(user_agent)
 
     async def __aenter__(self) -> Self:
         return self
@@ -228,6 +228,7 @@ class HttpTransport:
             headers["Authorization"] = authorization
         if request.body is not None:
             headers["Content-Type"] = request.content_type
+        tls = await self._connection.tls_of_new_connections()
         return await self._sessions.of(request.lane).request(
             request.method,
             URL(self._connection.host + request.path),
@@ -238,6 +239,7 @@ class HttpTransport:
             allow_redirects=False,
             proxy=self._connection.proxy,
             server_hostname=self._connection.server_name,
+            ssl=tls if tls is not None else True,
         )
 
     @contextmanager

@@ -17,6 +17,7 @@ from kftrainer.machinery.admission_review import (
 )
 from kftrainer.machinery.bounded_labels import OTHER
 from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.garbage import collect_recent
 from kftrainer.machinery.metrics import Metrics, WebhookMetrics
 from kftrainer.machinery.webserver import NOT_FOUND, Answer, Asked, BodyError, Handler
 
@@ -31,9 +32,14 @@ SLOW = 1.0
 # millisecond: the last of so many waits half a second. Who comes after them would only wait until
 # the API server gives up on them, so it is better told at once to come again.
 MOST_IN_FLIGHT = 500
-# What is sent as one byte may take twenty when it is decoded. Hardly any object is as large.
-LARGE = 256 * 1024
+# What is sent as one byte may take twenty when it is decoded, and some microseconds to validate:
+# those that are larger than nearly all wait for each other, and not all others for them. Between
+# two of them there is a pause as long as the last one took, up to the longest.
+LARGE = 32 * 1024
 MOST_LARGE = 2
+LONGEST_PAUSE = 0.25
+# Reviews that are validated in one pass of the event loop, before anything else gets its turn.
+MOST_IN_A_PASS = 4
 
 NOT_POST = Answer(405, "Method Not Allowed\n", headers={"Allow": "POST"})
 NOT_JSON = Answer(415, f"The body must be {JSON}, and not compressed.\n")
@@ -75,7 +81,7 @@ def admission(
         path: _Desk(path, validator, clock=clock, metrics=metrics, on_refusal=on_refusal)
         for path, validator in validators.items()
     }
-    in_flight = _Load(most_in_flight)
+    in_flight = _Load(most_in_flight, clock)
 
     async def handle(asked: Asked) -> Answer:
         desk = desks.get(asked.path)
@@ -87,10 +93,13 @@ def admission(
 class _Load:
     """How many requests are being looked at, at all paths together."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, clock: Clock) -> None:
         self.most = most
         self.now = 0
+        self._clock = clock
         self._large = asyncio.Semaphore(MOST_LARGE)
+        self._next_large = 0.0  # the time at which the next large body may be decoded
+        self._in_this_pass = 0
 
     @asynccontextmanager
     async def room_for(self, size: int, within: float) -> AsyncIterator[None]:
@@ -102,11 +111,43 @@ class _Load:
             async with asyncio.timeout(within):
                 await self._large.acquire()
         except TimeoutError:
-            raise BodyError(429, "Too many large bodies at a time: try again.") from None
+            raise _too_many_large() from None
         try:
-            yield
+            await self._pause(within)
+            began = self._clock.monotonic()
+            try:
+                yield
+            finally:
+                collect_recent()
+                self._worked(self._clock.monotonic() - began)
         finally:
             self._large.release()
+
+    async def _pause(self, within: float) -> None:
+        """Wait until the pause after the last large body is over."""
+        pause = self._next_large - self._clock.monotonic()
+        if pause > within:
+            raise _too_many_large()
+        if pause > 0:
+            self._next_large += LONGEST_PAUSE  # of whoever comes next, until this one is done
+            await self._clock.sleep(pause)
+
+    def _worked(self, seconds: float) -> None:
+        self._next_large = self._clock.monotonic() + min(seconds, LONGEST_PAUSE)
+
+    async def turn(self) -> None:
+        """Return when a review may be validated in this pass of the event loop."""
+        # Those who came at the same time are counted before the first of them is looked at:
+        # validators that wait for nothing would otherwise never be seen to be more than one.
+        await self._clock.sleep(0)
+        while self._in_this_pass >= MOST_IN_A_PASS:
+            await self._clock.sleep(0)
+        if not self._in_this_pass:
+            asyncio.get_running_loop().call_soon(self._next_pass)
+        self._in_this_pass += 1
+
+    def _next_pass(self) -> None:
+        self._in_this_pass = 0
 
 
 class _Desk:
@@ -189,9 +230,7 @@ class _Desk:
             return TOO_MANY
         load.now += 1
         try:
-            # Those who came at the same time are counted before the first of them is looked at:
-            # validators that wait for nothing would otherwise never be seen to be more than one.
-            await self._clock.sleep(0)
+            await load.turn()
             within = until - self._clock.monotonic()
             # A validator that waits for nothing is not stopped by a timeout, and may have stood in
             # line behind others of its kind.
@@ -210,6 +249,10 @@ class _Desk:
             log.exception("admission.failed")
             self._metrics.panicked()
             return BROKEN
+
+
+def _too_many_large() -> BodyError:
+    return BodyError(429, "Too many large bodies at a time: try again.")
 
 
 def _is_json(headers: Mapping[str, str]) -> bool:

@@ -28,6 +28,10 @@ MOST_VALUES = 200_000
 # two objects and who wrote which field of them, is why there may be so many more.
 MARKS = (b",", b"[", b"{")
 MOST_MARKS = 1_000_000
+# Of these, objects and lists are the ones that take time to decode. Two objects at the limits of
+# the API have a fifth of them, and the managedFields of both as many again for each manager.
+OPENINGS = (b"[", b"{")
+MOST_OPENINGS = 100_000
 LONGEST_UID = 128
 LONGEST_TEXT = 253  # of a name, a namespace, and whatever else Kubernetes names
 
@@ -48,6 +52,8 @@ def decoded(body: bytes) -> AdmissionRequest:
     """The request in a review; raises MalformedReviewError where there is none."""
     if len(body) > MOST_MARKS and sum(map(body.count, MARKS)) > MOST_MARKS:
         raise MalformedReviewError(f"The body holds more than {MOST_MARKS} values.")
+    if len(body) > MOST_OPENINGS and sum(map(body.count, OPENINGS)) > MOST_OPENINGS:
+        raise MalformedReviewError(f"The body holds more than {MOST_OPENINGS} objects and lists.")
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:  # bytes that are no text, and deep nesting, among them

@@ -14,8 +14,8 @@ LONGEST_DELAY = 1000.0
 class Backoff(Protocol):
     """Knows how often a request has failed, and how long it should wait therefore."""
 
-    def next_delay(self, request: Request, now: float) -> float:
-        """Count a failure; the seconds to wait after it."""
+    def next_delay(self, request: Request, now: float, longest: float = math.inf) -> float:
+        """Count a failure; the seconds to wait after it, at most `longest` before jitter."""
         ...
 
     def forget(self, request: Request) -> None:
@@ -59,12 +59,12 @@ class Exponential:
         self._doublings = math.ceil(math.log2(cap / base))
         self._failures: dict[Request, int] = {}
 
-    def next_delay(self, request: Request, now: float) -> float:
+    def next_delay(self, request: Request, now: float, longest: float = math.inf) -> float:
         """The cap is applied first: those that wait for the longest must be spread as well."""
         failures = self._failures.get(request, 0)
         self._failures[request] = failures + 1
         capped = self._cap if failures >= self._doublings else self._base * 2.0**failures
-        return self._jitter(min(capped, self._cap))
+        return self._jitter(min(capped, self._cap, longest))
 
     def forget(self, request: Request) -> None:
         """Its next delay is the first one again."""
@@ -97,8 +97,8 @@ class TokenBucket:
         self._tokens = self._burst
         self._filled_at = -math.inf
 
-    def next_delay(self, request: Request, now: float) -> float:
-        """Whichever request it is."""
+    def next_delay(self, request: Request, now: float, longest: float = math.inf) -> float:
+        """Whichever request it is; the rate holds for all, so there is no shorter delay for one."""
         if now > self._filled_at:
             gained = (now - self._filled_at) * self._rate
             self._tokens = min(self._burst, self._tokens + gained)
@@ -122,9 +122,9 @@ class MaxOf:
             raise ValueError("there is no longest delay of no rules")
         self._rules = rules
 
-    def next_delay(self, request: Request, now: float) -> float:
+    def next_delay(self, request: Request, now: float, longest: float = math.inf) -> float:
         """The longest one."""
-        return max([rule.next_delay(request, now) for rule in self._rules])
+        return max([rule.next_delay(request, now, longest) for rule in self._rules])
 
     def forget(self, request: Request) -> None:
         """All of them forget it."""

@@ -1,7 +1,7 @@
 """The informers of a process, as one place to read from."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from kftrainer.kube.resource import ObjectKey, Resource
@@ -53,6 +53,10 @@ class Cache:
         """The objects for which the index function of this name gives this value."""
         return self._synced(resource).by_index(name, value)
 
+    def index_keys(self, resource: Resource[Any], name: str, value: str) -> list[ObjectKey]:
+        """The keys of these objects; nothing is decoded."""
+        return self._synced(resource).index_keys(name, value)
+
     def has_index(self, resource: Resource[T], name: str, value: str) -> bool:
         """Whether there is any such object."""
         return self._synced(resource).has_index(name, value)
@@ -60,6 +64,10 @@ class Cache:
     def list(self, resource: Resource[T], namespace: str | None = None) -> list[T]:
         """All objects of a kind, or those of a namespace."""
         return self._synced(resource).list(namespace)
+
+    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
+        """The same objects, each decoded when it is asked for."""
+        return self._synced(resource).iterate(namespace)
 
     def _synced(self, resource: Resource[T]) -> AnyInformer[T]:
         informer = self.informer(resource)

@@ -22,6 +22,11 @@ class Seen(Protocol[T_co]):
         ...
 
     @property
+    def is_reduced(self) -> bool:
+        """Whether a part of a large object is all that is held."""
+        ...
+
+    @property
     def object(self) -> T_co:
         """The object as `Resource.decode` makes it."""
         ...
@@ -35,3 +40,5 @@ class Change(Generic[T_co]):
     old: Seen[T_co] | None
     new: Seen[T_co] | None
     initial: bool = False  # it was there when we came, or nothing about it has changed since
+    # It was removed while nobody watched, so that `old` need not be its last state.
+    final_state_unknown: bool = False

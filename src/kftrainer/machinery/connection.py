@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import structlog
@@ -42,19 +43,45 @@ class Limits:
     idle_within: float = 330.0
     drain_within: float = 2.0  # a body that nobody wants to read
     drain_quiet: float = 0.2  # without a byte of it, after which nothing more is waited for
+    # Of one client, that is, of one source address. The rest waits; nothing is refused at once.
+    handshakes: int = 32  # in progress at a time, each for a few seconds at most
+    large_bodies: int = 4  # being read or processed at a time
+    # Requests that are processed at a time: of all clients, and of one. An API server sends 200 at
+    # a time by default. They start in turn by client, so one client cannot delay another for long.
+    requests: int = 480
+    requests_per_client: int = 240
+    start_within: float = 10.0
+
+
+class Client:
+    """A source address with at least one connection."""
+
+    __slots__ = ("address", "connections", "handshakes", "idle", "large_bodies", "strangers")
+
+    def __init__(self, address: str, limits: Limits) -> None:
+        self.address = address
+        self.connections: dict[Connection, None] = {}
+        # Both in the order in which they began to wait. Strangers have never had a good answer.
+        self.strangers: dict[Connection, None] = {}
+        self.idle: dict[Connection, None] = {}
+        self.handshakes = asyncio.Semaphore(limits.handshakes)
+        self.large_bodies = asyncio.Semaphore(limits.large_bodies)
 
 
 class Connections:
     """The connections of one server; called for each new one."""
 
     def __init__(
-        self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], limits: Limits
+        self,
+        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        limits: Limits,
+        admits: Callable[[asyncio.BaseTransport], bool] | None = None,
     ) -> None:
+        """With `admits`, a connection for which it returns False is closed."""
         self.limits = limits
-        self._open: set[Connection] = set()
-        # Both in the order in which they began to wait. Strangers have never had a good answer.
-        self._strangers: dict[Connection, None] = {}
-        self._idle: dict[Connection, None] = {}
+        self.admits = admits or (lambda _: True)
+        self._clients: dict[str, Client] = {}  # by address; each has a connection
+        self._open = 0
         self._full = False
         self._server = web.Server(answer)
         self._loop = asyncio.get_running_loop()
@@ -62,44 +89,66 @@ class Connections:
     def __call__(self) -> "Connection":
         return Connection(self, self._server, self._loop)
 
-    def opened(self, connection: "Connection") -> bool:
-        """There is one more; says whether there may be.
+    def opened(self, connection: "Connection", address: str) -> bool:
+        """Add a connection, which may still be in its TLS handshake; False if it must be closed.
 
-        It takes the place of one that waits, so that nobody locks others out by being idle.
+        If there are too many, it takes the place of one of the client that has the most, or else
+        of one of its own client that waits: nobody locks others out by opening many.
         """
-        self._open.add(connection)
-        if len(self._open) > self.limits.connections:
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients[address] = Client(address, self.limits)
+        connection.client = client
+        client.connections[connection] = None
+        client.strangers[connection] = None
+        self._open += 1
+        if self._open > self.limits.connections:
             if not self._full:  # say it once: whoever opens so many would fill the logs, too
                 self._full = True
                 log.warning("connections.too_many", most=self.limits.connections)
-            if not self._make_room():
+            if not self._make_room(client, connection):
+                self.closed(connection)
                 return False
-        self.waits(connection)
         return True
 
-    def _make_room(self) -> bool:
-        for waiting in (self._strangers, self._idle):
-            if waiting:
-                longest = next(iter(waiting))
-                self.works(longest)
-                longest.cut_off()
-                return True
-        return False
+    def _make_room(self, newcomer: Client, connection: "Connection") -> bool:
+        """Close a connection other than the new one; False if there is none to close."""
+        largest = max(self._clients.values(), key=lambda each: len(each.connections))
+        if len(largest.connections) > len(newcomer.connections):
+            victim = next(chain(largest.strangers, largest.idle, reversed(largest.connections)))
+        else:
+            own = (each for each in newcomer.strangers if each is not connection)
+            found = next(chain(own, newcomer.idle), None)
+            if found is None:
+                return False
+            victim = found
+        self.closed(victim)
+        victim.cut_off()
+        return True
 
     def waits(self, connection: "Connection") -> None:
         """Nothing would be lost if it were closed now."""
-        (self._idle if connection.is_known else self._strangers)[connection] = None
+        client = connection.client
+        if client is not None and connection in client.connections:
+            (client.idle if connection.is_known else client.strangers)[connection] = None
 
     def works(self, connection: "Connection") -> None:
         """A request is under way on it."""
-        self._strangers.pop(connection, None)
-        self._idle.pop(connection, None)
+        if (client := connection.client) is not None:
+            client.strangers.pop(connection, None)
+            client.idle.pop(connection, None)
 
     def closed(self, connection: "Connection") -> None:
-        """There is one less."""
-        self.works(connection)
-        self._open.discard(connection)
-        if len(self._open) <= self.limits.connections // 2:
+        """Remove a connection, if that has not been done."""
+        client = connection.client
+        if client is None or connection not in client.connections:
+            return
+        for each in (client.connections, client.strangers, client.idle):
+            each.pop(connection, None)
+        if not client.connections:
+            del self._clients[client.address]
+        self._open -= 1
+        if self._open <= self.limits.connections // 2:
             self._full = False
 
     async def finish(self, within: float) -> None:
@@ -111,8 +160,9 @@ class Connections:
                 await self._server.shutdown(within)
         except TimeoutError:  # the library would wait once more as long
             await self._server.shutdown(AT_ONCE)
-            for connection in list(self._open):
-                connection.cut_off()
+            for client in list(self._clients.values()):
+                for connection in list(client.connections):
+                    connection.cut_off()
 
 
 class _Arrived:
@@ -154,7 +204,17 @@ class Connection(web.RequestHandler):
     for as long as it takes until an answer is read.
     """
 
-    __slots__ = ("_all", "_answering", "_arrived", "_due", "_expecting", "_wire", "is_known")
+    __slots__ = (
+        "_all",
+        "_answering",
+        "_arrived",
+        "_due",
+        "_end_handshake",
+        "_expecting",
+        "_wire",
+        "client",
+        "is_known",
+    )
 
     def __init__(
         self, everyone: Connections, server: web.Server, loop: asyncio.AbstractEventLoop
@@ -173,15 +233,36 @@ class Connection(web.RequestHandler):
         self._answering = False
         self._arrived = _Arrived()
         self._due: asyncio.TimerHandle | None = None
+        self._end_handshake: Callable[[], object] | None = None  # while there is one
         self._wire: asyncio.Transport | None = None
+        self.client: Client | None = None
+
+    def accept(self, address: str, close: Callable[[], object]) -> Client | None:
+        """Count the connection from now on, before its TLS handshake; None if it may not be.
+
+        `close` ends the handshake.
+        """
+        if not self._all.opened(self, address):
+            return None
+        self._end_handshake = close
+        return self.client
+
+    def handshake_ended(self) -> None:
+        """Forget the connection, unless its handshake has succeeded."""
+        self._end_handshake = None
+        if self._wire is None:
+            self._all.closed(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a request, unless there are too many who do."""
         super().connection_made(transport)
         # What uvloop hands over is one by what it does, not by its type.
         self._wire = cast("asyncio.Transport", transport)
+        self._end_handshake = None
         give_up_after(self._all.limits.answer_within, self._wire)
-        if self._all.opened(self):
+        address = address_in(transport.get_extra_info("peername"))
+        is_counted = self.client is not None or self._all.opened(self, address)
+        if is_counted and self._all.admits(transport):
             self._wait(self._all.limits.silent_within, self._too_late)
         else:
             self._wire.abort()
@@ -271,6 +352,8 @@ class Connection(web.RequestHandler):
         """Close it at once; what has not been sent yet never will be."""
         if self._wire is not None:
             self._wire.abort()
+        elif self._end_handshake is not None:
+            self._end_handshake()
 
     def handle_error(
         self,
@@ -286,6 +369,11 @@ class Connection(web.RequestHandler):
         response = web.Response(status=status, text="This is no HTTP request.\n")
         response.force_close()
         return response
+
+
+def address_in(peer: object) -> str:
+    """Return the address in a peer's name; IPv4 addresses look the same on all sockets."""
+    return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else ""
 
 
 def give_up_after(seconds: float, wire: asyncio.Transport) -> None:

@@ -1,7 +1,7 @@
 """A controller: changes of the kinds it watches become requests, and workers reconcile them."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
@@ -11,6 +11,7 @@ from structlog.contextvars import bound_contextvars
 
 from kftrainer.kube.resource import Resource
 from kftrainer.machinery.backoff import Backoff, Exponential
+from kftrainer.machinery.breather import SLICE, Breather
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.handlers import Handler
@@ -90,6 +91,14 @@ class _Begun:
         await self.told.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class _Remainder:
+    """Requests of one handler that are yet to be added."""
+
+    requests: Iterator[Request | None]
+    priority: int
+
+
 class Controller:
     """Keeps the objects reconciled that its watches lead to; a service that runs once.
 
@@ -123,12 +132,18 @@ class Controller:
         self._queue = WorkQueue(clock, backoff, metrics.for_queue(name))
         self._watches: list[_Watch] = []
         self._early: dict[Request, None] = {}  # each once, in the order in which they came
+        self._unfinished: asyncio.Queue[_Remainder] = asyncio.Queue()  # requests yet to be added
         self._has_begun = False
 
     @property
     def name(self) -> str:
         """Unique in a process: metrics and logs are told apart by it."""
         return self._name
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it runs, so that requests go to its queue."""
+        return self._has_begun
 
     def watch(self, informer: Watchable, handler: Handler, *predicates: Predicate) -> None:
         """Let the handler make requests of those changes that pass all predicates.
@@ -140,16 +155,23 @@ class Controller:
         if self._has_begun:
             self._begin(watch)
 
-    def enqueue(self, request: Request) -> None:
+    def enqueue(self, request: Request, *, priority: int = 0) -> None:
         """Look at this object, though nothing that is watched has changed.
 
         Before the controller runs this is only noted: on a replica that does not lead, a queue that
         fills up would look like one that nobody comes to.
         """
+        self.enqueue_all((request,), priority=priority)
+
+    def enqueue_all(self, requests: Iterable[Request], *, priority: int = 0) -> None:
+        """Look at all these objects; those that take longer to be added are added in small steps.
+
+        Before the controller runs they are only noted, as with `enqueue`.
+        """
         if self._has_begun:
-            self._queue.add(request)
+            self._add_all(iter(requests), priority)
         else:
-            self._early[request] = None
+            self._early.update(dict.fromkeys(requests))
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Work until `stop` is set; ready when all that it watches has been read."""
@@ -157,14 +179,14 @@ class Controller:
             raise ValueError(f"the controller {self._name} watches nothing")
         self._has_begun = True
         begun = [self._begin(watch) for watch in self._watches]
-        for request in self._early:
-            self._queue.add(request, priority=INITIAL_PRIORITY)
-        self._early.clear()
+        early, self._early = self._early, {}
+        self._add_all(iter(early), INITIAL_PRIORITY)
         if not await self._synced(begun, stop):
             return
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
                 group.create_task(self._work(), name=f"{self._name}-{number}")
+            adding = group.create_task(self._add_remainders(), name=f"{self._name}-adding")
             log.info("controller.started", controller=self._name, workers=self._workers)
             try:
                 ready()
@@ -172,6 +194,7 @@ class Controller:
             finally:
                 # Also when cancelled: a reconciler that swallows that must not go on to the next.
                 self._queue.shut_down()
+                adding.cancel()
         log.info("controller.stopped", controller=self._name)
 
     def _begin(self, watch: _Watch) -> _Begun:
@@ -181,10 +204,32 @@ class Controller:
         def enqueue(change: Change[Any]) -> None:
             if all(predicate(change) for predicate in watch.predicates):
                 priority = INITIAL_PRIORITY if change.initial else 0
-                for request in watch.handler(change):
-                    self._queue.add(request, priority=priority)
+                self._add_all(iter(watch.handler(change)), priority)
 
         return enqueue
+
+    def _add_all(self, requests: Iterator[Request | None], priority: int) -> None:
+        """Add requests for some milliseconds; leave the remainder to `_add_remainders`."""
+        began = self._clock.monotonic()
+        for request in requests:
+            if request is not None:
+                self._queue.add(request, priority=priority)
+            if self._clock.monotonic() - began > SLICE:
+                self._unfinished.put_nowait(_Remainder(requests, priority))
+                return
+
+    async def _add_remainders(self) -> None:
+        breather = Breather(self._clock)
+        while True:
+            remainder = await self._unfinished.get()
+            breather.begin()
+            try:
+                for request in remainder.requests:
+                    if request is not None:
+                        self._queue.add(request, priority=remainder.priority)
+                    await breather.breathe()
+            except Exception:  # one handler must not take the others' requests
+                log.exception("controller.handler_failed", controller=self._name)
 
     async def _synced(self, begun: list[_Begun], stop: asyncio.Event) -> bool:
         """Wait until all that is there has been told; False if it is told to stop before that."""
@@ -223,6 +268,8 @@ class Controller:
                 await self._work_one(request, priority)
             finally:
                 self._queue.done(request)
+            # A reconcile that finds nothing to do may never wait: let others run between two.
+            await self._clock.sleep(0)
 
     async def _work_one(self, request: Request, priority: int) -> None:
         started = self._clock.monotonic()
@@ -265,7 +312,7 @@ class Controller:
 
     def _succeeded(self, request: Request, priority: int, result: Result, seconds: float) -> None:
         if result.is_rate_limited:
-            self._queue.add_rate_limited(request, priority=priority)
+            self._queue.add_rate_limited(request, priority=priority, max_delay=result.max_delay)
             self._metrics.reconciled("requeue", seconds)
         elif result.requeue_after is None:
             self._queue.forget(request)

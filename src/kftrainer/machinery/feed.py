@@ -1,12 +1,18 @@
 """Carries out what the reflector decides: reads, and puts the news into an inbox."""
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Generic, TypeVar, assert_never
 
 import structlog
 
-from kftrainer.kube.errors import KubeError, RequestTimeoutError
+from kftrainer.kube.errors import (
+    ForbiddenError,
+    KindNotFoundError,
+    KubeError,
+    RequestTimeoutError,
+)
 from kftrainer.kube.resource import key_of
 from kftrainer.kube.watch import Bookmark, Deleted, Upserted, WatchEvent
 from kftrainer.machinery.breather import Breather
@@ -37,6 +43,15 @@ from kftrainer.machinery.store import Contents, Store
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+# Reads that the API server refuses until somebody grants the right or installs the kind.
+Refusal = ForbiddenError | KindNotFoundError
+
+
+def refusal_in(outcome: Outcome) -> Refusal | None:
+    """Return why the server refused to be read, if it did."""
+    error = None if isinstance(outcome, Listed | VersionTold) else outcome.error
+    return error if isinstance(error, Refusal) else None
 
 
 class _Stream(Generic[T]):
@@ -70,9 +85,11 @@ class Feed(Generic[T]):
         store: Store[T],
         inbox: Inbox[T],
         metrics: InformerMetrics | None,
+        on_refused: Callable[[Refusal], bool],
     ) -> None:
         self._source = source
         self._clock = clock
+        self._on_refused = on_refused  # returns whether this was not known
         self._rng = rng
         self._maker = maker
         self._store = store
@@ -95,7 +112,9 @@ class Feed(Generic[T]):
             self._tell(outcome, step)
 
     def _tell(self, outcome: Outcome, step: Step) -> None:
-        say = self._log.warning if step.delay else self._log.debug
+        refusal = refusal_in(outcome)
+        is_known = refusal is not None and not self._on_refused(refusal)
+        say = self._log.warning if step.delay and not is_known else self._log.debug
         say("informer.step", after=repr(outcome), next=repr(step.action), delay=step.delay)
         resumed = isinstance(outcome, WatchEnded | VersionTold) and isinstance(step.action, Watch)
         if resumed and self._metrics is not None:

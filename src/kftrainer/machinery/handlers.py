@@ -7,7 +7,9 @@ from kftrainer.kube.resource import Manifest, Resource
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.reconcile import Request
 
-Handler = Callable[[Change[Any]], Iterable[Request]]
+# None stands for an object that was looked at and that is not to be reconciled: a handler that
+# looks at many objects yields one for each, so that others get their turn meanwhile.
+Handler = Callable[[Change[Any]], Iterable[Request | None]]
 
 
 def enqueue_self(change: Change[Any]) -> Iterable[Request]:
@@ -30,17 +32,21 @@ def enqueue_owner(owner: Resource[Any], *, controller_only: bool = True) -> Hand
     return owners
 
 
-def enqueue_mapped(to_requests: Callable[[Any], Iterable[Request]]) -> Handler:
+def enqueue_mapped(to_requests: Callable[[Any], Iterable[Request | None]]) -> Handler:
     """Look at whatever the object maps to, as it is and as it was before the change.
+
+    The requests are found one by one, when they are asked for: that may take long.
 
     What needs more than the caches to be found is not for a handler: reconcile something that
     finds it.
     """
 
-    def mapped(change: Change[Any]) -> Iterable[Request]:
-        return dict.fromkeys(
-            request for seen in _both(change) for request in to_requests(seen.object)
-        )
+    def mapped(change: Change[Any]) -> Iterator[Request | None]:
+        found: set[Request | None] = set()
+        for seen in _both(change):
+            for request in to_requests(seen.object):
+                yield None if request in found else request
+                found.add(request)
 
     return mapped
 

@@ -9,14 +9,16 @@ from typing import Any, Generic, TypeVar, assert_never
 import structlog
 
 from kftrainer.kube.client import Client
+from kftrainer.kube.errors import KindNotFoundError
 from kftrainer.kube.resource import ObjectKey, Resource
 from kftrainer.machinery.breather import Breather
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.entry import Entry, EntryMaker, IndexFunction, Keep, Transform
-from kftrainer.machinery.feed import Feed
+from kftrainer.machinery.feed import Feed, Refusal
 from kftrainer.machinery.inbox import Arrived, Gone, Inbox, News, Reached, Replaced, Unwanted
 from kftrainer.machinery.metrics import InformerMetrics
+from kftrainer.machinery.reduction import Reduction
 from kftrainer.machinery.source import Source
 from kftrainer.machinery.store import Store
 
@@ -25,6 +27,9 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 ChangeHandler = Callable[[Change[T]], None]
+# Called with the kind and the namespace when reads are refused, and with None when they succeed
+# again; the objects can be read from the informer by then.
+AccessHandler = Callable[[Resource[Any], str | None, Refusal | None], None]
 NO_INDEXES: Mapping[str, IndexFunction[Any]] = MappingProxyType({})
 
 
@@ -35,6 +40,8 @@ class Informer(Generic[T]):
     gives a fresh object. Handlers are called one after the other, in the order in which each
     object changed, when reads show the change already; they must not take long. An exception of
     a handler is logged; one of `keep`, the transform or an index function ends the informer.
+
+    With a reduction, reads of a large object return the part that is held of it.
 
     An object that `keep` says no to is as good as not there; if it was kept before, it is told as
     deleted, in the state in which it was.
@@ -52,10 +59,14 @@ class Informer(Generic[T]):
         keep: Keep | None = None,
         transform: Transform | None = None,
         indexes: Mapping[str, IndexFunction[T]] = NO_INDEXES,
+        reduction: Reduction | None = None,
         metrics: InformerMetrics | None = None,
         rng: Random | None = None,
+        on_access: AccessHandler | None = None,
     ) -> None:
         self.resource = resource
+        self._on_access = on_access
+        self._refusal: Refusal | None = None
         self._clock = clock
         self._metrics = metrics
         self._store: Store[T] = Store(indexes)
@@ -64,16 +75,18 @@ class Informer(Generic[T]):
         self._latecomers: asyncio.Queue[tuple[ChangeHandler[T], asyncio.Event]] = asyncio.Queue()
         self._turn = asyncio.Lock()  # of who changes the store, or needs it to stay as it is
         self._synced = asyncio.Event()
+        self._settled = asyncio.Event()  # has synced, or was refused
         self._source = Source(client, resource, namespace, label_selector, field_selector)
         self._log = log.bind(**self._source.context)
         self._feed = Feed(
             self._source,
             clock=clock,
             rng=rng if rng is not None else SystemRandom(),
-            maker=EntryMaker(resource, transform, indexes, keep),
+            maker=EntryMaker(resource, transform, indexes, keep, reduction),
             store=self._store,
             inbox=self._inbox,
             metrics=metrics,
+            on_refused=self._refused,
         )
 
     @property
@@ -89,6 +102,22 @@ class Informer(Generic[T]):
     async def wait_synced(self) -> None:
         """Wait until that is so."""
         await self._synced.wait()
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why the server refuses to be read; None if it does not, or has not been asked yet."""
+        return self._refusal
+
+    async def wait_settled(self) -> None:
+        """Wait until it has synced, or was refused for the first time."""
+        await self._settled.wait()
+
+    def is_readable(self, namespace: str | None = None) -> bool:
+        """Whether an object that is not here does not exist, but for the lag of the cache.
+
+        False before the first sync, and while the kind is not installed.
+        """
+        return self.has_synced and not isinstance(self._refusal, KindNotFoundError)
 
     @property
     def resource_version(self) -> str:
@@ -112,15 +141,23 @@ class Informer(Generic[T]):
         """The objects for which the index function of this name gives this value."""
         return [*self._decoded(self._store.contents.by_index(name, value))]
 
+    def index_keys(self, name: str, value: str) -> list[ObjectKey]:
+        """The keys of these objects; nothing is decoded."""
+        return self._store.contents.index_keys(name, value)
+
     def has_index(self, name: str, value: str) -> bool:
         """Whether there is any such object."""
         return self._store.contents.has_index(name, value)
 
     def list(self, namespace: str | None = None) -> list[T]:
         """All objects, or those of a namespace."""
+        return [*self.iterate(namespace)]
+
+    def iterate(self, namespace: str | None = None) -> Iterator[T]:
+        """The same objects, each decoded when it is asked for; changes meanwhile do not show."""
         contents = self._store.contents
-        entries = contents if namespace is None else contents.in_namespace(namespace)
-        return [*self._decoded(entries)]
+        entries = list(contents) if namespace is None else contents.in_namespace(namespace)
+        return self._decoded(entries)
 
     def _decoded(self, entries: Iterable[Entry[T]]) -> Iterator[T]:
         """The objects, but for those that `decode` refuses: one of them must not hide the rest."""
@@ -209,6 +246,23 @@ class Informer(Generic[T]):
             self._tell(handlers, change)
             await breather.breathe()
         self._synced.set()
+        self._settled.set()
+        if self._refusal is not None:
+            self._refusal = None
+            self._report_access()
+
+    def _refused(self, refusal: Refusal) -> bool:
+        """Record why reads are refused; returns False if that is known."""
+        if type(refusal) is type(self._refusal):
+            return False
+        self._refusal = refusal
+        self._settled.set()
+        self._report_access()
+        return True
+
+    def _report_access(self) -> None:
+        if self._on_access is not None:
+            self._on_access(self.resource, self._source.namespace, self._refusal)
 
     def _tell(self, handlers: Iterable[ChangeHandler[T]], change: Change[T] | None) -> None:
         if change is None:

@@ -1,7 +1,9 @@
 """One kind in some namespaces only: an informer for each, that look like one."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import or_
 from typing import Generic, TypeVar
 
 from kftrainer.kube.resource import ObjectKey, Resource
@@ -16,6 +18,9 @@ class InformerGroup(Generic[T]):
 
     For those who may not read the kind everywhere: a right in each of the namespaces is enough.
     Changes in one namespace are told in order, and between two there is none.
+
+    A namespace where the kind must not be read, or that does not exist, does not keep the others
+    from being read: its informer tries again until it is allowed to.
     """
 
     def __init__(self, resource: Resource[T], informers: Mapping[str, Informer[T]]) -> None:
@@ -32,13 +37,28 @@ class InformerGroup(Generic[T]):
 
     @property
     def has_synced(self) -> bool:
-        """Whether all of them have."""
-        return all(each.has_synced for each in self._informers.values())
+        """Whether at least one has, and each of the others has or is refused by the server."""
+        synced = [each.has_synced for each in self._informers.values()]
+        refused = [each.refusal is not None for each in self._informers.values()]
+        return any(synced) and all(map(or_, synced, refused))
 
     async def wait_synced(self) -> None:
-        """Wait until that is so."""
+        """Wait until that is true."""
         for informer in self._informers.values():
-            await informer.wait_synced()
+            await informer.wait_settled()
+        async with asyncio.TaskGroup() as tasks:
+            waiting = [tasks.create_task(each.wait_synced()) for each in self._informers.values()]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+
+    def is_readable(self, namespace: str | None = None) -> bool:
+        """Whether an object that is not here does not exist, in a namespace or in any of them."""
+        if namespace is None:
+            informers = [*self._informers.values()]
+        else:
+            informers = [each for name, each in self._informers.items() if name == namespace]
+        return any(each.is_readable() for each in informers)
 
     def version_in(self, namespace: str) -> str:
         """Up to where we know the server's history of a namespace; empty if we do not."""
@@ -59,13 +79,21 @@ class InformerGroup(Generic[T]):
         """The objects for which the index function of this name gives this value."""
         return [found for each in self._informers.values() for found in each.by_index(name, value)]
 
+    def index_keys(self, name: str, value: str) -> list[ObjectKey]:
+        """The keys of these objects; nothing is decoded."""
+        return [key for each in self._informers.values() for key in each.index_keys(name, value)]
+
     def has_index(self, name: str, value: str) -> bool:
         """Whether there is any such object."""
         return any(each.has_index(name, value) for each in self._informers.values())
 
     def list(self, namespace: str | None = None) -> list[T]:
         """All objects, or those of a namespace."""
-        return [found for each in self._informers.values() for found in each.list(namespace)]
+        return [*self.iterate(namespace)]
+
+    def iterate(self, namespace: str | None = None) -> Iterator[T]:
+        """The same objects, each decoded when it is asked for."""
+        return chain.from_iterable(each.iterate(namespace) for each in self._informers.values())
 
     def add_handler(self, handler: ChangeHandler[T]) -> asyncio.Event:
         """Tell this handler of all objects and then of changes, while the informers run.

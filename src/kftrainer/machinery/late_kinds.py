@@ -39,9 +39,8 @@ class LateKinds:
     that was in the cache at the start can be read by then.
     """
 
-    # A kind that is deinstalled later stays in the cache, and counts as installed. The server
-    # deletes its objects first, so the cache says truly that there are none; its informer is told
-    # 404 when the watch ends, and tries again with pauses of up to a minute until it is back.
+    # A kind that is uninstalled later stays in the cache: its informer reports that it cannot be
+    # read, and lists it again every few seconds until it is reinstalled.
 
     name = "late kinds"
 

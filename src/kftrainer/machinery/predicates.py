@@ -43,6 +43,10 @@ def negate(predicate: Predicate) -> Predicate:
     return lambda change: not predicate(change)
 
 
+content_changed = any_of(generation_changed, labels_changed, annotations_changed)
+"""What a user writes has changed: the spec, labels or annotations; the status does not matter."""
+
+
 def _differs(change: Change[Any], field: str, absent: Mapping[str, str] | None) -> bool:
     if change.old is None or change.new is None:
         return True

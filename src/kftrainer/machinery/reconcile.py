@@ -4,6 +4,7 @@ It is told a name, never an event: what happened may be long past, and several t
 happened since. It reads the object, compares, acts, and can be run again at any time.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +22,7 @@ class Result:
 
     requeue_after: float | None = None  # seconds until it wants to look again, if nothing happens
     requeue: bool = False  # it wants to look again later and later, as after failures
+    max_delay: float = math.inf  # seconds: an upper bound of the back-off for this result
 
     def __post_init__(self) -> None:
         if self.requeue and not self.is_rate_limited:

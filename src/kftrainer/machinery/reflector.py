@@ -12,6 +12,8 @@ from typing import Literal, assert_never
 from kftrainer.kube.errors import (
     ApiError,
     ExpiredError,
+    ForbiddenError,
+    KindNotFoundError,
     KubeError,
     MalformedStreamError,
     RequestTimeoutError,
@@ -22,10 +24,11 @@ from kftrainer.kube.errors import (
 from kftrainer.machinery.store import is_older
 
 FIRST_DELAY, LONGEST_DELAY, FORGIVEN_AFTER = 0.8, 30.0, 120.0
+# A kind that was uninstalled is often reinstalled soon, and reading nothing costs little.
+LONGEST_DELAY_OF_MISSING_KIND = 2.5
 SHORT_WATCH = 1.0  # a watch that ends sooner, and without an event, is no success
 SILENT_WATCH = 60.0  # one without an event for so long may be deaf
-PAGE = 500
-UNPAGED = 0
+PAGE = 100  # objects, each of which may have a mebibyte
 MOST_RECENT = ""
 
 Reason = Literal["initial", "expired", "ahead", "short_watch", "error"]
@@ -118,13 +121,14 @@ class Delays:
     """How long to wait after each failure: 0.8 s doubling to 30 s, and up to as much again."""
 
     rng: Random
+    longest: float = LONGEST_DELAY
     _base: float = 0.0
     _last: float = float("-inf")
 
     def next(self, now: float) -> float:
         """The delay of a failure that happens now."""
         forgiven = now - self._last > FORGIVEN_AFTER
-        self._base = FIRST_DELAY if forgiven else min(self._base * 2, LONGEST_DELAY)
+        self._base = FIRST_DELAY if forgiven else min(self._base * 2, self.longest)
         self._last = now
         return self._base * (1.0 + self.rng.random())
 
@@ -134,6 +138,7 @@ class Reflector:
 
     def __init__(self, rng: Random) -> None:
         self._delays = Delays(rng)
+        self._delays_of_missing_kind = Delays(rng, LONGEST_DELAY_OF_MISSING_KIND)
 
     def start(self) -> Step:
         """The first step: the most recent state, never an old one that a server's cache has."""
@@ -163,6 +168,8 @@ class Reflector:
                 return self._later(ListAsStream(version, "expired"), now, ended.error)
             case ResourceVersionTooNewError():
                 return self._later(ListAsStream(MOST_RECENT, "ahead"), now, ended.error)
+            case KindNotFoundError():
+                return self._when_installed(now)
             case ApiError() | MalformedStreamError():  # a watch from here would end the same way
                 return self._later(ListAsStream(version, "error"), now, ended.error)
             case _:
@@ -179,15 +186,11 @@ class Reflector:
         return self._later(ListAsStream(version, "short_watch"), now)
 
     def _after_broken_stream(self, broke: StreamBroke, now: float) -> Step:
+        if isinstance(broke.error, ApiError):
+            return self._after_refused_stream(broke.tried, broke.error, now)
         tried = broke.tried
         in_pages = ListInPages(tried.resource_version, tried.reason)
         match broke.error:
-            case TooManyRequestsError():
-                return self._later(tried, now, broke.error)
-            case ExpiredError() | ResourceVersionTooNewError():
-                return self._from_most_recent(tried, now, broke.error)
-            case ApiError():  # it does not stream lists: this server never, or not now
-                return Step(in_pages)
             # Something on the way may not let streams through, or not as they are.
             case RequestTimeoutError() | MalformedStreamError():
                 return self._later(in_pages, now)
@@ -196,13 +199,26 @@ class Reflector:
             case _:
                 return self._later(in_pages, now)
 
+    def _after_refused_stream(self, tried: ListAsStream, error: ApiError, now: float) -> Step:
+        match error:
+            # Where a watch is forbidden, a list would be of no use.
+            case TooManyRequestsError() | ForbiddenError():
+                return self._later(tried, now, error)
+            case ExpiredError() | ResourceVersionTooNewError():
+                return self._from_most_recent(tried, now, error)
+            case KindNotFoundError():
+                return self._when_installed(now)
+            case _:  # it does not stream lists: this server never, or not now
+                return Step(ListInPages(tried.resource_version, tried.reason))
+
     def _after_failed_list(self, failed: ListFailed, now: float) -> Step:
         tried = failed.tried
         match failed.error:
-            case ExpiredError() if failed.pages and tried.page != UNPAGED:
-                return Step(ListInPages(tried.resource_version, tried.reason, UNPAGED))
+            # Never without pages: the objects may have more bytes than there is memory.
             case ExpiredError() | ResourceVersionTooNewError():
                 return self._from_most_recent(tried, now, failed.error)
+            case KindNotFoundError():
+                return self._when_installed(now)
             case _:
                 again = ListAsStream(tried.resource_version, tried.reason)
                 return self._later(again, now, failed.error)
@@ -220,6 +236,11 @@ class Reflector:
         if is_older(answer, version):  # etcd was put back to an earlier state
             return Step(ListAsStream(MOST_RECENT, "ahead"))
         return Step(Watch(version))
+
+    def _when_installed(self, now: float) -> Step:
+        """List again soon, from the most recent state: a new definition starts its own history."""
+        delay = self._delays_of_missing_kind.next(now)
+        return Step(ListAsStream(MOST_RECENT, "error"), delay)
 
     def _later(self, action: Action, now: float, error: KubeError | None = None) -> Step:
         asked = error.retry_after if isinstance(error, ApiError) else None

@@ -34,16 +34,43 @@ class CertificateError(Exception):
     """A certificate or key cannot be used; the text is for the operator."""
 
 
-def server_context(certificate: bytes, key: bytes) -> ssl.SSLContext:
-    """A TLS context that shows this certificate, both as PEM."""
+def server_context(
+    certificate: bytes, key: bytes, client_authorities: bytes | None = None
+) -> ssl.SSLContext:
+    """Return a TLS context that presents this certificate; everything is PEM.
+
+    With client authorities, clients must present a certificate that one of them has signed.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if client_authorities is not None:
+        _require_clients_of(client_authorities, context)
     try:
         with _as_file(certificate) as certificate_file, _as_file(key) as key_file:
             context.load_cert_chain(certificate_file, key_file, password=_no_password)
     except OSError as error:  # which every error of the ssl module is
         raise CertificateError(f"The pair cannot be used: {error}") from error
     return context
+
+
+def _require_clients_of(authorities: bytes, context: ssl.SSLContext) -> None:
+    """Accept only clients with a certificate of these authorities."""
+    _require_certificates(context)
+    try:
+        context.load_verify_locations(cadata=authorities.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise CertificateError(f"The client authorities cannot be used: {error}") from error
+
+
+def _require_certificates(context: ssl.SSLContext) -> None:
+    """Require client certificates, in every handshake.
+
+    A resumed TLS session is not verified again, so there are none: after the authority was
+    replaced, certificates of the old one are refused by new connections.
+    """
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # API servers have had it since 1.12
+    context.num_tickets = 0
+    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _no_password() -> NoReturn:
@@ -95,6 +122,8 @@ class ServingCertificate:
         self.trouble: str | None = None
         self.distrust: str | None = None
         self._current: ssl.SSLContext | None = None
+        self._pair: tuple[bytes, bytes] | None = None
+        self._client_authorities: bytes | None = None
         self._expires: datetime | None = None
         # Loading a bad pair into a context that serves would break it, so each pair gets a context
         # of its own and the one that listens only passes connections on.
@@ -107,12 +136,13 @@ class ServingCertificate:
 
         Nothing changes for connections that are there, nor for anyone if the pair is no good.
         """
-        context = server_context(certificate, key)
+        context = server_context(certificate, key, self._client_authorities)
         try:
             leaf = certificate_at_the_head_of(certificate)
         except UnreadableError as error:  # OpenSSL is content with less
             raise CertificateError(str(error)) from error
         self._current, self._expires = context, leaf.not_valid_after_utc
+        self._pair = certificate, key
         self._metrics.certificate_expires(self._server, self._expires.timestamp())
         log.info(
             "certificate.shown",
@@ -120,6 +150,21 @@ class ServingCertificate:
             serial=f"{leaf.serial_number:x}",
             expires=self._expires.isoformat(),
         )
+
+    def require_clients_of(self, authorities: bytes) -> None:
+        """From now on, accept only clients with a certificate of these authorities, as PEM.
+
+        CertificateError if they cannot be used; nothing changes then. Call it before the server
+        listens, and again when the authorities change: connections that exist are not affected.
+        """
+        if self._pair is None:
+            _require_clients_of(authorities, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        else:
+            self._current = server_context(*self._pair, authorities)
+        self._client_authorities = authorities
+        # Whether a certificate is required is decided before a connection is passed on; which
+        # authorities are trusted, afterwards.
+        _require_certificates(self.context)
 
     def missing(self) -> str | None:
         """What is wrong with what is shown, for a readiness probe; None if all is well."""
@@ -219,3 +264,47 @@ class CertificateFiles:
             return (self._folder / name).read_bytes()
         except OSError as error:
             raise CertificateError(f"A certificate cannot be read: {error}") from error
+
+
+class ClientAuthorityFile:
+    """The authorities of client certificates in a file; run it as a service.
+
+    The file is read when this is constructed, and again when it changes. One that cannot be used
+    is an error at first and ignored later: the authorities in effect stay.
+    """
+
+    name = "client-authority-file"
+
+    def __init__(self, file: Path, serving: ServingCertificate, *, clock: Clock) -> None:
+        self._file = file
+        self._serving = serving
+        self._clock = clock
+        self._content: bytes | None = None
+        self._failure: str | None = None
+        self._reload()
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Read the file again every few seconds until `stop` is set."""
+        ready()
+        while not await pause(self._clock, LOOK_EVERY, unless=stop):
+            try:
+                self._reload()
+            except CertificateError as error:
+                if self._failure != str(error):
+                    self._failure = str(error)
+                    log.warning("client_authorities_kept", error=self._failure)
+            else:
+                self._failure = None
+
+    def _reload(self) -> None:
+        try:
+            content = self._file.read_bytes()
+            if content == self._content:
+                return
+            self._serving.require_clients_of(content)
+        except OSError as error:
+            raise CertificateError(f"The client authorities cannot be read: {error}") from error
+        except CertificateError as error:
+            raise CertificateError(f"{self._file}: {error}") from error
+        self._content = content
+        log.info("client_authorities_loaded", file=str(self._file))

@@ -52,6 +52,10 @@ class Contents(Generic[T]):
         """All entries for which the index function of this name gave this value."""
         return list(self._index(name).get(value, {}).values())
 
+    def index_keys(self, name: str, value: str) -> list[ObjectKey]:
+        """The keys of these entries."""
+        return list(self._index(name).get(value, ()))
+
     def has_index(self, name: str, value: str) -> bool:
         """Whether there is any."""
         return value in self._index(name)
@@ -163,7 +167,7 @@ def _is_news(entry: Entry[T], old: Entry[T]) -> bool:
 def _differences(before: Contents[T], after: Contents[T], *, initial: bool) -> Iterator[Change[T]]:
     for old in before:
         if after.get(old.key) is None:
-            yield Change(old.key, old, None)
+            yield Change(old.key, old, None, final_state_unknown=True)
     for new in after:
         known = before.get(new.key)
         if known is None:

@@ -2,22 +2,34 @@
 
 import asyncio
 import errno
+import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from aiohttp import HttpVersion11, web
 
+from kftrainer.machinery.client_limits import CURRENT_CLIENT
 from kftrainer.machinery.clock import Clock, SystemClock
-from kftrainer.machinery.connection import Connection, Connections, Limits
+from kftrainer.machinery.connection import Client, Connection, Connections, Limits
+from kftrainer.machinery.fair_queue import FairQueue, QueueFullError
+from kftrainer.machinery.tls_listener import TlsListener, only_names
 
 PLAIN_TEXT = "text/plain; charset=utf-8"
 OFF = ("", "0")
 CLOSE_WITHIN = 5.0
-SHAKE_HANDS_WITHIN = 5.0  # until then nothing counts or bounds a connection but this
 WAITING_TO_CONNECT = 128
 HIGHEST_PORT = 65535
+NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 DEFAULT_LIMITS = Limits()
 SYSTEM_CLOCK = SystemClock()
 
@@ -93,11 +105,14 @@ class WebServer:
         handler: Handler,
         *,
         tls: ssl.SSLContext | None = None,
+        client_names: Collection[str] = (),
         limits: Limits = DEFAULT_LIMITS,
         linger: float = 0.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """With `linger`, it goes on for so many seconds after it was told to stop.
+        """With `client_names`, a client's certificate must have one of these common names.
+
+        With `linger`, it goes on for so many seconds after it was told to stop.
 
         Those who are sent here by others, as by the endpoints of a Service, learn of it late.
         """
@@ -106,11 +121,12 @@ class WebServer:
         self._bind = parse_bind(address)
         self._handler = handler
         self._tls = tls
+        self._client_names = client_names
         self._limits = limits
         self._linger = linger
         self._clock = clock
         self._stopping = False
-        self._memory = _Memory(limits.bodies)
+        self._shared = _Shared(limits)
         self.port: int | None = None  # once it listens; the one given, or one that was free for 0
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
@@ -119,42 +135,63 @@ class WebServer:
             ready()
             await stop.wait()
             return
-        connections = Connections(self._answer, self._limits)
-        listener = await self._listen(connections, *self._bind)
-        try:
+        admits = only_names(self._client_names) if self._client_names else None
+        connections = Connections(self._answer, self._limits, admits)
+        async with self._listening(connections, *self._bind):
             ready()
             await stop.wait()
             self._stopping = True
             if self._linger:
                 await self._clock.sleep(self._linger)
-        finally:
-            listener.close()
-            await connections.finish(CLOSE_WITHIN)
 
-    async def _listen(
+    @asynccontextmanager
+    async def _listening(
         self, connections: Connections, host: str | None, port: int
-    ) -> asyncio.Server:
+    ) -> AsyncIterator[None]:
+        """Accept connections for the block; then requests in progress are answered."""
+        if self._tls is None:
+            with self._bind_errors():
+                listener = await asyncio.get_running_loop().create_server(
+                    connections, host, port, backlog=WAITING_TO_CONNECT
+                )
+            self.port = listener.sockets[0].getsockname()[1]
+            try:
+                yield
+            finally:
+                listener.close()
+                await connections.finish(CLOSE_WITHIN)
+            return
+        async with AsyncExitStack() as stack:
+            with self._bind_errors():
+                sockets = await bound_sockets(host, port, stack)
+            self.port = sockets[0].getsockname()[1]
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            accepting = tasks.create_task(TlsListener(connections, self._tls).run(sockets))
+            try:
+                yield
+            finally:
+                accepting.cancel()
+                await asyncio.wait([accepting])
+                for each in sockets:
+                    each.close()
+                await connections.finish(CLOSE_WITHIN)
+
+    @contextmanager
+    def _bind_errors(self) -> Iterator[None]:
         try:
-            listener = await asyncio.get_running_loop().create_server(
-                connections,
-                host,
-                port,
-                ssl=self._tls,
-                ssl_handshake_timeout=SHAKE_HANDS_WITHIN if self._tls else None,
-                backlog=WAITING_TO_CONNECT,
-            )
+            yield
         except OSError as error:
             raise BindError(
                 f"{self.name} cannot listen: {_in_words(self._address, error)}"
             ) from None
-        self.port = listener.sockets[0].getsockname()[1]
-        return listener
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
         connection = request.protocol
         assert isinstance(connection, Connection)  # noqa: S101
         connection.request_begins()
-        body = _Body(request, self._limits, self._memory)
+        assert connection.client is not None  # noqa: S101
+        CURRENT_CLIENT.set(connection.client.address)
+        body = _Body(request, self._limits, self._shared, connection.client)
         try:
             answer = await self._handler(
                 Asked(
@@ -171,28 +208,67 @@ class WebServer:
             body.forget()
 
 
-class _Memory:
-    """How many bytes the larger bodies of all requests under way take, and may take."""
+async def bound_sockets(
+    host: str | None, port: int, stack: AsyncExitStack
+) -> Sequence[socket.socket]:
+    """Return sockets that listen on all addresses of the host; the stack closes them."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    failure: OSError | None = None
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.settimeout(0)
+            listener.bind(address)
+        except OSError as error:
+            if error.errno not in NO_SUCH_FAMILY:
+                raise
+            failure = error  # a machine without IPv6 may still have addresses of it
+        else:
+            listener.listen(WAITING_TO_CONNECT)
+            sockets.append(listener)
+    if not sockets and failure is not None:
+        raise failure
+    return sockets
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.held = 0
+
+class _Shared:
+    """What the requests of all clients share: memory for bodies, and time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.held = 0  # bytes of the larger bodies of all requests in progress
+        self.queue = FairQueue(limits.requests, limits.requests_per_client, limits.connections)
 
 
 class _Body:
-    """The body of one request, which takes memory until it is forgotten."""
+    """The body of one request, which takes memory and a place in progress until it is forgotten."""
 
-    def __init__(self, request: web.BaseRequest, limits: Limits, memory: _Memory) -> None:
+    def __init__(
+        self, request: web.BaseRequest, limits: Limits, shared: _Shared, client: Client
+    ) -> None:
         self._request = request
         self._limits = limits
-        self._memory = memory
+        self._shared = shared
+        self._client = client
         self._size = 0
         self._counted = 0
+        self._is_large = False
+        self._has_started = False
 
     async def read(self) -> bytes:
-        """All of it, once; raises BodyError."""
+        """Return all of it, once it is this client's turn; raises BodyError."""
         if (self._request.content_length or 0) > self._limits.body:
             raise self._too_large()
+        content = await self._in_time()
+        await self._start()
+        return content
+
+    async def _in_time(self) -> bytes:
         await self._ask_for_it()
         deadline = asyncio.timeout(self._limits.body_within)
         try:
@@ -207,6 +283,8 @@ class _Body:
             raise BodyError(400, "The body broke off.") from None
 
     async def _read(self) -> bytes:
+        if (self._request.content_length or 0) > self._limits.small_body:
+            await self._be_large()
         chunks = []
         while chunk := await self._request.content.readany():
             chunks.append(chunk)
@@ -214,14 +292,30 @@ class _Body:
             if self._size > self._limits.body:
                 raise self._too_large()
             if self._size > self._limits.small_body:
+                await self._be_large()
                 self._count()
         return b"".join(chunks)
 
+    async def _be_large(self) -> None:
+        """Wait until this client has few enough large bodies in progress."""
+        if not self._is_large:
+            await self._client.large_bodies.acquire()
+            self._is_large = True
+
     def _count(self) -> None:
-        self._memory.held += self._size - self._counted
+        self._shared.held += self._size - self._counted
         self._counted = self._size
-        if self._memory.held > self._memory.most:
+        if self._shared.held > self._limits.bodies:
             raise BodyError(429, "Too many large bodies at a time: try again.")
+
+    async def _start(self) -> None:
+        """Wait for this client's turn."""
+        try:
+            async with asyncio.timeout(self._limits.start_within):
+                await self._shared.queue.acquire(self._client.address)
+        except (TimeoutError, QueueFullError):
+            raise BodyError(429, "Too many requests at a time: try again.") from None
+        self._has_started = True
 
     async def _ask_for_it(self) -> None:
         """Some send their headers, and the body only when they are told that it is wanted."""
@@ -256,7 +350,11 @@ class _Body:
         return True
 
     def forget(self) -> None:
-        self._memory.held -= self._counted
+        self._shared.held -= self._counted
+        if self._is_large:
+            self._client.large_bodies.release()
+        if self._has_started:
+            self._shared.queue.release(self._client.address)
 
 
 def _response(answer: Answer, *, is_last: bool) -> web.Response:

@@ -1,6 +1,7 @@
 """A work queue to wait at: lends the pure queue a clock and a line of waiting workers."""
 
 import asyncio
+import math
 from collections import deque
 
 from kftrainer.machinery.backoff import Backoff
@@ -50,9 +51,11 @@ class WorkQueue:
         self._core.add(request, self._clock.monotonic(), priority=priority, after=after)
         self._wake()
 
-    def add_rate_limited(self, request: Request, *, priority: int = 0) -> None:
+    def add_rate_limited(
+        self, request: Request, *, priority: int = 0, max_delay: float = math.inf
+    ) -> None:
         """Hand it out again after the backoff of one more failure."""
-        delay = self._backoff.next_delay(request, self._clock.monotonic())
+        delay = self._backoff.next_delay(request, self._clock.monotonic(), max_delay)
         self.add(request, priority=priority, after=delay)
 
     def forget(self, request: Request) -> None:

@@ -5,12 +5,13 @@ from typing import Any
 
 from kftrainer.api import names
 from kftrainer.api.overrides import PodTemplateOverride
-from kftrainer.api.trainjob import TrainJob
+from kftrainer.api.trainjob import TrainJob, TrainJobSpec
 from kftrainer.kube.field import FieldError, Findings, forbidden, without
 from kftrainer.kube.model import KubeModel
 from kftrainer.runtime.existing import Existing
-from kftrainer.runtime.info import own_job_set
+from kftrainer.runtime.info import own_job_set, runs
 from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.memo import Memo
 from kftrainer.runtime.overrides import METADATA, overrides_field
 from kftrainer.runtime.quantities import rewrite_quantities
 from kftrainer.runtime.rule_names import Rule
@@ -31,6 +32,7 @@ TEXTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 TELLING = frozenset({"labelSelector", "namespaceSelector", "emptyDir"})
 # Numbers that Go leaves out if they are 0; others are pointers there, for which 0 is a value.
 NUMBERS = frozenset({"partition"})
+ZERO_DIVISOR = ("divisor", "0")
 NOT_NEW = "not refused, because it was so before: {}"
 
 
@@ -49,7 +51,7 @@ def news(found: Findings, before: Findings) -> Findings:
 def change_errors(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[FieldError]:
     """What cannot be changed in a TrainJob like this, now or at all."""
     job_set = own_job_set(old, existing)
-    if _overrides(old) != _overrides(new):
+    if _override_changes(old, new):
         yield from _untimely_overrides(old, new, job_set or {})
     if is_finished(old):
         rules = (Rule.CHANGE_AFTER_END, Rule.OVERRIDE_AFTER_END)
@@ -57,6 +59,32 @@ def change_errors(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[
     elif job_set is not None:
         rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
         yield from _lasting_changes(old, new, MADE, *rules)
+
+
+def change_warnings(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[str]:
+    """Return a warning for each change that is accepted and has no effect, or none yet."""
+    metadata = [field for field in METADATA if _metadata(old, field) != _metadata(new, field)]
+    if is_finished(old):
+        changed = [f"spec.{field}" for field in metadata]
+        if old.spec.suspend != new.spec.suspend:
+            changed.append("spec.suspend")
+        if _override_changes(old, new):
+            changed.append(_field(old, new))
+        yield from (f"{field}: no effect: the TrainJob has finished" for field in changed)
+    elif metadata and runs(new, existing):
+        for field in metadata:
+            yield (
+                f"spec.{field}: no effect yet: the JobSet is running, and keeps its {field} until "
+                "the TrainJob is suspended"
+            )
+
+
+def is_fixed_by_job_set(old: TrainJob, new: TrainJob) -> bool:
+    """Report whether the update changes a part that a JobSet cannot follow, if there is one."""
+    if _override_changes(old, new):
+        return True
+    rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
+    return any(True for _ in _lasting_changes(old, new, MADE, *rules))
 
 
 def is_finished(job: TrainJob) -> bool:
@@ -89,9 +117,14 @@ def _lasting_changes(
     ):
         for field in _differing(_part(before), _part(after)):
             yield forbidden(f"{path}.{field}", f"{why}: {AGAIN}", rule=rule)
-    if _overrides(old, lasting=True) != _overrides(new, lasting=True):
+    if _lasting_overrides(old) != _lasting_overrides(new):
         detail = f"{why}, {FOLLOWED}: {AGAIN}"
         yield forbidden(_field(old, new), detail, rule=rule_of_overrides)
+
+
+def _metadata(job: TrainJob, field: str) -> Mapping[str, str]:
+    """The labels or annotations of the TrainJob's JobSet."""
+    return getattr(job.spec, field) or {}
 
 
 def _field(old: TrainJob, new: TrainJob) -> str:
@@ -116,25 +149,63 @@ def _part(part: KubeModel | None) -> dict[str, Any]:
     return _canonical_fields(said)
 
 
-def _overrides(job: TrainJob, *, lasting: bool = False) -> list[Any]:
-    """The overrides in their canonical form, or of each the part that nothing can follow.
+def _override_changes(old: TrainJob, new: TrainJob) -> bool:
+    """Report whether an override differs in its canonical form.
+
+    Those that are written alike do not, and after the first that does, none is looked at.
+    """
+    before, after = _canonical_overrides.of(old.spec), _canonical_overrides.of(new.spec)
+    if len(before.written) != len(after.written):
+        return True
+    return any(
+        before.written[index] != after.written[index] and before.at(index) != after.at(index)
+        for index in range(len(before.written))
+    )
+
+
+def _lasting_overrides(job: TrainJob) -> list[Any]:
+    """The part of each override that nothing can follow, in its canonical form.
 
     Who adds overrides that only say where pods run, as Kueue does, changes nothing that lasts.
     """
-    found = (_override(each, lasting=lasting) for each in job.spec.overrides())
-    return [each for each in found if each != {"targetJobs": each["targetJobs"]} or not lasting]
+    found = _canonical_overrides.of(job.spec)
+    parts = (_lasting_part(found.at(index)) for index in range(len(found.written)))
+    return [kept for kept in parts if len(kept) > 1]
 
 
-def _override(override: PodTemplateOverride, *, lasting: bool) -> dict[str, Any]:
-    spec = thaw(override.spec or {})
-    _write_quantities(spec)
+def _lasting_part(override: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an override in its canonical form, its target jobs and what nothing can follow."""
+    spec = override.get("spec") or {}
+    lasting = {field: value for field, value in spec.items() if field not in CHANGEABLE}
+    targets = {"targetJobs": override["targetJobs"]}
+    return {**targets, "spec": lasting} if lasting else targets
+
+
+def _override(override: PodTemplateOverride) -> dict[str, Any]:
     metadata = override.metadata.dump() if override.metadata else {}
-    if lasting:
-        metadata = {}
-        spec = {field: value for field, value in spec.items() if field not in CHANGEABLE}
-    said = {"metadata": {key: metadata.get(key) for key in METADATA}, "spec": spec}
+    kept = {key: metadata.get(key) for key in METADATA}
+    said = thaw({"metadata": kept, "spec": override.spec or {}})
+    _write_quantities(said["spec"])
     targets = sorted({target.name for target in override.target_jobs})
     return {"targetJobs": targets, **_canonical_fields(said)}
+
+
+class _CanonicalOverrides:
+    """The overrides of a TrainJob as they are written, and each in its canonical form if needed."""
+
+    def __init__(self, spec: TrainJobSpec) -> None:
+        self.written = spec.overrides()
+        self._canonical: dict[int, Mapping[str, Any]] = {}
+
+    def at(self, index: int) -> Mapping[str, Any]:
+        """Return the override of this index in its canonical form."""
+        if index not in self._canonical:
+            self._canonical[index] = _override(self.written[index])
+        return self._canonical[index]
+
+
+# Several rules compare the overrides of the same two TrainJobs.
+_canonical_overrides = Memo(_CanonicalOverrides, most=2)
 
 
 def _write_quantities(spec: dict[str, Any]) -> None:
@@ -145,22 +216,26 @@ def _write_quantities(spec: dict[str, Any]) -> None:
 
 def _canonical(value: Any, field: str = "") -> Any:
     """The value without what says nothing, which clients in Go leave out or put in as they like."""
-    if isinstance(value, Mapping):
+    if type(value) is dict:
         return _canonical_fields(value, keep_empty_texts=field in TEXTS)
-    if isinstance(value, list):
-        return [_canonical(each) for each in value]
+    if type(value) is list:
+        return [each if type(each) is str else _canonical(each) for each in value]
     return value
 
 
 def _canonical_fields(
     value: Mapping[str, Any], *, keep_empty_texts: bool = False
 ) -> dict[str, Any]:
-    said = {key: _canonical(each, key) for key, each in value.items()}
-    return {
-        key: each
-        for key, each in said.items()
-        if not _says_nothing(key, each) and (each != "" or keep_empty_texts)
-    }
+    said = {}
+    for field, each in value.items():
+        if type(each) is str:  # as most are
+            if (each or keep_empty_texts) and (field, each) != ZERO_DIVISOR:
+                said[field] = each
+            continue
+        canonical = _canonical(each, field)
+        if not _says_nothing(field, canonical):
+            said[field] = canonical
+    return said
 
 
 def _says_nothing(field: str, value: object) -> bool:
@@ -172,4 +247,4 @@ def _says_nothing(field: str, value: object) -> bool:
         return True
     if value == {}:
         return field not in TELLING
-    return (field, value) == ("divisor", "0") or (field in NUMBERS and value == 0)
+    return field in NUMBERS and value == 0

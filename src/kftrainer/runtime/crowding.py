@@ -1,14 +1,14 @@
 """More processes on a node than it has devices: it can be meant, but mostly is not."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from kftrainer.runtime.devices import accelerators
-from kftrainer.runtime.podset import Container
 
 
-def crowding(processes: int | str, source: str, container: Container) -> Iterator[str]:
+def crowding(processes: int | str, source: str, resources: Mapping[str, Any]) -> Iterator[str]:
     """What to tell if processes of a node will have to share its devices; `source` says so many."""
-    devices = accelerators(container.resources)
+    devices = accelerators(resources)
     if isinstance(processes, int) and processes > devices > 0:
         noun = "accelerator" if devices == 1 else "accelerators"
         yield (

@@ -1,6 +1,6 @@
 """What is there already, for planning to look at."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
@@ -26,6 +26,10 @@ class Existing(Protocol):
         """All objects of the kind, or those of a namespace; none where the kind is not known."""
         ...
 
+    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
+        """The same objects, each decoded when it is asked for: for kinds with many objects."""
+        ...
+
 
 class Given:
     """The objects that somebody gave us, and nothing else; of other kinds nothing is known."""
@@ -47,11 +51,13 @@ class Given:
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
         """The given objects of the kind."""
-        return [
-            resource.decode(manifest)
-            for key, manifest in self._of(resource).items()
-            if namespace is None or key.namespace == namespace
-        ]
+        return [*self.iterate(resource, namespace)]
+
+    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
+        """The same, each decoded when it is asked for."""
+        for key, manifest in self._of(resource).items():
+            if namespace is None or key.namespace == namespace:
+                yield resource.decode(manifest)
 
     def _of(self, resource: Resource[Any]) -> Mapping[ObjectKey, Manifest]:
         return self._kinds.get((resource.api_version, resource.kind), {})

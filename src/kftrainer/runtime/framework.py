@@ -1,8 +1,10 @@
 """The framework: sorts plugins into phases once, and runs the phases in their order."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self, TypeVar
 
+from kftrainer.api.configuration import DEFAULT, Admission
 from kftrainer.api.trainingruntime import MPIPolicy, TorchPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, Findings, forbidden, invalid
@@ -34,6 +36,9 @@ from kftrainer.runtime.template import subject_of
 T = TypeVar("T")
 P = TypeVar("P", bound=Plugin)
 LONGEST_REASON = 500  # characters of an exception's text that a message repeats
+LONGEST_TEXT = 20_000  # characters of it that are read
+# What pydantic quotes of the document that it rejects: a value of a pod template may be a secret.
+_INPUT_VALUE = re.compile(r"input_value=.*?(?=, input_type=|$)")
 
 
 class FrameworkError(Exception):
@@ -43,8 +48,11 @@ class FrameworkError(Exception):
 class Framework:
     """Plugins, each in the phases that it implements and there in the order given."""
 
-    def __init__(self, plugins: Iterable[Plugin]) -> None:
+    def __init__(
+        self, plugins: Iterable[Plugin], *, admission: Admission = DEFAULT.admission
+    ) -> None:
         self.plugins = tuple(plugins)
+        self.admission = admission
         _refuse_namesakes(self.plugins)
         self._ml_policies = [each for each in self.plugins if isinstance(each, EnforceMLPolicy)]
         self._group_policies = [
@@ -123,7 +131,7 @@ class Framework:
 
 def in_one_line(error: BaseException) -> str:
     """What was raised, for a message: its text may have many lines, or none."""
-    text = " ".join(str(error).split())
+    text = _INPUT_VALUE.sub("input_value=(omitted)", " ".join(str(error)[:LONGEST_TEXT].split()))
     if len(text) > LONGEST_REASON:
         text = f"{text[:LONGEST_REASON]}…"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

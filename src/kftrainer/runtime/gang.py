@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from kftrainer.api import names
 from kftrainer.api.resources import (
@@ -15,6 +15,7 @@ from kftrainer.api.resources import (
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.quantity import ZERO, Quantity, QuantityError
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.runtime.changes import is_finished
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import AnyRuntime, Info, key_of_job, runs
@@ -25,7 +26,7 @@ from kftrainer.runtime.planned import Planned
 from kftrainer.runtime.podset import PodSet
 from kftrainer.runtime.requests import pod_requests
 
-READY, COMPLETE = "Ready", "Complete"  # what a job can wait for in another
+COMPLETE = "Complete"  # what a job can wait for in another, besides that it is ready
 IN_ORDER = "InOrder"
 
 
@@ -42,18 +43,16 @@ def gang_of(info: Info) -> Gang:
 
     Pods that JobSet creates later must not be waited for, or nothing would ever start. Initializers
     are over when the gang starts, and do not belong to it. A job that waits for others of the gang
-    to be ready does, but the gang does not wait for it.
+    to be ready does, but the gang does not wait for it. Without a trainer the gang is the last
+    stage: the jobs that start after the most other jobs are over.
     """
     waits = dict(_waits(info))
-    over: dict[str, frozenset[str]] = {}  # by job: those that are over before it starts
-    for name, awaited in waits.items():
-        over[name] = frozenset().union(
-            *(over[other] for other in awaited),
-            (other for other, state in awaited.items() if state == COMPLETE),
-        )
-    at_start = over[info.trainer.name]
+    in_order = (info.template.get("startupPolicy") or {}).get("startupPolicyOrder") == IN_ORDER
+    over = _over_before(waits, in_order=in_order)
+    anchor = info.trainer or max(info.pod_sets, key=lambda each: over[each.name].bit_count())
+    at_start = over[anchor.name]
     members = [each for each in info.pod_sets if over[each.name] == at_start]
-    return Gang(members, list(_unhindered(members, waits)))
+    return Gang(members, list(_unhindered(members, waits, in_order=in_order)))
 
 
 def pod_group(
@@ -85,54 +84,71 @@ def watches(resource: Resource[Manifest]) -> Sequence[Watch]:
     )
 
 
-def waiting_in_namespace(limit_range: Manifest, existing: Existing) -> Iterator[ObjectKey]:
-    """The suspended TrainJobs in the LimitRange's namespace; the pods of others are there."""
-    for job in existing.list(TRAIN_JOBS, key_of(limit_range).namespace):
-        if job.spec.suspend:
-            yield key_of_job(job)
+def waiting_in_namespace(limit_range: Manifest, existing: Existing) -> Iterator[ObjectKey | None]:
+    """The TrainJobs in the LimitRange's namespace that have no pods yet; None for each other."""
+    for job in existing.iterate(TRAIN_JOBS, key_of(limit_range).namespace):
+        yield key_of_job(job) if _has_no_pods_yet(job, existing) else None
 
 
-def waiting_for_class(runtime_class: Manifest, existing: Existing) -> Iterator[ObjectKey]:
-    """The suspended TrainJobs on runtimes whose pods are of this RuntimeClass."""
+def waiting_for_class(runtime_class: Manifest, existing: Existing) -> Iterator[ObjectKey | None]:
+    """The TrainJobs without pods on runtimes whose pods are of this RuntimeClass.
+
+    Yields None for each runtime and each other TrainJob.
+    """
     name = runtime_class["metadata"]["name"]
-    runtimes: dict[str, set[ObjectKey]] = {
-        names.TRAINING_RUNTIME: {
-            ObjectKey(runtime.metadata.namespace or "", runtime.metadata.name)
-            for runtime in existing.list(TRAINING_RUNTIMES)
-            if name in _classes(runtime)
-        },
-        names.CLUSTER_TRAINING_RUNTIME: {
-            ObjectKey("", runtime.metadata.name)
-            for runtime in existing.list(CLUSTER_TRAINING_RUNTIMES)
-            if name in _classes(runtime)
-        },
-    }
+    runtimes: dict[str, set[ObjectKey]] = {}
+    for resource in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
+        found = runtimes[resource.kind] = set()
+        for runtime in existing.iterate(cast("Resource[AnyRuntime]", resource)):
+            if name in _classes(runtime):
+                found.add(ObjectKey(runtime.metadata.namespace or "", runtime.metadata.name))
+            yield None
     if any(runtimes.values()):
-        for job in existing.list(TRAIN_JOBS):
+        for job in existing.iterate(TRAIN_JOBS):
             kind, key = _runtime_of(job)
-            if job.spec.suspend and key in runtimes.get(kind, ()):
-                yield key_of_job(job)
+            is_concerned = key in runtimes.get(kind, ()) and _has_no_pods_yet(job, existing)
+            yield key_of_job(job) if is_concerned else None
+
+
+def _has_no_pods_yet(job: TrainJob, existing: Existing) -> bool:
+    """Whether the TrainJob is suspended, or cannot start: its PodGroup may still change."""
+    return not is_finished(job) and not runs(job, existing)
 
 
 def _waits(info: Info) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The jobs in their order, and by name which earlier ones each waits for, and to be what."""
-    in_order = (info.template.get("startupPolicy") or {}).get("startupPolicyOrder") == IN_ORDER
-    earlier: list[str] = []
+    """The jobs in their order, and by name which earlier ones each names, and to be what."""
+    earlier: set[str] = set()
     for pod_set in info.pod_sets:
         said = {each.get("name"): each.get("status") for each in pod_set.job.get("dependsOn") or ()}
         # JobSet refuses to wait for a job that is not there or comes later.
-        awaited = {name: said.get(name, READY) for name in earlier if in_order or name in said}
-        yield pod_set.name, awaited
-        earlier.append(pod_set.name)
+        yield pod_set.name, {name: said[name] for name in said if name in earlier}
+        earlier.add(pod_set.name)
+
+
+def _over_before(waits: Mapping[str, Mapping[str, str]], *, in_order: bool) -> Mapping[str, int]:
+    """Return by job the set of jobs that are over before it starts, as the bits of a number.
+
+    In order, each job waits for all earlier ones: to be ready, unless it says otherwise.
+    """
+    bits = {name: 1 << place for place, name in enumerate(waits)}
+    over: dict[str, int] = {}
+    of_earlier = 0
+    for name, awaited in waits.items():
+        found = of_earlier if in_order else 0
+        for other, state in awaited.items():
+            found |= over[other] | (bits[other] if state == COMPLETE else 0)
+        over[name] = found
+        of_earlier |= found
+    return over
 
 
 def _unhindered(
-    members: Sequence[PodSet], waits: Mapping[str, Mapping[str, str]]
+    members: Sequence[PodSet], waits: Mapping[str, Mapping[str, str]], *, in_order: bool
 ) -> Iterator[PodSet]:
     """The members with pods that do not wait for pods of the gang."""
     hindering: set[str] = set()
     for pod_set in members:
-        hindered = not hindering.isdisjoint(waits[pod_set.name])
+        hindered = bool(hindering) if in_order else not hindering.isdisjoint(waits[pod_set.name])
         if hindered or pod_set.total:  # a job without pods is ready as soon as it can be
             hindering.add(pod_set.name)
         if pod_set.total and not hindered:

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from kftrainer.api.limits import values_in
 from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.info import AnyRuntime
@@ -17,6 +18,7 @@ UNDONE = "{} has no effect: a later override says otherwise about all of it"
 # There are hardly ever so many, unless somebody wants to see how long it takes.
 MOST_MERGED, MOST_COMPARED = 64, 8
 MOST_WORK = 512 * 1024  # bytes of pods and overrides to go through: this is but a hint
+MOST_VALUES = 500  # fields and items of all overrides
 
 Placed = tuple[str, PodTemplateOverride]
 
@@ -25,6 +27,8 @@ def idle_overrides(runtime: AnyRuntime, job: TrainJob) -> Iterator[str]:
     """What to tell about overrides without which all pods would be the same."""
     said = [*overrides(job)]
     if not 0 < len(said) <= MOST_MERGED:
+        return
+    if _have_many_values(said):
         return
     template = _template(runtime)
     work = _work(template, said)
@@ -41,6 +45,16 @@ def idle_overrides(runtime: AnyRuntime, job: TrainJob) -> Iterator[str]:
         before = after
     if 1 < len(changing) <= MOST_COMPARED and work * len(changing) <= MOST_WORK:
         yield from _undone(runtime, changing, before)
+
+
+def _have_many_values(said: Sequence[Placed]) -> bool:
+    """Report whether there are too many, without counting more than that."""
+    values = 0
+    for _, override in said:
+        values += values_in(override.spec or {})
+        if values > MOST_VALUES:
+            return True
+    return False
 
 
 def _undone(runtime: AnyRuntime, said: Sequence[Placed], result: list[Any]) -> Iterator[str]:

@@ -48,14 +48,17 @@ class Info:
     reserved_env: set[str] = field(default_factory=set)  # names that the TrainJob cannot set
     # These are asked for dozens of times, so they are found once.
     policy: TorchPolicy | MPIPolicy | None = field(init=False)  # what trains; None if plain
-    trainer: PodSet = field(init=False)  # the pods that train, or that start the training
-    _trainer_container: Container | None = field(init=False)
+    # The pods that train, or that start the training; None if no job has the step `trainer`.
+    trainer: PodSet | None = field(init=False)
+    trainer_container: Container | None = field(init=False)  # None exactly if `trainer` is
 
     def __post_init__(self) -> None:
         ml_policy = self.ml_policy
         self.policy = (ml_policy.torch or ml_policy.mpi) if ml_policy else None
-        self.trainer = next(each for each in self.pod_sets if each.ancestor == names.STEP_TRAINER)
-        self._trainer_container = trainer_container(self.trainer, self.policy)
+        self.trainer = next(iter(self.with_ancestor(names.STEP_TRAINER)), None)
+        self.trainer_container = None
+        if self.trainer is not None:
+            self.trainer_container = trainer_container(self.trainer, self.policy)
 
     @property
     def runtime_metadata(self) -> ObjectMeta:
@@ -76,13 +79,6 @@ class Info:
     def pod_group_policy(self) -> PodGroupPolicy | None:
         """Whether pods are scheduled together, and by whom."""
         return self.runtime_spec.pod_group_policy
-
-    @property
-    def trainer_container(self) -> Container:
-        """The container that trains; there is always one."""
-        if self._trainer_container is None:
-            raise LookupError("new_info has let a runtime without a trainer's container pass")
-        return self._trainer_container
 
     def pod_set(self, name: str) -> PodSet | None:
         """The pods of the replicated job of this name."""
@@ -110,9 +106,9 @@ class Info:
         network: Mapping[str, Any] = self.template.get("network") or {}
         return network.get("subdomain") or job.metadata.name
 
-    def first_host(self, job: TrainJob) -> str:
-        """The host name of the first pod that trains, whose replica is always the first."""
-        return f"{job.metadata.name}-{self.trainer.name}-0-0.{self.subdomain(job)}"
+    def first_host(self, job: TrainJob, pod_set: PodSet) -> str:
+        """The host name of the first pod of the set, in its first replica."""
+        return f"{job.metadata.name}-{pod_set.name}-0-0.{self.subdomain(job)}"
 
 
 def trainer_container(pod_set: PodSet, policy: TorchPolicy | MPIPolicy | None) -> Container | None:
@@ -134,9 +130,26 @@ def key_of_job(job: TrainJob, name: str | None = None) -> ObjectKey:
 
 
 def own_job_set(job: TrainJob, existing: Existing) -> Manifest | None:
-    """The TrainJob's JobSet; one of the same name that is somebody else's does not count."""
+    """Return the TrainJob's JobSet, unless the status records that another one was created.
+
+    Every client that may write JobSets can set an owner reference; only the controller writes the
+    status of TrainJobs.
+    """
+    found = claimed_job_set(job, existing)
+    recorded = recorded_job_set(job)
+    return found if found is None or recorded in (None, found["metadata"].get("uid")) else None
+
+
+def claimed_job_set(job: TrainJob, existing: Existing) -> Manifest | None:
+    """Return the JobSet of the TrainJob's name whose owner reference names it as controller."""
     found = existing.get(JOB_SETS, key_of_job(job))
     return found if found is not None and is_controlled_by(found, job) else None
+
+
+def recorded_job_set(job: TrainJob) -> str | None:
+    """Return the UID of the TrainJob's JobSet as its status records it."""
+    reference = None if job.status is None else job.status.job_set
+    return None if reference is None else reference.uid
 
 
 def runs(job: TrainJob, existing: Existing) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from kftrainer.api.configuration import DEFAULT, Admission
 from kftrainer.runtime.errors import PluginFailedError
 from kftrainer.runtime.framework import Framework, FrameworkError, in_one_line
 from kftrainer.runtime.phases import EXTENSION_POINTS, Plugin
@@ -18,12 +19,18 @@ class PluginLoadError(Exception):
     """A plugin cannot be used; the text says in one line which, and why."""
 
 
-def load_framework(enabled: Sequence[str] = (), disabled: Collection[str] = ()) -> Framework:
+def load_framework(
+    enabled: Sequence[str] = (),
+    disabled: Collection[str] = (),
+    *,
+    admission: Admission = DEFAULT.admission,
+) -> Framework:
     """The framework with our plugins but those disabled, and the enabled ones after them."""
     ours = list(_built_in(disabled))
     taken = {plugin.name for plugin in ours}
     try:
-        framework = Framework([*ours, *(_load(each, taken) for each in _chosen(enabled))])
+        chosen = (_load(each, taken) for each in _chosen(enabled))
+        framework = Framework([*ours, *chosen], admission=admission)
         framework.watches()  # all that can be tried of a plugin without a TrainJob
     except (FrameworkError, PluginFailedError) as error:
         raise PluginLoadError(str(error)) from error

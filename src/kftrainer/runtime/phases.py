@@ -72,6 +72,7 @@ class Observed:
 
     conditions: Sequence[Condition] = ()
     jobs: Sequence[JobStatus] = ()
+    suspended: bool | None = None  # whether the objects are; None where that is not known
 
 
 @runtime_checkable
@@ -101,11 +102,12 @@ class CustomValidation(Plugin, Protocol):
 class Watch:
     """A kind to watch, and which TrainJobs to look at when one of its objects changes.
 
-    `wakes` is None for objects that belong to TrainJobs: their owners are looked at.
+    `wakes` is None for objects that belong to TrainJobs: their owners are looked at. One that looks
+    at many objects yields None for those that are not concerned, so that others get their turn.
     """
 
     resource: Resource[Any]
-    wakes: Callable[[Any, Existing], Iterable[ObjectKey]] | None = None
+    wakes: Callable[[Any, Existing], Iterable[ObjectKey | None]] | None = None
     metadata_only: bool = False  # nobody needs to see what is in them
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from kftrainer.api.limits import QUANTITY_LENGTH
 from kftrainer.kube.field import FieldError, invalid
 from kftrainer.kube.quantity import ZERO, Quantity, QuantityError
 from kftrainer.runtime.manifests import thaw
@@ -11,6 +12,8 @@ from kftrainer.runtime.rule_names import Rule
 
 CONTAINER_LISTS = ("initContainers", "containers")
 HALVES = ("limits", "requests")
+MEASURED_VOLUMES = ("emptyDir", "ephemeral", "downwardAPI")  # those with quantities
+LARGEST = Quantity.parse(2**63 - 1)  # as the API documents for all quantities
 
 
 def rewrite_quantities(spec: dict[str, Any], path: str) -> Iterator[FieldError]:
@@ -24,7 +27,8 @@ def rewrite_quantities(spec: dict[str, Any], path: str) -> Iterator[FieldError]:
     yield from _rewrite_resources(spec, path)
     yield from _rewrite(spec.get("overhead"), f"{path}.overhead")
     for index, volume in enumerate(spec.get("volumes") or ()):
-        yield from _rewrite_volume(volume, f"{path}.volumes[{index}]")
+        if not volume.keys().isdisjoint(MEASURED_VOLUMES):
+            yield from _rewrite_volume(volume, f"{path}.volumes[{index}]")
 
 
 def canonical_resources(
@@ -39,27 +43,31 @@ def canonical_resources(
 def _rewrite_container(container: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     yield from _rewrite_resources(container, path)
     for index, variable in enumerate(container.get("env") or ()):
-        source = (variable.get("valueFrom") or {}).get("resourceFieldRef")
-        yield from _rewrite_one(
-            source, "divisor", f"{path}.env[{index}].valueFrom.resourceFieldRef"
-        )
+        source = variable.get("valueFrom")
+        if source and (resource := source.get("resourceFieldRef")):
+            where = f"{path}.env[{index}].valueFrom.resourceFieldRef"
+            yield from _rewrite_one(resource, "divisor", where)
 
 
 def _rewrite_volume(volume: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    yield from _rewrite_one(volume.get("emptyDir"), "sizeLimit", f"{path}.emptyDir")
-    claim = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
-    claimed = f"{path}.ephemeral.volumeClaimTemplate.spec"
-    yield from _rewrite_resources(claim.get("spec") or {}, claimed)
-    for index, item in enumerate((volume.get("downwardAPI") or {}).get("items") or ()):
-        where = f"{path}.downwardAPI.items[{index}].resourceFieldRef"
-        yield from _rewrite_one(item.get("resourceFieldRef"), "divisor", where)
+    if empty_dir := volume.get("emptyDir"):
+        yield from _rewrite_one(empty_dir, "sizeLimit", f"{path}.emptyDir")
+    if ephemeral := volume.get("ephemeral"):
+        claim = ephemeral.get("volumeClaimTemplate") or {}
+        claimed = f"{path}.ephemeral.volumeClaimTemplate.spec"
+        yield from _rewrite_resources(claim.get("spec") or {}, claimed)
+    if downward := volume.get("downwardAPI"):
+        for index, item in enumerate(downward.get("items") or ()):
+            where = f"{path}.downwardAPI.items[{index}].resourceFieldRef"
+            yield from _rewrite_one(item.get("resourceFieldRef"), "divisor", where)
 
 
 def _rewrite_resources(holder: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     resources = holder.get("resources")
     if resources:
         for half in HALVES:
-            yield from _rewrite(resources.get(half), f"{path}.resources.{half}")
+            if amounts := resources.get(half):
+                yield from _rewrite(amounts, f"{path}.resources.{half}")
 
 
 def _rewrite(amounts: dict[str, Any] | None, path: str) -> Iterator[FieldError]:
@@ -85,7 +93,11 @@ def _invalid(path: str, value: object, error: Exception) -> FieldError:
 
 @lru_cache(maxsize=4096, typed=True)
 def _canonical(value: object) -> str:
+    if isinstance(value, str) and len(value) > QUANTITY_LENGTH:
+        raise QuantityError(f"must have at most {QUANTITY_LENGTH} characters")
     quantity = Quantity.parse(value)
     if quantity < ZERO:
         raise QuantityError("must be at least 0")
+    if quantity > LARGEST:
+        raise QuantityError(f"must be at most {LARGEST}")
     return str(quantity)

@@ -26,6 +26,7 @@ class Rule(StrEnum):
     TORCHTUNE_NO_QLORA = "torchtune-no-qlora"
     TORCHTUNE_QLORA_DEVICES = "torchtune-qlora-devices"
     TORCHTUNE_IMMUTABLE_CONFIG = "torchtune-immutable-config"
+    PROCESSES_NOT_INTEGER = "processes-not-integer"
     MPI_PROCESSES = "mpi-processes"
     MPI_ONE_NODE = "mpi-one-node"
     MPI_RESERVED_ENV = "mpi-reserved-env"
@@ -42,6 +43,8 @@ class Rule(StrEnum):
     OVERRIDE_AFTER_END = "override-after-end"
     CHANGE_AFTER_JOBSET = "change-after-jobset"
     CHANGE_AFTER_END = "change-after-end"
+    JOBSET_REFUSES = "jobset-refuses"
+    JOBSET_UNREADABLE = "jobset-unreadable"
     # Runtimes.
     RUNTIME_TEMPLATE = "runtime-template"
     RUNTIME_PODS = "runtime-pods"
@@ -56,6 +59,8 @@ class Rule(StrEnum):
     RUNTIME_QUANTITY = "runtime-quantity"
     RUNTIME_MPI_WORKERS = "runtime-mpi-workers"
     RUNTIME_MPI_CONTAINER = "runtime-mpi-container"
+    RUNTIME_JOBSET_REFUSES = "runtime-jobset-refuses"
     # Both.
+    TOO_LARGE = "too-large"
     SCHEMA = "schema"  # as a rule the API server has refused it before we are asked
     PLUGIN_FAILED = "plugin-failed"

@@ -1,15 +1,16 @@
 """What is allowed in a runtime but likely not what its author meant: for warnings."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from kftrainer.api import names
+from kftrainer.api.not_served import unserved_fields
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.gang import gang_of
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.jobset_rules import refusals
+from kftrainer.runtime.no_trainer import TRAINER_LABEL
 from kftrainer.runtime.runtime_jobs import RuntimeJob, whole_jobs
-from kftrainer.runtime.template import STEPS, new_info, policy_of
+from kftrainer.runtime.template import JOBS_PATH, STEPS, new_info, policy_of
 
 INITIALIZERS = {
     names.STEP_DATASET_INITIALIZER: "spec.initializer.dataset",
@@ -22,20 +23,36 @@ TEMPLATE = "spec.template"
 def runtime_hints(runtime: AnyRuntime) -> Iterator[str]:
     """Warnings about a runtime that has no errors."""
     jobs = whole_jobs(runtime)
+    yield from _sdk_hints(runtime, jobs)
     yield from _label_hints(jobs)
     for job in jobs:
         yield from _count_hints(runtime, job, jobs)
+    yield from _unserved_hints(runtime)
     yield from _suspend_hints(runtime)
     yield from _scheduler_hints(runtime)
 
 
-def jobset_hints(runtime: AnyRuntime, known: Collection[str]) -> Iterator[str]:
-    """What JobSet would refuse, but for the fields that are known to be wrong."""
-    template = runtime.spec.template if runtime.spec else None
-    for refusal in refusals((template and template.spec) or {}, name=None):
-        path = f"{TEMPLATE}.{refusal.path}"
-        if path not in known:
-            yield f"{path}: JobSet would refuse every TrainJob's JobSet: {refusal.text}"
+def framework_hints(runtime: AnyRuntime) -> Iterator[str]:
+    """Return a warning if the label is missing that the SDK reads on every runtime."""
+    if not (runtime.metadata.labels or {}).get(names.LABEL_FRAMEWORK):
+        yield (
+            f"metadata.labels: without the label {names.LABEL_FRAMEWORK} the Kubeflow SDK does not "
+            "list the runtime, and cannot list TrainJobs while one uses it"
+        )
+
+
+def _sdk_hints(runtime: AnyRuntime, jobs: list[RuntimeJob]) -> Iterator[str]:
+    """Return warnings about runtimes that are valid here and that the Kubeflow SDK cannot read."""
+    yield from framework_hints(runtime)
+    if runtime.spec is not None and runtime.spec.ml_policy is None:
+        yield "spec.mlPolicy: the Kubeflow SDK cannot read runtimes without it: set it to {}"
+    if all(job.step != names.STEP_TRAINER for job in jobs):
+        is_mpi = isinstance(policy_of(runtime), MPIPolicy)
+        fields = "image, command and args in spec.trainer" if is_mpi else "spec.trainer"
+        yield (
+            f"{JOBS_PATH}: no job has the label {TRAINER_LABEL}: {fields} of TrainJobs will have "
+            "no effect, and the Kubeflow SDK cannot read the runtime"
+        )
 
 
 def _label_hints(jobs: list[RuntimeJob]) -> Iterator[str]:
@@ -84,6 +101,12 @@ def nodes_of(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> in
         return None
     has_launcher = any(each.name == names.JOB_LAUNCHER for each in jobs)
     return ml_policy.num_nodes - (policy.run_launcher_as_node and has_launcher)
+
+
+def _unserved_hints(runtime: AnyRuntime) -> Iterator[str]:
+    """Fields of other releases that never had an effect, in runtimes that were stored before."""
+    for field in unserved_fields(runtime.spec, "spec") if runtime.spec else ():
+        yield f"{field.path}: has no effect: {field.marker.message}"
 
 
 def _suspend_hints(runtime: AnyRuntime) -> Iterator[str]:

@@ -1,22 +1,26 @@
 """What is wrong with a runtime, told when it is written and not when the first TrainJob uses it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import MPIPolicy
-from kftrainer.kube.field import Fault, FieldError, Findings, invalid
+from kftrainer.kube.field import Fault, FieldError, Findings, forbidden, invalid
 from kftrainer.runtime.deprecation import deprecation
 from kftrainer.runtime.info import AnyRuntime, container_names
+from kftrainer.runtime.jobset_rules import refusals
 from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.mpi_jobs import mpi_errors
 from kftrainer.runtime.names import least_room
 from kftrainer.runtime.quantities import rewrite_quantities
 from kftrainer.runtime.rule_names import Rule
-from kftrainer.runtime.runtime_hints import jobset_hints, nodes_of, runtime_hints
+from kftrainer.runtime.runtime_hints import TEMPLATE, nodes_of, runtime_hints
 from kftrainer.runtime.runtime_jobs import RuntimeJob, whole_jobs
 from kftrainer.runtime.template import JOBS_PATH, STEPS, policy_of, runtime_errors
 from kftrainer.runtime.volcano_queue import queue_errors
+
+MOST_REFUSALS = 200  # of JobSet that are reported
 
 
 def runtime_findings(runtime: AnyRuntime) -> Findings:
@@ -27,7 +31,30 @@ def runtime_findings(runtime: AnyRuntime) -> Findings:
         findings.warn(deprecated)
     if not findings.errors:
         findings.warn(*runtime_hints(runtime))
-    findings.warn(*jobset_hints(runtime, {error.path for error in findings.errors}))
+    findings.add(_jobset_findings(runtime, {error.path for error in findings.errors}))
+    return findings
+
+
+def _jobset_findings(runtime: AnyRuntime, known: Collection[str]) -> Findings:
+    """Return what JobSet would reject, except at paths that are known to be wrong.
+
+    What a feature gate of JobSet allows is a warning: whether it is enabled is not known here.
+    """
+    findings = Findings()
+    template = runtime.spec.template if runtime.spec else None
+    found = refusals((template and template.spec) or {}, name=None)
+    errors, warnings = list[FieldError](), list[str]()
+    for refusal in islice(found, MOST_REFUSALS):
+        path = f"{TEMPLATE}.{refusal.path}"
+        if path in known:
+            continue
+        detail = f"JobSet would refuse every TrainJob's JobSet: {refusal.text}"
+        if refusal.gated:
+            warnings.append(f"{path}: {detail}")
+        else:
+            errors.append(forbidden(path, detail, rule=Rule.RUNTIME_JOBSET_REFUSES))
+    findings.refuse(*errors)
+    findings.warn(*warnings)
     return findings
 
 

@@ -2,15 +2,17 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from kftrainer.api import names
+from kftrainer.api.limits import LimitExceededError
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import RuntimeRef, TrainJob
 from kftrainer.kube.field import FieldError, Findings, forbidden, invalid
 from kftrainer.kube.model import InvalidDocumentError
 from kftrainer.kube.resource import ObjectKey, Resource
-from kftrainer.runtime.changes import NOT_NEW, change_errors, news
+from kftrainer.runtime.changes import NOT_NEW, change_errors, change_warnings, news
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     PluginFailedError,
@@ -99,6 +101,7 @@ class _FromTemplate:
             return self._findings(None, new, existing)
         findings = self._news(old, new, existing)
         findings.refuse(*change_errors(old, new, existing))
+        findings.warn(*change_warnings(old, new, existing))
         return findings
 
     def _news(self, old: TrainJob, new: TrainJob, existing: Existing) -> Findings:
@@ -112,30 +115,37 @@ class _FromTemplate:
         if not found.errors:
             return found
         try:
-            return news(found, self._findings(None, old, existing))
+            return news(found, self._findings(None, old, existing, hints=False))
         except PluginFailedError:
             return found
 
     def _fails(self, job: TrainJob, existing: Existing) -> bool:
         """Whether a plugin fails here as well; what it says may be different each time."""
         try:
-            self._findings(None, job, existing)
+            self._findings(None, job, existing, hints=False)
         except PluginFailedError:
             return True
         return False
 
-    def _findings(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+    def _findings(
+        self, old: TrainJob | None, new: TrainJob, existing: Existing, *, hints: bool = True
+    ) -> Findings:
         try:
             runtime = self._require(new, existing)
         except RuntimeNotFoundError:
             return Findings([_missing(self.resource, new.spec.runtime_ref)])
         except InvalidRuntimeError as error:
             return Findings([unusable(new, error)])
-        return validate(self._framework, runtime, old, new, existing)
+        return validate(self._framework, runtime, old, new, existing, hints=hints)
 
     def _require(self, job: TrainJob, existing: Existing) -> AnyRuntime:
         try:
             runtime: AnyRuntime | None = existing.get(self.resource, self.key(job))
+        except LimitExceededError as error:
+            raise InvalidRuntimeError(
+                f"{self.resource.kind} {job.spec.runtime_ref.name}",
+                replace(error.error, rule=Rule.TOO_LARGE),
+            ) from None
         except InvalidDocumentError as error:  # stored under another schema than ours
             subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
             errors = (

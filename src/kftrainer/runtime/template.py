@@ -7,10 +7,12 @@ from typing import Any
 import orjson
 
 from kftrainer.api import names
+from kftrainer.api.not_served import unserved_fields
 from kftrainer.api.template import TemplateMetadata
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, invalid, required
+from kftrainer.kube.field import FieldError, forbidden, invalid, required
+from kftrainer.kube.model import KubeModel
 from kftrainer.runtime.devices import without_accelerators
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.existing import NOTHING, Existing
@@ -39,6 +41,8 @@ def new_info(
     blueprint = _blueprints.of(runtime)
     if blueprint.errors:
         raise InvalidRuntimeError(subject_of(runtime), *blueprint.errors)
+    _refuse(job, unserved_errors(job.spec))
+    _refuse(job, _resource_errors(job))  # before overrides are merged, which takes longer
     template: dict[str, Any] = orjson.loads(blueprint.template)
     metadata = blueprint.metadata
     labels = dict((metadata and metadata.labels) or {})
@@ -63,6 +67,16 @@ def subject_of(document: AnyRuntime | TrainJob) -> str:
     return f"{document.kind} {namespace}/{name}" if namespace else f"{document.kind} {name}"
 
 
+def unserved_errors(spec: KubeModel) -> Iterator[FieldError]:
+    """Reject fields of other releases, but for those that never had an effect.
+
+    The API server rejects them all in new objects; they can be in stored ones.
+    """
+    for field in unserved_fields(spec, "spec"):
+        if not field.marker.was_inert:
+            yield forbidden(field.path, field.marker.message, rule=Rule.SCHEMA)
+
+
 def runtime_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
     """Why nothing can be made from this runtime, whatever the TrainJob."""
     spec = runtime.spec
@@ -70,6 +84,7 @@ def runtime_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
         detail = "the JobSet that TrainJobs are made from"
         yield required("spec.template.spec", detail, rule=Rule.RUNTIME_TEMPLATE)
         return
+    yield from unserved_errors(spec)
     if spec.ml_policy and spec.ml_policy.torch and spec.ml_policy.mpi:
         detail = "Only one of the policy can be configured"
         yield invalid("spec.mlPolicy", ["torch", "mpi"], detail, rule=Rule.SCHEMA)
@@ -146,16 +161,12 @@ def _role_errors(runtime: AnyRuntime, jobs: list[Mapping[str, Any]]) -> Iterator
         seen[job["name"]] = index
     label = names.LABEL_ANCESTOR_STEP
     trainers = [index for index, job in enumerate(jobs) if ancestor(job) == names.STEP_TRAINER]
-    if len(trainers) != 1:
-        detail = f"exactly one job must have the label {label}: {names.STEP_TRAINER}"
-        if not trainers:
-            yield required(JOBS_PATH, detail, rule=Rule.RUNTIME_TRAINER)
-        for index in trainers[1:]:
-            where = f"{JOBS_PATH}[{index}].template.metadata.labels"
-            step = {label: names.STEP_TRAINER}
-            yield invalid(where, step, detail, rule=Rule.RUNTIME_TRAINER)
-        return
-    if not _has_trainer_container(jobs[trainers[0]], policy_of(runtime)):
+    for index in trainers[1:]:
+        where = f"{JOBS_PATH}[{index}].template.metadata.labels"
+        step = {label: names.STEP_TRAINER}
+        detail = f"only one job can have the label {label}: {names.STEP_TRAINER}"
+        yield invalid(where, step, detail, rule=Rule.RUNTIME_TRAINER)
+    if len(trainers) == 1 and not _has_trainer_container(jobs[trainers[0]], policy_of(runtime)):
         where = f"{JOBS_PATH}[{trainers[0]}].{_POD}.containers"
         detail = f"a container named {names.CONTAINER_NODE}, which trains"
         yield required(where, detail, rule=Rule.RUNTIME_STEP_CONTAINER)
@@ -227,13 +238,17 @@ def _refuse(job: TrainJob, errors: Iterable[FieldError]) -> None:
         raise InvalidTrainJobError(subject_of(job), *found)
 
 
+def _resource_errors(job: TrainJob) -> Sequence[FieldError]:
+    asked = (job.spec.trainer or NO_TRAINER).resources_per_node
+    return canonical_resources(asked, RESOURCES_PATH)[1] if asked else ()
+
+
 def _take_resources(info: Info, job: TrainJob) -> None:
     """Merge resourcesPerNode over those of the containers that train, name by name."""
     asked = (job.spec.trainer or NO_TRAINER).resources_per_node
     if not asked:
         return
-    asked, errors = canonical_resources(asked, RESOURCES_PATH)
-    _refuse(job, errors)
+    asked, _ = canonical_resources(asked, RESOURCES_PATH)
     for container, wanted in _resources_by_container(info, asked):
         merged = merge_resources(container.resources, wanted)
         if merged:
@@ -258,7 +273,8 @@ def _resources_by_container(
             yield container, asked
         if not policy.run_launcher_as_node:
             asked = without_accelerators(asked)  # a launcher that is no node does not compute
-    yield info.trainer_container, asked
+    if (container := info.trainer_container) is not None:
+        yield container, asked
 
 
 @dataclass(frozen=True, slots=True)

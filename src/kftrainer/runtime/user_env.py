@@ -56,11 +56,14 @@ def reserved_env_errors(
     """Variables of the container that trains which are a framework's to set."""
     env = (job.spec.trainer or NO_TRAINER).env or ()
     yield from _taken("spec.trainer.env", env, reserved, rule)
+    trainer, trains = info.trainer, info.trainer_container
+    if trainer is None or trains is None:
+        return
     for path, override in overrides(job):
-        if any(target.name == info.trainer.name for target in override.target_jobs):
+        if any(target.name == trainer.name for target in override.target_jobs):
             for index, container in enumerate((override.spec or {}).get("containers") or ()):
                 # That of a container named node is refused as a whole.
-                if container.get("name") == info.trainer_container.name not in STEP_CONTAINERS:
+                if container.get("name") == trains.name not in STEP_CONTAINERS:
                     where = place(path, f"spec.containers[{index}].env")
                     yield from _taken(where, container.get("env") or (), reserved, rule)
 

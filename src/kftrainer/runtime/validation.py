@@ -1,12 +1,14 @@
 """What is wrong with a TrainJob on its runtime: what plugins find, and whether there is a plan."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError, Findings, invalid
 from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.runtime.client_compatibility import string_processes
 from kftrainer.runtime.deprecation import deprecation
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
@@ -20,6 +22,7 @@ from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.idle_overrides import idle_overrides
 from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
 from kftrainer.runtime.jobset_rules import Refusal, refusals
+from kftrainer.runtime.no_trainer import unused_trainer_fields
 from kftrainer.runtime.planned import Planned
 from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.template import new_info
@@ -29,6 +32,7 @@ from kftrainer.runtime.user_env import reserved_env_errors
 T = TypeVar("T")
 
 MOST_OF_A_RUNTIME = 10  # errors that are told
+MOST_REFUSALS = 200  # of JobSet that are reported
 
 
 def validate(
@@ -37,17 +41,24 @@ def validate(
     old: TrainJob | None,
     new: TrainJob,
     existing: Existing,
+    *,
+    hints: bool = True,
 ) -> Findings:
-    """All that is wrong with the TrainJob; raises PluginFailedError."""
+    """All that is wrong with the TrainJob; raises PluginFailedError.
+
+    Without `hints`, warnings that take long to find are left out.
+    """
     findings = Findings()
     if said := deprecation(runtime):
         findings.warn(f"Referenced {said}")
     findings.refuse(*template_metadata_errors(new))
+    undecodable = string_processes(old, new, framework.admission)
+    findings.refuse(*undecodable.errors)
     try:
         info = _info(new, runtime, existing, findings)
         findings.add(framework.validate(info, old, new))
         if not findings.errors:
-            findings.add(_plan_findings(framework, info, new))
+            findings.add(_plan_findings(framework, info, new, hints=hints))
     except InvalidTrainJobError as error:
         findings.refuse(*error.errors)
     except InvalidRuntimeError as error:
@@ -56,6 +67,8 @@ def validate(
         raise
     except PlanningError as error:  # of something else in the cluster, which may change
         findings.warn(f"there is no plan for this TrainJob yet: {error}")
+    if not findings.errors:
+        findings.warn(*undecodable.warnings)
     return findings
 
 
@@ -82,28 +95,43 @@ def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
     return invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail, rule=rule)
 
 
-def _plan_findings(framework: Framework, info: Info, job: TrainJob) -> Findings:
+def _plan_findings(framework: Framework, info: Info, job: TrainJob, *, hints: bool) -> Findings:
     """What comes out only when everything is planned, as if for a new TrainJob."""
     info.existing = Unmade(info.existing, job)
     planned = framework.plan(info, job)
     findings = Findings()
     findings.refuse(*reserved_env_errors(info, job, info.reserved_env))
-    findings.warn(*idle_overrides(info.runtime, job))
-    findings.warn(*_refused_by_job_set(planned, info.runtime, job))
+    if hints:
+        findings.warn(*idle_overrides(info.runtime, job))
+        findings.warn(*unused_trainer_fields(info, job))
+    findings.add(_jobset_findings(planned, info.runtime, job))
     return findings
 
 
-def _refused_by_job_set(
-    planned: Sequence[Planned], runtime: AnyRuntime, job: TrainJob
-) -> Iterator[str]:
-    """What JobSet will say about an object that nobody wrote, and whose it is to mend."""
+def _jobset_findings(planned: Sequence[Planned], runtime: AnyRuntime, job: TrainJob) -> Findings:
+    """Return what JobSet will reject in the JobSet of the plan, and where it comes from.
+
+    What a feature gate of JobSet allows is a warning: whether it is enabled is not known here.
+    """
+    findings = Findings()
     made = [each.manifest["spec"] for each in planned if each.resource is JOB_SETS]
-    refused = [each for spec in made for each in refusals(spec, name=job.metadata.name)]
+    found = (each for spec in made for each in refusals(spec, name=job.metadata.name))
+    refused = [*islice(found, MOST_REFUSALS)]
     always = _always_refused(runtime) if refused else frozenset()
+    errors, warnings = list[FieldError](), list[str]()
+    reference = job.spec.runtime_ref.dump()
     for refusal in refused:
         source = f"spec.template.{refusal.path} of {runtime.kind} {runtime.metadata.name}"
         mixed = "" if refusal in always else ", with what this TrainJob says"
-        yield f"JobSet will refuse what comes of this: {refusal}; it comes from {source}{mixed}"
+        detail = f"JobSet will refuse what comes of this: {refusal}; it comes from {source}{mixed}"
+        if refusal.gated:
+            warnings.append(detail)
+        else:
+            error = invalid("spec.runtimeRef", reference, detail, rule=Rule.JOBSET_REFUSES)
+            errors.append(error)
+    findings.refuse(*errors)
+    findings.warn(*warnings)
+    return findings
 
 
 def _always_refused(runtime: AnyRuntime) -> frozenset[Refusal]:
@@ -130,8 +158,12 @@ class Unmade:
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
         """The objects of the kind, without the TrainJob's."""
-        found = self._existing.list(resource, namespace)
-        return [each for each in found if not self._is_made(each)]
+        return [*self.iterate(resource, namespace)]
+
+    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
+        """The same, each decoded when it is asked for."""
+        found = self._existing.iterate(resource, namespace)
+        return (each for each in found if not self._is_made(each))
 
     def _is_made(self, found: object) -> bool:
         return isinstance(found, dict) and is_controlled_by(found, self._job)

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kftrainer.api.limits import exceeded
+from kftrainer.kube.field import Findings
 from kftrainer.kube.model import Problem
 from kftrainer.kube.resource import Manifest
-from kftrainer.machinery.admission import Verdict, refused
+from kftrainer.machinery.admission import AdmissionRequest, Verdict, refused, verdict_of
 from kftrainer.runtime.changes import NOT_NEW
 from kftrainer.runtime.rule_names import Rule
 
@@ -27,6 +29,22 @@ def misshapen(kind: str, problems: Sequence[Problem], before: Sequence[Problem])
         told.append(f"and {more} more")
     message = f"not a {kind}: {'; '.join(told)}"
     return refused(BAD_REQUEST, "BadRequest", message, rule=Rule.SCHEMA)
+
+
+def too_large(request: AdmissionRequest) -> Verdict | None:
+    """Reject an object that exceeds a limit before anything else is done with it.
+
+    An update of an object that exceeded the same limit before is admitted with a warning, so that
+    it can be suspended and labelled; the controller does not plan it.
+    """
+    new, old = request.object, request.old_object
+    error = None if new is None else exceeded(new, rule=Rule.TOO_LARGE)
+    if error is None:
+        return None
+    before = None if old is None else exceeded(old)
+    if before is not None and (before.path, before.fault) == (error.path, error.fault):
+        return Verdict(allowed=True, warnings=[NOT_NEW.format(error)])
+    return verdict_of(Findings([error]), request)
 
 
 def metadata_of(manifest: Manifest) -> Mapping[str, Any]:

@@ -14,6 +14,26 @@ from kftrainer.api.resources import (
 CONFIGURATION: Final = f"validator.{names.GROUP}"
 KINDS: Final = (CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, TRAIN_JOBS)  # in this order
 SERVICE_PORT: Final = 443
+# With failurePolicy Fail and no manager running, deletion and garbage collection must still
+# complete: objects that are being deleted, and bookkeeping such as finalizers, need no webhook.
+NOT_BEING_DELETED: Final = "oldObject == null || !has(oldObject.metadata.deletionTimestamp)"
+# What the validators look at: `is_beyond_review` for TrainJobs, `REVIEWED_LABELS` for runtimes.
+CONTENT_OF_TRAIN_JOBS: Final = ("?spec", "metadata.?labels", "metadata.?annotations")
+CONTENT_OF_RUNTIMES: Final = (
+    "?spec",
+    f"metadata.?labels[?'{names.LABEL_SUPPORT}']",
+    f"metadata.?labels[?'{names.LABEL_FRAMEWORK}']",
+)
+
+
+def match_conditions(resource: AnyResource) -> list[dict[str, str]]:
+    """Return the CEL conditions under which the API server calls the webhook of this kind."""
+    content = CONTENT_OF_TRAIN_JOBS if resource is TRAIN_JOBS else CONTENT_OF_RUNTIMES
+    changes = (f"object.{field} != oldObject.{field}" for field in content)
+    return [
+        {"name": "not-being-deleted", "expression": NOT_BEING_DELETED},
+        {"name": "content-changes", "expression": " || ".join(("oldObject == null", *changes))},
+    ]
 
 
 def webhook_name(resource: AnyResource) -> str:
@@ -65,6 +85,7 @@ def configuration(
                         "operations": ["CREATE", "UPDATE"],
                     }
                 ],
+                "matchConditions": match_conditions(resource),
             }
             for resource in KINDS
         ],
@@ -76,7 +97,9 @@ def beside(
 ) -> list[dict[str, Any]]:
     """All that registers a manager which runs outside of the cluster, in reach of its API server.
 
-    The Service is only another name of the host, so that everything else is as in a cluster.
+    The Service is only another name of the host, so that everything else is as in a cluster. It
+    lists no port: the API server takes that of the configuration, and ports that other field
+    managers have applied would make it invalid.
     """
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},
@@ -84,7 +107,7 @@ def beside(
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": service, "namespace": namespace},
-            "spec": {"type": "ExternalName", "externalName": host, "ports": [{"port": port}]},
+            "spec": {"type": "ExternalName", "externalName": host},
         },
         configuration(service, namespace, port=port, required=required),
     ]

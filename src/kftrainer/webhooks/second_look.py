@@ -1,7 +1,7 @@
 """Objects as they are now: a cache lags, and nobody should be refused for that."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
@@ -22,10 +22,17 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 Asked = tuple[Resource[Any], ObjectKey]
+# Given the key of a TrainJob, and the kind and name of its runtime.
+ReducedObjects = Callable[[ObjectKey, str, str], Iterable[Asked]]
 # A verdict may hang on one of these; what else planning reads cannot make it worse.
 DECISIVE = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES, JOB_SETS, PRIORITY_CLASSES)
 WITHIN = 2.0  # seconds for all reads together: somebody waits for the answer
 MOST_READ = 8  # objects; there are hardly ever more than three
+
+
+def nothing_reduced(_job: ObjectKey, _kind: str, _name: str) -> Iterable[Asked]:
+    """Return no objects: for sources that hold all of them whole."""
+    return ()
 
 
 class Remembering:
@@ -49,6 +56,10 @@ class Remembering:
         """All objects of the kind."""
         return self._existing.list(resource, namespace)
 
+    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
+        """The same, each decoded when it is asked for."""
+        return self._existing.iterate(resource, namespace)
+
 
 class Refreshed:
     """What exists, with some objects as they were just read; None for those that are gone."""
@@ -71,6 +82,10 @@ class Refreshed:
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
         """All objects of the kind, as they were."""
         return self._existing.list(resource, namespace)
+
+    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
+        """The same, each decoded when it is asked for."""
+        return self._existing.iterate(resource, namespace)
 
 
 async def read_now(

@@ -12,8 +12,12 @@ from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict, ve
 from kftrainer.runtime.changes import news
 from kftrainer.runtime.deprecation import deprecation
 from kftrainer.runtime.info import AnyRuntime
+from kftrainer.runtime.runtime_hints import framework_hints
 from kftrainer.runtime.runtime_rules import runtime_findings
-from kftrainer.webhooks.misshapen import metadata_of, misshapen
+from kftrainer.webhooks.misshapen import metadata_of, misshapen, too_large
+
+# Labels of runtimes that warnings are about, also when nothing else changes.
+REVIEWED_LABELS = (names.LABEL_SUPPORT, names.LABEL_FRAMEWORK)
 
 
 class RuntimeAdmission:
@@ -32,8 +36,8 @@ class RuntimeAdmission:
         if new is None or (old is not None and metadata_of(new).get("deletionTimestamp")):
             return ALLOWED
         if old is None or old.get("spec") != new.get("spec"):
-            return self._verdict(request, new, old)
-        if _support(new) != _support(old):
+            return too_large(request) or self._verdict(request, new, old)
+        if _reviewed_labels(new) != _reviewed_labels(old):
             return verdict_of(self._remarks(new), request)
         return ALLOWED
 
@@ -80,14 +84,17 @@ class RuntimeAdmission:
         return stored({**manifest, "kind": self._resource.kind}).problems
 
     def _remarks(self, manifest: Manifest) -> Findings:
-        """What there is to say when only the labels have changed."""
+        """Return the findings about a runtime of which only labels have changed."""
         try:
-            deprecated = deprecation(self._decoded(manifest))
+            runtime = self._decoded(manifest)
         except InvalidDocumentError:
             return Findings()
-        return Findings(warnings=[] if deprecated is None else [deprecated])
+        deprecated = deprecation(runtime)
+        return Findings(warnings=[*filter(None, [deprecated]), *framework_hints(runtime)])
 
 
-def _support(manifest: Manifest) -> object:
+def _reviewed_labels(manifest: Manifest) -> Sequence[object]:
+    """Return the values of the labels that warnings are about."""
     labels = metadata_of(manifest).get("labels")
-    return labels.get(names.LABEL_SUPPORT) if isinstance(labels, Mapping) else None
+    found = labels if isinstance(labels, Mapping) else {}
+    return [found.get(label) for label in REVIEWED_LABELS]

@@ -1,14 +1,14 @@
 """TrainJobs at admission: may this one be created, or changed in this way?"""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
 from kftrainer.api.defaults import stored
-from kftrainer.api.resources import TRAIN_JOBS
+from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.client import Client
 from kftrainer.kube.field import Findings
@@ -21,30 +21,44 @@ from kftrainer.machinery.admission import (
     refused,
     verdict_of,
 )
+from kftrainer.runtime.changes import is_fixed_by_job_set
 from kftrainer.runtime.errors import PluginFailedError
 from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.info import key_of_job
 from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.runtimes import Runtimes
-from kftrainer.webhooks.misshapen import metadata_of, misshapen
+from kftrainer.webhooks.misshapen import metadata_of, misshapen, too_large
 from kftrainer.webhooks.second_look import (
     MOST_READ,
     WITHIN,
     Asked,
+    ReducedObjects,
     Refreshed,
     Remembering,
+    nothing_reduced,
     read_now,
 )
 
 log = structlog.get_logger(__name__)
 
-INTERNAL_ERROR = 500
+INTERNAL_ERROR, UNAVAILABLE = 500, 503
+
+
+JOB_SET_UNREADABLE = "the JobSet or the runtime of the TrainJob cannot be read: try again"
+
+
+class JobSetUnreadableError(Exception):
+    """A verdict depends on a JobSet or a large runtime that was not read in time."""
 
 
 class TrainJobAdmission:
     """Answers for TrainJobs; takes a second look, at the server, before it refuses one.
 
     `existing` is a cache, which may not have heard yet of a runtime that was applied just before
-    its TrainJob. Without a client there is no second look.
+    its TrainJob. Nor may it show a JobSet that was created a moment ago: an update of what that
+    JobSet could not follow is accepted only after the JobSet was read, and rejected if it cannot
+    be, because an edit that is stored by mistake could not be reverted. Without a client nothing
+    is read.
     """
 
     def __init__(
@@ -54,7 +68,9 @@ class TrainJobAdmission:
         client: Client | None,
         *,
         namespaces: Collection[str] = (),
+        reduced: ReducedObjects = nothing_reduced,
     ) -> None:
+        self._reduced = reduced
         self._runtimes = runtimes
         self._existing = existing
         self._client = client
@@ -67,13 +83,17 @@ class TrainJobAdmission:
             return ALLOWED
         if is_beyond_review(request.old_object, manifest):
             return ALLOWED
-        return await self._judged(request, manifest)
+        return too_large(request) or await self._judged(request, manifest)
 
     async def _judged(self, request: AdmissionRequest, manifest: Manifest) -> Verdict:
         try:
-            return await self._verdict(request, decoded(manifest, request))
+            # Its limits are checked.
+            return await self._verdict(request, decoded(manifest, request, TrainJob.parse))
         except InvalidDocumentError as error:
             return misshapen(TRAIN_JOBS.kind, error.problems, _problems_before(request))
+        except JobSetUnreadableError:
+            rule = Rule.JOBSET_UNREADABLE
+            return refused(UNAVAILABLE, "ServiceUnavailable", JOB_SET_UNREADABLE, rule=rule)
         except Exception as error:
             before = _schema_problems(request.old_object)
             if problems := _schema_problems(manifest):
@@ -100,20 +120,44 @@ class TrainJobAdmission:
     async def _findings(self, old: TrainJob | None, new: TrainJob) -> Findings:
         """What there is to say; before anything is refused, what it hangs on is read at the server.
 
-        What is read may hang on something else: a runtime names PriorityClasses.
+        What is read may hang on something else: a runtime names PriorityClasses. Raises
+        JobSetUnreadableError if an update depends on a JobSet that cannot be read.
         """
         until = asyncio.get_running_loop().time() + WITHIN
-        read: dict[Asked, Manifest | None] = {}
+        read = await self._large(new, until)
+        decisive = _decisive(old, new)
         while True:
             seen = Remembering(Refreshed(self._existing, read) if read else self._existing)
             findings = self._runtimes.validate(old, new, seen)
-            unread = [each for each in seen.asked if each not in read]
-            if not findings.errors or not unread or self._client is None or len(read) >= MOST_READ:
+            asked = [*decisive, *(seen.asked if findings.errors else ())]
+            unread = [each for each in dict.fromkeys(asked) if each not in read]
+            if not unread or self._client is None or len(read) >= MOST_READ:
                 return findings
             found = await read_now(self._client, unread, until)
-            if not found:
+            if not found and findings.errors:
                 return findings
+            if not found:
+                raise JobSetUnreadableError
             read |= found
+
+    async def _large(self, new: TrainJob, until: float) -> dict[Asked, Manifest | None]:
+        """Read the large objects that the cache holds parts of; JobSetUnreadableError if it fails.
+
+        A runtime that cannot be read is not reported as missing: it exists.
+        """
+        reference = new.spec.runtime_ref
+        asked = [*self._reduced(key_of_job(new), reference.kind, reference.name)]
+        read = await read_now(self._client, asked, until) if asked and self._client else {}
+        if len(read) < len(asked):
+            raise JobSetUnreadableError
+        return read
+
+
+def _decisive(old: TrainJob | None, new: TrainJob) -> Sequence[Asked]:
+    """Return the objects to read before the update is accepted; a cache may lag behind them."""
+    if old is None or not is_fixed_by_job_set(old, new):
+        return ()
+    return [(JOB_SETS, key_of_job(old))]
 
 
 def is_beyond_review(old: Manifest | None, new: Manifest) -> bool:
@@ -126,14 +170,18 @@ def is_beyond_review(old: Manifest | None, new: Manifest) -> bool:
     return bool(metadata_of(new).get("deletionTimestamp")) or _content(old) == _content(new)
 
 
-def decoded(manifest: Manifest, request: AdmissionRequest) -> TrainJob:
+def decoded(
+    manifest: Manifest,
+    request: AdmissionRequest,
+    decode: Callable[[Manifest], TrainJob] = TRAIN_JOBS.decode,
+) -> TrainJob:
     """The TrainJob; what the object leaves out is in the request."""
     whole = {**manifest, "apiVersion": TRAIN_JOBS.api_version, "kind": TRAIN_JOBS.kind}
     if isinstance(metadata := manifest.get("metadata"), dict):
         known = {"name": request.name, "namespace": request.namespace}
         said = {key: value for key, value in metadata.items() if value or key not in known}
         whole["metadata"] = {**known, **said}
-    return TRAIN_JOBS.decode(whole)
+    return decode(whole)
 
 
 def _old(request: AdmissionRequest) -> TrainJob | None:

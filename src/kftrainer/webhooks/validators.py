@@ -8,6 +8,7 @@ from kftrainer.machinery.admission import Validator
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks.registration import webhook_path
+from kftrainer.webhooks.second_look import ReducedObjects, nothing_reduced
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 
@@ -18,11 +19,15 @@ def validators_by_path(
     client: Client | None,
     *,
     namespaces: Collection[str] = (),
+    reduced: ReducedObjects = nothing_reduced,
 ) -> dict[str, Validator]:
-    """All validators, by the path that reviews are sent to."""
+    """All validators, by the path that reviews are sent to.
+
+    `reduced` returns the large objects of a TrainJob of which `existing` holds a part only.
+    """
     return {
         webhook_path(TRAIN_JOBS): TrainJobAdmission(
-            runtimes, existing, client, namespaces=namespaces
+            runtimes, existing, client, namespaces=namespaces, reduced=reduced
         ),
         webhook_path(TRAINING_RUNTIMES): RuntimeAdmission(TRAINING_RUNTIMES),
         webhook_path(CLUSTER_TRAINING_RUNTIMES): RuntimeAdmission(CLUSTER_TRAINING_RUNTIMES),

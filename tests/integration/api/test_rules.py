@@ -359,11 +359,6 @@ async def test_a_runtime_whose_spec_says_nothing_is_refused(
             runtime(jobs=[replicated_job(imag="x")]),
             "spec.template.spec.replicatedJobs[0].template.spec.template.spec.containers[0].imag",
         ),
-        # Fields of later releases come with what they do, and not before.
-        (train_job(runtimePatches=[]), "spec.runtimePatches"),
-        (train_job(activeDeadlineSeconds=5), "spec.activeDeadlineSeconds"),
-        (runtime(mlPolicy={"torch": {"elasticPolicy": {}}}), "spec.mlPolicy.torch.elasticPolicy"),
-        (runtime(mlPolicy={"jax": {}}), "spec.mlPolicy.jax"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -15,7 +15,7 @@ from tests.support.commands import COMPLAINS_WITHIN, complaint, kftrainer
 from tests.support.objects import runtime
 from tests.support.rights import allow
 from tests.support.runtimes import SHIPPED
-from tests.support.webhooks import admitting_manager, register, unregister
+from tests.support.webhooks import MERGE, admitting_manager, register, unregister
 
 WEBHOOK = "validator.trainjob.trainer.kubeflow.org"
 KNOWN = "ok: the API server knows TrainJob, TrainingRuntime, ClusterTrainingRuntime"
@@ -41,7 +41,8 @@ async def test_all_is_well_for_who_has_the_rights_that_it_needs(
         ended = await kftrainer("check", *where, *EXPECTED)
         assert (ended.code, ended.err) == (0, [])
         assert ended.out[0] == KNOWN
-        assert ended.out[2:] == [
+        assert ended.out[1].startswith("not checked: whether the manager runs: deployments.apps ")
+        assert ended.out[3:] == [
             f"ok: among them {', '.join(NAMES)}",
             f"ok: the webhook {WEBHOOK} refuses a wrong TrainJob",
             f"ok: a good TrainJob is accepted on {', '.join(NAMES)}",
@@ -96,3 +97,39 @@ async def test_where_the_manager_does_not_look_that_is_a_possibility(
         ended = await kftrainer("check", "--kubeconfig", plane.kubeconfig)
         assert ended.code == 0, "in the namespace default"
         assert ended.out[-1] == f"ok: a good TrainJob is accepted on {min(NAMES)}"
+
+
+async def test_manager_whose_image_cannot_be_pulled_is_diagnosed(
+    plane: ControlPlane, admin: ApiClient, team: Team
+) -> None:
+    labels, where = {"app": "manager"}, {"namespace": team.namespace}
+    container = {"name": "manager", "image": "registry.example/nobodys:1"}
+    spec = {"containers": [container], "schedulerName": "nobody"}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    await admin.create(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "manager", **where},
+            "spec": {
+                "replicas": 2,
+                "paused": True,  # its only pod is the one below
+                "selector": {"matchLabels": labels},
+                "template": template,
+            },
+        }
+    )
+    pod = {**template, "apiVersion": "v1", "kind": "Pod"}
+    await admin.create({**pod, "metadata": {"name": "one", "labels": labels, **where}})
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
+    of_container = {**container, "ready": False, "restartCount": 0, "imageID": "", "state": state}
+    path = f"/api/v1/namespaces/{team.namespace}/pods/one/status"
+    change = {"status": {"containerStatuses": [of_container]}}
+    await admin.request("PATCH", path, body=change, content_type=MERGE)
+
+    flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
+    told = await complaint("check", *flags, "--manager", f"{team.namespace}/manager")
+    assert told == (
+        f"after 1 s: the manager does not run: Deployment {team.namespace}/manager has 0 of 2 "
+        "replicas ready: pod one, container manager: ImagePullBackOff: Back-off pulling image"
+    )

@@ -233,3 +233,48 @@ async def test_other_namespaces_are_left_alone(
     for kind in ("TrainJob", "TrainingRuntime"):
         [kept] = await other.all(kind)
         assert "deletionTimestamp" not in kept["metadata"]
+
+
+async def test_release_frees_the_runtimes_that_no_job_uses(
+    plane: ControlPlane, admin: ApiClient, team: Team
+) -> None:
+    """No manager runs, or none that watches this namespace."""
+    other = Team(admin, await plane.create_namespace(admin))
+
+    async def left_behind(where: Team | None, name: str) -> None:
+        manifest = runtime(name, "TrainingRuntime" if where else "ClusterTrainingRuntime")
+        manifest["metadata"]["finalizers"] = [IN_USE]
+        await (where.create(manifest) if where else admin.create(manifest))
+
+    for where in (team, other):
+        for name in ("used", "unused"):
+            await left_behind(where, name)
+        await where.create_job(runtime="used")
+    await left_behind(None, "shared")
+    await left_behind(None, "shared-unused")
+    await other.create_job("on-shared", runtimeRef={"name": "shared"})
+    command = ("purge", "--release-runtimes", "--kubeconfig", plane.kubeconfig)
+
+    dry = await kftrainer(*command, "--namespace", team.namespace)
+    assert (dry.code, dry.out) == (
+        2,
+        [
+            f"not released, as TrainJobs use them: 1 TrainingRuntime: {team.namespace}/used",
+            f"would remove {IN_USE} from 1 TrainingRuntime: {team.namespace}/unused",
+        ],
+    )
+    assert IN_USE in finalizers(await team.get("TrainingRuntime", "unused"))
+
+    one = await kftrainer(*command, "--namespace", team.namespace, "--yes")
+    assert one.code == 0
+    assert finalizers(await team.get("TrainingRuntime", "unused")) == []
+    assert IN_USE in finalizers(await other.get("TrainingRuntime", "unused"))
+
+    every = await kftrainer(*command, "--yes")
+    assert every.code == 0
+    assert finalizers(await other.get("TrainingRuntime", "unused")) == []
+    for where in (team, other):
+        assert IN_USE in finalizers(await where.get("TrainingRuntime", "used"))
+    assert IN_USE in finalizers(await cluster_runtime(admin, "shared"))
+    assert finalizers(await cluster_runtime(admin, "shared-unused")) == []
+    assert [each["metadata"]["name"] for each in await team.all("TrainJob")] == ["train"]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -11,6 +12,7 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.shape import Shape
 from tests.integration.controllers.team import Team
+from tests.support.fault_proxy import FaultProxy, running_proxy
 from tests.support.managers import ManagerProcess, manager_process
 
 SHAPE = Shape(crds=(parts.JOBSET_MANIFESTS, parts.COSCHEDULING_MANIFESTS, parts.VOLCANO_MANIFESTS))
@@ -27,6 +29,13 @@ async def plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
 def control_plane(plane: ControlPlane) -> ControlPlane:
     """The same, for `api` and `namespace`."""
     return plane
+
+
+@pytest.fixture
+async def proxy(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    """What a manager takes for the API server."""
+    async with running_proxy(plane, tmp_path) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -100,6 +100,15 @@ async def until_jobs_are_watched(manager: ManagerProcess, starts: int = 1) -> No
     await until(listed, within=ANY_MOMENT, what="Jobs being watched")
 
 
+async def until_logged(manager: ManagerProcess, event: str) -> None:
+    """Wait until the manager has logged the event."""
+
+    async def logged() -> bool:
+        return bool(manager.log_entries(event))
+
+    await until(logged, within=ANY_MOMENT, what=f"{event} in the log")
+
+
 class Team:
     """One namespace."""
 

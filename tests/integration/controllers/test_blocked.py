@@ -78,7 +78,7 @@ async def test_d1_a_runtime_of_no_known_kind_is_a_failure(
 async def test_a_runtime_that_cannot_be_used_is_told_and_its_change_awaited(
     team: Team, manager: ManagerProcess
 ) -> None:
-    broken = runtime("torch", jobs=[replicated_job("other", "dataset-initializer")])
+    broken = runtime("torch", jobs=[replicated_job("other")])
     await team.create(broken)
     await team.create_job()
     assert "spec.template.spec.replicatedJobs" in await message(team, "InvalidRuntime")
@@ -181,8 +181,8 @@ OWNERS: dict[str, tuple[list[Object], str]] = {
         "belongs to Deployment web",
     ),
     "another-trainjob": (
-        [{"apiVersion": API, "kind": "TrainJob", "name": JOB, "controller": True}],
-        f"belongs to TrainJob {JOB}",
+        [{"apiVersion": API, "kind": "TrainJob", "name": "another", "controller": True}],
+        "belongs to TrainJob another",
     ),
     "not-its-controller": (
         [{"apiVersion": API, "kind": "TrainJob", "name": JOB}],

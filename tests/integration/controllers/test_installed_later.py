@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +12,16 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.manifests import Document
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import ANY_MOMENT, COMPLETED, Team, conditions_of
+from tests.integration.controllers.team import (
+    ANY_MOMENT,
+    COMPLETED,
+    Team,
+    conditions_of,
+    until_logged,
+)
+from tests.support.fault_proxy import Answer, running_proxy
 from tests.support.managers import manager_process
+from tests.support.rights import allow
 
 SOURCES = {
     "JobSet": parts.JOBSET_MANIFESTS,
@@ -78,3 +87,92 @@ async def test_kinds_that_are_installed_later_are_awaited(
             await team.until_without("Blocked", name)
         await team.job_set_says(COMPLETED, name="torch")
         await team.until_says("Complete", COMPLETED["reason"], name="torch")
+
+
+async def uninstall(api: ApiClient, definition: Document) -> None:
+    """Delete a CustomResourceDefinition and wait until its kind is not served any more."""
+    path = await api.path_of(definition)
+    await api.delete(path)
+
+    async def gone() -> bool:
+        return await api.get_or_none(path) is None
+
+    await until(gone, within=ANY_MOMENT, what=f"the end of {path}")
+
+
+async def test_kind_removed_while_running_is_reported_and_its_return_is_noticed_soon(
+    control_plane: ControlPlane, definitions: Mapping[str, Document], team: Team
+) -> None:
+    await team.api.apply_crd(definitions["JobSet"])
+    await team.create_runtime("torch")
+    async with manager_process(control_plane.kubeconfig, "--namespace", team.namespace) as manager:
+        await manager.wait_ready()
+        await team.create_job("before")
+        await team.until_there("JobSet", "before")
+        await uninstall(team.api, definitions["JobSet"])
+        await team.create_job("meanwhile")
+        job = await team.until_says("Blocked", "JobSetNotInstalled", name="meanwhile")
+        said = conditions_of(job)["Blocked"]["message"]
+        assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in said
+        await until_logged(manager, "kind_not_installed")
+        # From now on it is not tried again: only the return of the kind can wake it.
+        await team.create_job("later")
+        await team.until_says("Blocked", "JobSetNotInstalled", name="later")
+        await team.api.apply_crd(definitions["JobSet"])
+        for name in ("meanwhile", "later"):
+            await team.until_there("JobSet", name)
+            await team.until_without("Blocked", name)
+        for event in ("kind_not_installed", "kind_installed"):
+            kinds = [each["kind"] for each in manager.log_entries(event)]
+            assert kinds == ["JobSet.jobset.x-k8s.io"]
+
+
+async def test_removed_runtime_kind_is_reported_as_not_installed(
+    control_plane: ControlPlane, definitions: Mapping[str, Document], team: Team, tmp_path: Path
+) -> None:
+    """A kind of our own, which is read live before a runtime is reported as missing."""
+    await team.api.apply_crd(definitions["JobSet"])
+    async with (
+        running_proxy(control_plane, tmp_path) as proxy,
+        manager_process(proxy.kubeconfig, "--namespace", team.namespace) as manager,
+    ):
+        await manager.wait_ready()
+        one = team.path("TrainingRuntime", "torch")
+        page = Answer(404, "404 page not found\n")
+        proxy.inject(page, lambda each: each.path == one and each.is_list, times=1000)
+        await team.create_job()
+        await team.until_says("Blocked", "TrainingRuntimeNotInstalled")
+        proxy.forget_faults()
+        await team.create_runtime("torch")
+        await team.until_there("JobSet")
+        await team.until_without("Blocked")
+
+
+async def test_kind_is_served_where_it_may_be_read_and_later_where_it_may_not(
+    control_plane: ControlPlane, definitions: Mapping[str, Document], team: Team
+) -> None:
+    """A kind that is installed later, with one namespace in which the manager must not read it."""
+    other = Team(team.api, await control_plane.create_namespace(team.api))
+    user = f"manager-of-{team.namespace}"
+    cluster_kinds = ("clustertrainingruntimes", "runtimeclasses", "priorityclasses")
+    await allow(team.api, user, ("get", "list", "watch", "patch"), cluster_kinds)
+    await allow(team.api, user, ("*",), in_=team.namespace)
+    all_but_job_sets = ("trainjobs", "trainjobs/status", "trainingruntimes", "events", "jobs")
+    unused = ("secrets", "configmaps", "limitranges")
+    await allow(team.api, user, ("*",), (*all_but_job_sets, *unused), in_=other.namespace)
+    for each in (team, other):
+        await each.create_runtime()
+        await each.create_job()
+    flags = ("--namespace", other.namespace, "--namespace", team.namespace)
+    async with manager_process(control_plane.kubeconfig_for(user), *flags) as manager:
+        for each in (team, other):
+            await each.until_says("Blocked", "JobSetNotInstalled")
+        await team.api.apply_crd(definitions["JobSet"])
+        await team.until_there("JobSet")
+        await team.until_without("Blocked")
+        await until_logged(manager, "namespace_unavailable")
+        await other.until_says("Blocked", "JobSetNotInstalled")
+        role = f"job-sets-of-{user}"
+        await allow(team.api, user, ("*",), ("jobsets",), name=role, in_=other.namespace)
+        await other.until_there("JobSet")
+        await other.until_without("Blocked")

@@ -1,5 +1,9 @@
 """A runtime is not deleted under its TrainJobs, whatever the order in which things happen."""
 
+from datetime import datetime
+from itertools import pairwise
+
+from kftrainer.controllers.runtime_use import FIRST_PAUSE
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
@@ -101,6 +105,36 @@ async def test_finalizers_of_others_are_left_alone(team: Team, manager: ManagerP
     await until(ours_is_off, within=ANY_MOMENT, what="our finalizer being taken off")
     await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
     await team.until_gone("TrainingRuntime", "torch")
+
+
+async def test_finalizer_that_somebody_else_removes_is_added_again_more_and_more_slowly(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    for _ in range(5):
+        await team.until_in_use()
+        await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
+    await team.until_in_use()
+
+    async def written_six_times() -> list[datetime] | None:  # the log is written a moment later
+        written = [
+            datetime.fromisoformat(each["timestamp"])
+            for each in manager.log_entries("runtime.finalizers")
+            if each["namespace"] == team.namespace
+        ]
+        return written if len(written) >= 6 else None
+
+    written = await until(written_six_times, within=ANY_MOMENT, what="six entries in the log")
+    pauses = [(later - before).total_seconds() for before, later in pairwise(written)]
+    assert len(pauses) == 5
+    assert pauses[-1] > 10 * FIRST_PAUSE
+    [contested] = [
+        each
+        for each in manager.log_entries("runtime.finalizer_contested")
+        if each["namespace"] == team.namespace
+    ]
+    assert contested["name"] == "torch"
 
 
 async def test_nothing_is_added_to_a_runtime_that_is_being_deleted(

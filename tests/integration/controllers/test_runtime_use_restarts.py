@@ -89,7 +89,7 @@ async def test_many_jobs_cost_their_runtime_one_write_to_come_and_one_to_go(
         path = team.path("TrainJob")
         await team.api.request("DELETE", path)
         await team.until_gone("TrainingRuntime", "torch")
-        writes = [each for each in proxy.requests if each.method != "GET"]
+        writes = [each for each in proxy.requests if each.is_write]
         assert [each.path for each in writes] == [team.path("TrainingRuntime", "torch")] * 2
         assert finalizers(await team.get("TrainingRuntime", "unused")) == []
 

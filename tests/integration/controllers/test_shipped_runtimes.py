@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import ANY_MOMENT, IN_USE, MERGE, Team, finalizers
+from tests.support.fault_proxy import Delay, ProxiedRequest, running_proxy
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, Object, replicated_job, runtime
 from tests.support.rights import allow
@@ -39,9 +41,10 @@ class Shelf:
     def name(self, of: str) -> str:
         return f"{of}-{self._suffix}"
 
-    def put(self, of: str, nodes: int = 1, **spec: Any) -> Object:
+    def put(self, of: str, nodes: int = 1, *, labels: Object | None = None, **spec: Any) -> Object:
         """Write the file of a runtime."""
         document = runtime(self.name(of), "ClusterTrainingRuntime", **spec)
+        document["metadata"]["labels"] |= labels or {}
         document["spec"]["mlPolicy"]["numNodes"] = nodes
         (self.folder / f"{of}.yaml").write_text(yaml.safe_dump(document))
         return document
@@ -145,7 +148,7 @@ async def test_what_is_in_the_folder_is_applied_and_comes_back_when_it_is_delete
         assert made["metadata"]["labels"] == labels
         assert made["metadata"]["annotations"][HASH].startswith(f"{shelf.name('torch')}/")
         [owned] = made["metadata"]["managedFields"]
-        assert (owned["manager"], owned["operation"]) == ("kftrainer-runtimes", "Apply")
+        assert (owned["manager"], owned["operation"]) == ("kftrainer-runtimes", "Update")
         assert made["spec"]["mlPolicy"] == document["spec"]["mlPolicy"]
         await shelf.delete("torch")
         await shelf.until_there("torch", nodes=3, not_uid=made["metadata"]["uid"])
@@ -197,6 +200,100 @@ async def test_one_that_others_made_is_taken_over_when_it_is_labelled_and_not_be
         assert len(said(manager, "shipped_runtime.not_ours", name)) == 1
     # What they wrote besides stays.
     assert taken["metadata"]["labels"] == {**labels, MANAGED_BY: "kftrainer"}
+
+
+def of_release_2_1(document: Object) -> Object:
+    """The torchtune runtime as Kubeflow Trainer 2.1 has it: with a claim that people create."""
+    original = deepcopy(document)
+    template = original["spec"]["template"]["spec"]
+    del template["volumeClaimPolicies"]
+    for job in template["replicatedJobs"]:
+        claim = {"claimName": original["metadata"]["name"]}
+        volume = {"name": "initializer", "persistentVolumeClaim": claim}
+        job["template"]["spec"]["template"]["spec"]["volumes"] = [volume]
+    original["metadata"]["labels"]["app.kubernetes.io/part-of"] = "kubeflow"
+    original["metadata"]["finalizers"] = ["example.com/mine"]
+    return original
+
+
+TORCHTUNE = next(
+    each for each in SHIPPED if "volumeClaimPolicies" in each["spec"]["template"]["spec"]
+)
+
+
+@pytest.mark.parametrize("how", ["create", "apply"])
+async def test_handed_over_runtime_becomes_exactly_the_shipped_one(
+    shelf: Shelf, plane: ControlPlane, api: ApiClient, how: str
+) -> None:
+    """Also under the eyes of our webhook, which would refuse a mixture of both."""
+    document = deepcopy(TORCHTUNE)
+    document["metadata"]["name"] = name = shelf.name("tune")
+    (shelf.folder / "tune.yaml").write_text(yaml.safe_dump(document))
+    original = of_release_2_1(document)
+    fresh = {**document, "metadata": {**document["metadata"], "name": shelf.name("fresh")}}
+    as_stored = (await api.create(fresh))["spec"]
+    await (api.create(original) if how == "create" else api.apply(original))
+    async with admitting_manager(plane, "--runtimes", str(shelf.folder)) as manager:
+        await until_said(manager, "shipped_runtime.not_ours", name)
+        await shelf.patch("tune", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
+        await until_said(manager, "shipped_runtime.applied", name)
+        found = await shelf.find("tune")
+        assert found is not None
+        assert found["spec"] == as_stored
+        metadata = found["metadata"]
+        assert metadata["labels"] == {**original["metadata"]["labels"], MANAGED_BY: "kftrainer"}
+        assert metadata["finalizers"] == ["example.com/mine"]
+        assert said(manager, "shipped_runtime.not_applied", name) == []
+    await shelf.patch("tune", {"metadata": {"finalizers": None}})
+
+
+async def test_edit_by_hand_is_gone_when_the_file_has_changed(
+    shelf: Shelf, plane: ControlPlane, api: ApiClient
+) -> None:
+    name = shelf.name("torch")
+    shelf.put("torch", nodes=1, labels={"ours": "1", "kept": "1"})
+    async with keeping(shelf, plane) as manager:
+        made = await shelf.until_there("torch", nodes=1)
+        await until_said(manager, "shipped_runtime.applied", name)
+        edited = deepcopy(made)
+        pod = edited["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+        pod["template"]["spec"]["volumes"] = [{"name": "mine", "emptyDir": {}}]
+        edited["spec"]["template"]["spec"]["successPolicy"] = {"operator": "All"}
+        labels = {**made["metadata"]["labels"], "theirs": "1"}
+        change = {"metadata": {"labels": labels}, "spec": edited["spec"]}
+        await shelf.patch("torch", change)
+        shelf.put("torch", nodes=2, labels={"kept": "2"})
+        await restart(manager)
+        now = await shelf.until_there("torch", nodes=2)
+    made["spec"]["mlPolicy"]["numNodes"] = 2
+    assert now["spec"] == made["spec"]
+    framework = {"trainer.kubeflow.org/framework": "torch"}
+    ours = {"kept": "2", MANAGED_BY: "kftrainer", **framework}
+    assert now["metadata"]["labels"] == {**ours, "theirs": "1"}
+
+
+async def test_runtime_that_others_create_meanwhile_is_not_taken_over(
+    shelf: Shelf, plane: ControlPlane, api: ApiClient, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The cache does not show it yet."""
+    document = shelf.put("torch", nodes=2)
+
+    def is_write(request: ProxiedRequest) -> bool:
+        return request.method in ("POST", "PATCH") and "clustertraining" in request.path
+
+    async with running_proxy(plane, tmp_path_factory.mktemp("proxy")) as proxy:
+        proxy.inject(Delay(2.0), is_write)
+        flags = ("--runtimes", str(shelf.folder), "--log-level", "debug")
+        async with manager_process(proxy.kubeconfig, *flags) as manager:
+
+            async def is_creating() -> bool:
+                return proxy.faults_left == 0
+
+            await until(is_creating, within=ANY_MOMENT, what="the manager creating it")
+            theirs = {**document, "spec": {**document["spec"], "mlPolicy": {"numNodes": 7}}}
+            made = await api.create(theirs)
+            await until_said(manager, "shipped_runtime.not_ours", shelf.name("torch"))
+            assert await shelf.find("torch") == made
 
 
 async def test_who_fights_over_one_is_answered_more_and_more_slowly(
@@ -323,13 +420,13 @@ async def test_without_the_right_it_is_told_once_and_all_else_goes_on(
 ) -> None:
     user, name = f"reader-{team.namespace}", shelf.name("torch")
     shelf.put("torch")
-    await allow(api, user, ["list", "watch"])
+    await allow(api, user, ["get", "list", "watch"])
     jobs = f"{user}-jobs"
     await allow(api, user, ["*"], ["trainjobs", "trainjobs/status", "jobsets", "events"], name=jobs)
     flags = ("--runtimes", str(shelf.folder), "--log-level", "debug")
     async with manager_process(plane.kubeconfig_for(user), *flags) as manager:
         entry = await until_said(manager, "shipped_runtime.not_applied", name, 3)
-        assert 'cannot patch resource "clustertrainingruntimes"' in entry["error"]
+        assert 'cannot create resource "clustertrainingruntimes"' in entry["error"]
         levels = [each["level"] for each in said(manager, "shipped_runtime.not_applied", name)]
         assert levels[0] == "warning"
         assert {*levels[1:]} == {"debug"}, "the same trouble is not told again and again"
@@ -337,7 +434,7 @@ async def test_without_the_right_it_is_told_once_and_all_else_goes_on(
         await team.create_job()
         await team.until_there("JobSet")
         resources = ["clustertrainingruntimes"]
-        await allow(api, user, ["create", "patch"], resources, name=f"{user}-runtimes")
+        await allow(api, user, ["create"], resources, name=f"{user}-runtimes")
         await shelf.until_there("torch")
 
 

@@ -104,7 +104,9 @@ async def test_the_end_of_the_jobset_is_told_in_its_words_and_with_its_time(
     rows = [{**ROW, "ready": 0, "active": 0, "succeeded": 1}]
     await team.job_set_says(startup, {**end, "observedGeneration": 7}, rows=rows)
     job = await team.until_says(kind, end["reason"])
-    assert job["status"] == {"conditions": [{**end, "type": kind}], "jobsStatus": rows}
+    job_set = {"uid": (await team.get("JobSet"))["metadata"]["uid"]}
+    conditions = [{**end, "type": kind}]
+    assert job["status"] == {"conditions": conditions, "jobsStatus": rows, "jobSet": job_set}
 
 
 async def test_an_end_that_is_not_true_is_none(team: Team, manager: ManagerProcess) -> None:

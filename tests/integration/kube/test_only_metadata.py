@@ -9,12 +9,13 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.kube.client import Client
-from kftrainer.kube.errors import NotFoundError
+from kftrainer.kube.errors import ForbiddenError, NotFoundError
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource
 from kftrainer.kube.watch import Bookmark, Deleted, Upserted, WatchEvent
 from tests.integration.kube.kinds import TRAIN_JOBS, Object, resource
 from tests.support.objects import train_job
 from tests.support.overhearing import OverhearingTransport, overheard
+from tests.support.rights import allow
 
 SECRETS = resource("Secret", "secrets")
 PASSWORD = base64.b64encode(b"correct horse battery staple").decode()
@@ -123,3 +124,21 @@ async def test_kinds_of_definitions_are_read_in_the_same_way(
     assert isinstance(bookmark, Bookmark)
     assert bookmark.initial_events_end
     assert b"torch-distributed" not in wire.heard
+
+
+async def test_probe_returns_the_metadata_changes_nothing_and_takes_no_right_to_read(
+    control_plane: ControlPlane, wire: OverhearingTransport, api: ApiClient, namespace: str
+) -> None:
+    key, user = ObjectKey(namespace, "a"), f"prober-{namespace}"
+    whole = await api.create(secret(namespace, "a", color="red"))
+    assert await Client(wire).probe(SECRETS, key) == cut_down(whole)
+    assert not is_heard(wire)
+    assert await api.get(f"/api/v1/namespaces/{namespace}/secrets/a") == whole
+    with pytest.raises(NotFoundError):
+        await Client(wire).probe(SECRETS, ObjectKey(namespace, "b"))
+
+    await allow(api, user, ("patch",), ("secrets",), in_=namespace)
+    async with overheard(control_plane.kubeconfig_for(user)) as theirs:
+        assert await Client(theirs).probe(SECRETS, key) == cut_down(whole)
+        with pytest.raises(ForbiddenError):
+            await Client(theirs).get(SECRETS.only_metadata(), key)

@@ -189,6 +189,7 @@ async def run_and_wait(informer: Informer[Manifest], stop: asyncio.Event) -> Non
     async with asyncio.TaskGroup() as group:
         group.create_task(informer.run(lambda: None, stop))
         group.create_task(informer.wait_synced())
+        group.create_task(informer.wait_settled())
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ SUBDOMAIN_WORDS = (
     "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 STEPS = ("dataset-initializer", "model-initializer")
+FRAMEWORK, SUPPORT = "trainer.kubeflow.org/framework", "trainer.kubeflow.org/support"
 
 
 def queued(queue: str) -> Object:
@@ -133,18 +134,10 @@ ERRORS = (
     ),
     RuntimeCase(
         "runtime-trainer",
-        torch(job_with(step=None)),
-        torch(job_with()),
-        f"{JOBS}: Required value: exactly one job must have the label {STEP}: trainer",
-        variant="none",
-    ),
-    RuntimeCase(
-        "runtime-trainer",
         torch(job_with(), job_with("other", container={"name": "node"})),
         torch(job_with(), job_with("other", None, container={"name": "node"})),
         f"{JOBS}[1].template.metadata.labels: Invalid value: "
-        f'{{"{STEP}":"trainer"}}: exactly one job must have the label {STEP}: trainer',
-        variant="two",
+        f'{{"{STEP}":"trainer"}}: only one job can have the label {STEP}: trainer',
     ),
     RuntimeCase(
         "runtime-template",
@@ -251,9 +244,32 @@ ERRORS = (
 
 HINTS = (
     RuntimeCase(
+        "runtime-no-framework",
+        with_metadata(torch(), labels={"team": "vision"}),
+        with_metadata(torch(), labels={FRAMEWORK: "torch"}),
+        f"metadata.labels: without the label {FRAMEWORK} the Kubeflow SDK does not list the "
+        "runtime, and cannot list TrainJobs while one uses it",
+        is_warning=True,
+    ),
+    RuntimeCase(
+        "runtime-no-policy",
+        {**torch(), "spec": {"template": torch()["spec"]["template"]}},
+        runtime_of(mlPolicy={}),
+        "spec.mlPolicy: the Kubeflow SDK cannot read runtimes without it: set it to {}",
+        is_warning=True,
+    ),
+    RuntimeCase(
+        "runtime-no-trainer",
+        torch(job_with(step=None)),
+        torch(job_with()),
+        f"{JOBS}: no job has the label {STEP}: trainer: spec.trainer of TrainJobs will have no "
+        "effect, and the Kubeflow SDK cannot read the runtime",
+        is_warning=True,
+    ),
+    RuntimeCase(
         "runtime-is-deprecated",
-        with_metadata(torch(), labels={"trainer.kubeflow.org/support": "deprecated"}),
-        with_metadata(torch(), labels={"trainer.kubeflow.org/support": "supported"}),
+        with_metadata(torch(), labels={FRAMEWORK: "torch", SUPPORT: "deprecated"}),
+        with_metadata(torch(), labels={FRAMEWORK: "torch", SUPPORT: "supported"}),
         f'<kind> "{RUNTIME}" is deprecated and will be removed in a future release of Kubeflow '
         f"Trainer. See runtime deprecation policy: {POLICY}",
         is_warning=True,
@@ -338,9 +354,17 @@ HINTS = (
 def refused_by_job_set(
     variant: str, wrong: Object, right: Object, path: str, text: str
 ) -> RuntimeCase:
-    """A warning of what JobSet would say."""
+    """A runtime that JobSet would refuse for certain."""
+    says = f"spec.template.{path}: Forbidden: JobSet would refuse every TrainJob's JobSet: {text}"
+    return RuntimeCase("runtime-jobset-refuses", wrong, right, says, variant)
+
+
+def gated_by_job_set(
+    variant: str, wrong: Object, right: Object, path: str, text: str
+) -> RuntimeCase:
+    """A runtime that JobSet refuses unless a feature gate is enabled."""
     says = f"spec.template.{path}: JobSet would refuse every TrainJob's JobSet: {text}"
-    return RuntimeCase("runtime-jobset-refuses", wrong, right, says, variant, is_warning=True)
+    return RuntimeCase("runtime-jobset-gate", wrong, right, says, variant, is_warning=True)
 
 
 JOB_SET_REFUSALS = (
@@ -393,7 +417,7 @@ JOB_SET_REFUSALS = (
         "spec.successPolicy.targetReplicatedJobs[0]",
         "invalid replicatedJob name 'nodes' does not appear in .spec.ReplicatedJobs",
     ),
-    refused_by_job_set(
+    gated_by_job_set(
         "restart in place",
         on_failure(restartStrategy="InPlaceRestart"),
         on_failure(restartStrategy="BlockingRecreate"),
@@ -401,7 +425,7 @@ JOB_SET_REFUSALS = (
         "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is "
         "disabled",
     ),
-    refused_by_job_set(
+    gated_by_job_set(
         "restart of jobs",
         on_failure(rule(action="RestartJob")),
         on_failure(rule(action="RestartJobSet")),

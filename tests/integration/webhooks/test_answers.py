@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 import pytest_asyncio
 
@@ -211,3 +212,45 @@ async def test_a_gang_cannot_wait_for_less_than_no_time(person: Applicant, names
         manifest["spec"]["podGroupPolicy"] = policy
         place = placed(manifest, "TrainingRuntime", "gangs", namespace)
         assert (await person.create(place, dry_run=True)).accepted is is_accepted
+
+
+def sizes(count: int) -> list[Object]:
+    """Overrides with volumes of distinct sizes, no list of which is too long."""
+    return [
+        {
+            "targetJobs": [{"name": "node"}],
+            "spec": {
+                "volumes": [
+                    {"name": f"v{n}-{'x' * 20}", "emptyDir": {"sizeLimit": f"{n + 1}e991"}}
+                    for n in range(start, start + 125)
+                ]
+            },
+        }
+        for start in range(0, count, 125)
+    ]
+
+
+async def test_trainjob_beyond_the_limits_is_denied(person: Applicant, here: str) -> None:
+    """The API server's own limits do not see it: all its lists are short."""
+    large = job_in(here, podTemplateOverrides=sizes(12_000))
+    assert len(orjson.dumps(large)) > 800_000
+    heard = await person.create(large, dry_run=True)
+    assert heard.denial == "<root>: Too long: may not have more than 3000 fields and items"
+
+
+async def test_too_long_list_is_rejected_by_the_schema(person: Applicant, here: str) -> None:
+    long = job_in(here, trainer={"env": [{"name": f"A{n}"} for n in range(513)]})
+    heard = await person.create(long)
+    assert heard.denial == ""
+    assert "spec.trainer.env: Too many: 513: must have at most 512 items" in heard.message
+
+
+async def test_quantity_beyond_the_range_of_the_api_is_denied(person: Applicant, here: str) -> None:
+    limits = {"cpu": "1e991", "memory": "10e18"}
+    heard = await person.create(
+        job_in(here, trainer={"resourcesPerNode": {"limits": limits}}), dry_run=True
+    )
+    assert 'limits[memory]: Invalid value: "10e18": must be at most 9223372036854775807' in (
+        heard.denial
+    )
+    assert "'1e991' has more than 256 digits or decimal places" in heard.denial

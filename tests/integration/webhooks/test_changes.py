@@ -35,6 +35,11 @@ CHANGE_RULES = {
         f"Forbidden: cannot be changed after the TrainJob has finished, {PODS}: {AGAIN}"
     ),
 }
+# Warnings, likewise.
+METADATA_LATER = (
+    "no effect yet: the JobSet is running, and keeps its {} until the TrainJob is suspended"
+)
+AFTER_END = "no effect: the TrainJob has finished"
 DIALECTS = ("podTemplateOverrides", "podSpecOverrides")
 ROWS = [
     {"name": name, "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
@@ -214,7 +219,10 @@ async def test_what_stays_once_there_is_a_jobset(suspend: bool, desk: Desk) -> N
     for path, change in CHANGES.items():
         heard = await desk.change(**change)
         assert heard.denial == told(path, "change-after-jobset")
-    check_accepted(await desk.change(labels={"a": "b"}, annotations={"c": "d"}))
+    heard = await desk.change(labels={"a": "b"}, annotations={"c": "d"})
+    fields = () if suspend else ("labels", "annotations")
+    warnings = [f"spec.{field}: {METADATA_LATER.format(field)}" for field in fields]
+    assert (heard.message, heard.warnings) == ("", warnings)
     heard = await desk.change(trainer=None)
     fields = (f"spec.trainer.{field}" for field in ("image", "args", "env"))
     errors = (told(field, "change-after-jobset") for field in fields)
@@ -235,7 +243,9 @@ async def test_what_stays_after_the_end(end: Object, desk: Desk) -> None:
     for dialect in DIALECTS:
         heard = await desk.change(suspend=True, **overriding(dialect, serviceAccountName="other"))
         assert heard.denial == told(f"spec.{dialect}", "override-after-end")
-    check_accepted(await desk.change(suspend=True))
+    heard = await desk.change(suspend=True, labels={"a": "b"})
+    ignored = [f"{field}: {AFTER_END}" for field in ("spec.labels", "spec.suspend")]
+    assert (heard.message, heard.warnings) == ("", ignored)
 
 
 async def test_everything_can_be_changed_before_there_is_a_jobset(desk: Desk) -> None:

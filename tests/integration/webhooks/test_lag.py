@@ -8,9 +8,15 @@ import pytest_asyncio
 
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
-from tests.integration.webhooks.cases import KINDS, job_on, job_with, placed, torch
+from tests.integration.webhooks.cases import KINDS, NODE, job_on, job_with, placed, torch
 from tests.integration.webhooks.trainjob_cases import volcano
-from tests.support.fault_proxy import running_proxy
+from tests.support.fault_proxy import (
+    FaultProxy,
+    ProxiedRequest,
+    Stall,
+    running_proxy,
+    status_answer,
+)
 from tests.support.webhooks import Applicant, admitting_manager, applicant_with
 
 pytestmark = pytest.mark.integration
@@ -20,20 +26,42 @@ INITIALIZING = torch(job_with("dataset-initializer", "dataset-initializer"), job
 
 
 @pytest_asyncio.fixture
+async def proxy(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    """What the manager reaches the API server through."""
+    async with running_proxy(plane, tmp_path) as proxy:
+        yield proxy
+
+
+@pytest_asyncio.fixture
 async def person(
-    plane: ControlPlane, tmp_path: Path, api: ApiClient, namespace: str
+    plane: ControlPlane, proxy: FaultProxy, api: ApiClient, namespace: str
 ) -> AsyncIterator[Applicant]:
     """Somebody who applies things while the manager hears no news of anything.
 
     A runtime `known` has been there before.
     """
     await api.create(placed(torch(), "TrainingRuntime", "known", namespace))
-    async with (
-        running_proxy(plane, tmp_path) as proxy,
-        admitting_manager(plane, kubeconfig=proxy.kubeconfig) as manager,
-    ):
+    async with admitting_manager(plane, kubeconfig=proxy.kubeconfig) as manager:
         proxy.stall_all(lambda request: request.is_watch)
         yield applicant_with(api, manager)
+
+
+def job_set_of(job: Object) -> Object:
+    """The JobSet of a TrainJob, as another replica has applied it."""
+    owner = {
+        "apiVersion": job["apiVersion"],
+        "kind": "TrainJob",
+        "name": job["metadata"]["name"],
+        "uid": job["metadata"]["uid"],
+        "controller": True,
+    }
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [owner]},
+        "spec": {"suspend": True, "replicatedJobs": [job_with()]},
+    }
 
 
 async def test_a_runtime_that_the_cache_does_not_know_is_read(
@@ -50,6 +78,51 @@ async def test_a_runtime_that_the_cache_does_not_know_is_read(
     mended = placed(INITIALIZING, "TrainingRuntime", "known", namespace)
     assert (await person.apply(mended)).accepted
     assert (await person.create(job, dry_run=True)).message == ""
+
+
+CHANGES: dict[str, Object] = {
+    "spec.trainer.image": {"trainer": {"image": "other"}},
+    "spec.podTemplateOverrides": {
+        "podTemplateOverrides": [{"targetJobs": NODE, "spec": {"serviceAccountName": "other"}}]
+    },
+}
+
+
+async def test_edit_is_refused_once_there_is_a_jobset_that_the_cache_does_not_show(
+    person: Applicant, namespace: str
+) -> None:
+    job = job_on("TrainingRuntime", "known", namespace, suspend=True)
+    created = await person.create(job)
+    assert created.accepted
+    for change in CHANGES.values():
+        assert (await person.patch(job, {"spec": change}, dry_run=True)).message == ""
+    assert (await person.create(job_set_of({**job, **created.body}))).accepted
+    for path, change in CHANGES.items():
+        heard = await person.patch(job, {"spec": change})
+        assert heard.denial.startswith(f"{path}: Forbidden: cannot be changed once the JobSet has ")
+    assert (await person.patch(job, {"spec": {"suspend": False}})).message == ""
+
+
+async def test_edit_is_refused_while_the_jobset_cannot_be_read(
+    person: Applicant, proxy: FaultProxy, api: ApiClient, namespace: str
+) -> None:
+    job = job_on("TrainingRuntime", "known", namespace, suspend=True)
+    assert (await person.create(job)).accepted
+
+    def is_read_of_the_job_set(request: ProxiedRequest) -> bool:
+        return request.method == "GET" and request.path.endswith(f"/{namespace}/jobsets/train")
+
+    for fault in (status_answer(500, "InternalError"), Stall()):
+        proxy.inject(fault, is_read_of_the_job_set, times=10)
+        change = {"spec": CHANGES["spec.trainer.image"]}
+        heard = await applicant_with(api).patch(job, change, dry_run=True)
+        assert (heard.status, heard.body["reason"]) == (503, "ServiceUnavailable")
+        assert heard.denial == "the JobSet or the runtime of the TrainJob cannot be read: try again"
+        # What no JobSet could contradict needs no reading.
+        assert (await person.patch(job, {"spec": {"suspend": False}}, dry_run=True)).accepted
+        proxy.forget_faults()
+    heard = await person.patch(job, {"spec": CHANGES["spec.trainer.image"]}, dry_run=True)
+    assert heard.message == ""
 
 
 async def test_what_such_a_runtime_needs_is_read_as_well(person: Applicant, namespace: str) -> None:

@@ -29,7 +29,14 @@ apiVersion: config.trainer.kubeflow.org/v1alpha1
 kind: Configuration
 plugins:
   disabled: [Volcano]
+admission:
+  stringNumProcPerNode: Reject
 """
+NO_STRING = (
+    'spec.trainer.numProcPerNode: Invalid value: "auto": must be an integer: clients of Kubeflow '
+    "Trainer 2.2 and later (Kueue 0.17, the SDK) cannot decode a string: write a number, or leave "
+    "it out and set it in the runtime's mlPolicy.torch"
+)
 SWITCHED_OFF = (
     "spec.runtimeRef: Invalid value: <runtimeRef>: TrainingRuntime {}/<runtime>: spec: Forbidden: "
     "the plugin Volcano, which the runtime's policy needs, is switched off"
@@ -207,3 +214,19 @@ async def test_a_policy_whose_plugin_is_switched_off(
     assert answers["with"].denial == said
     assert answers["without"].accepted
     assert await denials(metrics_address) - before == {("TrainJob", "plugin-off"): 1}
+
+
+async def test_string_processes_are_rejected_where_the_configuration_demands_it(
+    person: Applicant, metrics_address: str, namespace: str
+) -> None:
+    assert (await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
+    before = await denials(metrics_address)
+    job = train_job("train", runtimeRef=reference("TrainingRuntime", "torch"))
+    job["metadata"]["namespace"] = namespace
+    job["spec"]["trainer"] = {"numProcPerNode": "auto"}
+    rejected = await person.create(job)
+    assert (rejected.status, rejected.denial) == (403, NO_STRING)
+    assert await denials(metrics_address) - before == {("TrainJob", "processes-not-integer"): 1}
+    job["spec"]["trainer"] = {"numProcPerNode": 2}
+    accepted = await person.create(job)
+    assert (accepted.accepted, accepted.warnings) == (True, [])

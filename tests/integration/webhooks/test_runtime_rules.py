@@ -1,7 +1,10 @@
 """Every rule about runtimes, of both kinds: when they are created, and when they are changed."""
 
+from copy import deepcopy
+
 import pytest
 
+from kftrainer.devcluster.client import ApiClient
 from tests.integration.webhooks.cases import (
     KINDS,
     RuntimeCase,
@@ -11,9 +14,12 @@ from tests.integration.webhooks.cases import (
 )
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.support.objects import Object
+from tests.support.runtimes import SHIPPED
 from tests.support.webhooks import Applicant, Heard
 
 pytestmark = pytest.mark.integration
+
+MPI_RUNTIME = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"])
 
 
 def check_wrong(case: RuntimeCase, manifest: Object, heard: Heard) -> None:
@@ -68,3 +74,25 @@ def _changed(manifest: Object, stored: Heard) -> Object:
     """What to put into the stored object instead of what is there."""
     metadata = {**stored.body["metadata"], "labels": manifest["metadata"]["labels"]}
     return {"metadata": metadata, "spec": manifest["spec"]}
+
+
+async def test_server_side_apply_that_mixes_two_orders_of_jobs_is_refused(
+    person: Applicant, api: ApiClient, namespace: str
+) -> None:
+    """Kubeflow Trainer 2.1 has MPI's launcher first, and it waits for nobody."""
+    for kind in KINDS:
+        bundled = placed(deepcopy(MPI_RUNTIME), kind, namespace, namespace)
+        stored = await api.apply(bundled)
+        upstream = deepcopy(bundled)
+        jobs = upstream["spec"]["template"]["spec"]["replicatedJobs"]
+        jobs.reverse()
+        del jobs[0]["dependsOn"]
+        heard = await person.apply(upstream)
+        where = "spec.template.spec.replicatedJobs[0].dependsOn"
+        assert heard.denial.startswith(f"[{where}: Forbidden: JobSet would refuse every ")
+        assert {each["field"] for each in heard.body["details"]["causes"]} == {
+            where,
+            f"{where}[0].name",
+        }
+        # As the documentation advises.
+        check_right(await person.replace({**stored, "spec": upstream["spec"]}))

@@ -1,25 +1,85 @@
 """While there is no webhook to ask: nothing is accepted unseen, and readiness says why."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from kftrainer.devcluster import places
+from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.clock import SystemClock
-from tests.integration.webhooks.cases import placed, torch
+from tests.integration.webhooks.cases import KINDS, job_on, placed, torch
+from tests.integration.webhooks.conftest import until_stored
 from tests.support.certificates import authority, leaf
 from tests.support.managers import manager_process
 from tests.support.objects import train_job
-from tests.support.webhooks import admitting_manager, applicant, webhook_flags
+from tests.support.webhooks import (
+    Applicant,
+    Heard,
+    admitting_manager,
+    applicant,
+    applicant_with,
+    register,
+    unregister,
+    until_missed,
+    webhook_flags,
+)
 
 pytestmark = pytest.mark.integration
 
+FRAMEWORK = "trainer.kubeflow.org/framework"
+OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "none"}
+MANY, LONG = 500, 500  # variables and characters of each: nearly as large as is accepted
 SOON = 30.0
 STARTED_WITHIN = 90.0
+
+
+def object_of(kind: str, name: str, namespace: str) -> Object:
+    """An object of this kind that admission accepts."""
+    if kind != "TrainJob":
+        return placed(torch(), kind, name, namespace)
+    return job_on("TrainingRuntime", namespace, namespace, name=name, suspend=True)
+
+
+def leaving(manifest: Object) -> Object:
+    """The object, as if it were being deleted."""
+    return {
+        **manifest,
+        "metadata": {**manifest["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"},
+    }
+
+
+def check_stored(heard: Heard) -> None:
+    """Fail unless the write went well."""
+    assert (heard.accepted, heard.message) == (True, "")
+
+
+@pytest_asyncio.fixture
+async def silent(api: ApiClient, namespace: str) -> AsyncIterator[Applicant]:
+    """Somebody who writes while a webhook is registered and no manager runs.
+
+    There is an object of each kind, stored before.
+    """
+    env = [{"name": f"VARIABLE_{index}", "value": "x" * LONG} for index in range(MANY)]
+    large = object_of("TrainJob", "large", namespace)
+    for manifest in (
+        *(object_of(kind, namespace, namespace) for kind in (*KINDS, "TrainJob")),
+        {**large, "spec": {**large["spec"], "trainer": {"env": env}}},
+    ):
+        await until_stored(api, manifest)
+    ports = PortReservations(places.ports(places.cache_home()))
+    try:
+        await register(api, ports.reserve())
+        await until_missed(api)
+        yield applicant_with(api)
+    finally:
+        await unregister(api)
+        ports.release_all()
 
 
 async def test_nothing_is_accepted_while_no_manager_answers(
@@ -35,12 +95,62 @@ async def test_nothing_is_accepted_while_no_manager_answers(
         for heard in (
             await person.create(job | {"metadata": {**job["metadata"], "name": "other"}}),
             await person.patch(job, {"spec": {"suspend": True}}),
-            await person.patch(runtime, {"metadata": {"labels": {"a": "b"}}}),
+            await person.patch(job, {"metadata": {"labels": {"a": "b"}}}),
+            await person.patch(job, {"metadata": {"annotations": {"a": "b"}}}),
+            await person.patch(runtime, {"spec": {"mlPolicy": {"numNodes": 2}}}),
+            await person.patch(runtime, {"metadata": {"labels": {FRAMEWORK: None}}}),
+            # Nobody gets around validation by saying that the object is being deleted.
+            await person.create(leaving(placed(runtime, "TrainingRuntime", "other", namespace))),
         ):
             assert (heard.status, heard.body["reason"], heard.denial) == (500, "InternalError", "")
             assert "failed calling webhook" in heard.message
         # What is there can be deleted.
         await person.delete(job)
+
+
+async def test_deletion_completes_while_no_manager_answers(
+    silent: Applicant, namespace: str
+) -> None:
+    for kind in ("TrainJob", *KINDS):
+        await check_deletion(kind, silent, namespace)
+
+
+async def check_deletion(kind: str, silent: Applicant, namespace: str) -> None:
+    """Change finalizers and owners, and delete the object, as the garbage collector does it."""
+    manifest = await silent.read(object_of(kind, namespace, namespace))
+    finalizers = manifest["metadata"].get("finalizers") or []
+    for change in (
+        {"finalizers": [*finalizers, "example.com/mine"]},
+        {"ownerReferences": [OWNER]},
+        {"ownerReferences": None},
+        {"finalizers": ["example.com/mine"]},
+    ):
+        check_stored(await silent.patch(manifest, {"metadata": change}))
+    await silent.delete(manifest, propagation="Foreground")
+    deleted = await silent.read(manifest)
+    assert deleted["metadata"]["finalizers"] == ["example.com/mine", "foregroundDeletion"]
+    assert "deletionTimestamp" in deleted["metadata"]
+    left: Object = {"metadata": {"finalizers": ["example.com/mine"]}}
+    check_stored(await silent.patch(manifest, left))
+    check_stored(await silent.patch(manifest, {"metadata": {"labels": {"last": "words"}}}))
+    check_stored(await silent.patch(manifest, {"metadata": {"finalizers": None}}))
+
+    async def gone() -> bool:
+        return await silent.get(manifest) is None
+
+    await until(gone, within=SOON, what=f"the end of the {kind}")
+
+
+async def test_large_trainjob_needs_no_webhook_for_its_finalizers(
+    silent: Applicant, namespace: str
+) -> None:
+    """The conditions compare whole specs: the API server bounds what that may cost."""
+    job = object_of("TrainJob", "large", namespace)
+    assert len((await silent.read(job))["spec"]["trainer"]["env"]) == MANY
+    check_stored(await silent.patch(job, {"metadata": {"finalizers": ["example.com/mine"]}}))
+    check_stored(await silent.patch(job, {"metadata": {"finalizers": None}}))
+    refused = await silent.patch(job, {"spec": {"suspend": False}})
+    assert "failed calling webhook" in refused.message
 
 
 async def test_readiness_says_which_certificate_is_missing(

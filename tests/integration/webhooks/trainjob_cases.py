@@ -39,6 +39,7 @@ MOUNTING = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
 VOLUMES = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
 # Stored before the webhook was asked: nobody could create them now.
 UNUSABLE, NO_CONTAINERS, NO_WORKERS = "old-unusable", "old-no-containers", "old-no-workers"
+FIRST_DEPENDS = "old-first-depends"
 
 
 def override(**fields: Any) -> list[Object]:
@@ -72,13 +73,14 @@ def volcano(**pod: Any) -> Object:
 
 
 STORED_BEFORE: dict[str, Object] = {
-    UNUSABLE: torch(job_with(step=None)),
+    UNUSABLE: torch(job_with(), job_with("other", container={"name": "node"})),
     NO_CONTAINERS: torch(
         job_with("dataset-initializer", "dataset-initializer", container={"name": "other"}),
         job_with("model-initializer", "model-initializer", container={"name": "other"}),
         job_with(),
     ),
     NO_WORKERS: mpi(launcher(), launcher_is_node=False),
+    FIRST_DEPENDS: torch(job_with(dependsOn=[{"name": "node", "status": "Ready"}])),
 }
 
 
@@ -142,8 +144,9 @@ ABOUT_RUNTIMES = (
         of_old(UNUSABLE),
         {},
         f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', UNUSABLE)}: "
-        f"ClusterTrainingRuntime {UNUSABLE}: spec.template.spec.replicatedJobs: Required value: "
-        f"exactly one job must have the label {STEP}: trainer",
+        f"ClusterTrainingRuntime {UNUSABLE}: "
+        "spec.template.spec.replicatedJobs[1].template.metadata.labels: Invalid value: "
+        f'{{"{STEP}":"trainer"}}: only one job can have the label {STEP}: trainer',
         torch(),
         torch(),
     ),
@@ -371,6 +374,39 @@ TRAINERS = (
         "spec.trainer.numProcPerNode has no effect: the runtime has neither a torch nor an mpi "
         "policy",
         plain(),
+        is_warning=True,
+    ),
+    *(
+        JobCase(
+            "processes-as-string",
+            {"trainer": {"numProcPerNode": word}},
+            {"trainer": {"numProcPerNode": 1}},
+            f'spec.trainer.numProcPerNode: "{word}" is a string, which clients of Kubeflow Trainer '
+            "2.2 and later (Kueue 0.17, the SDK) cannot decode: they fail to list TrainJobs. Write "
+            "a number, or leave it out and set it in the runtime's mlPolicy.torch",
+            torch(),
+            variant=word,
+            is_warning=True,
+        )
+        for word in ("auto", "cpu", "gpu")
+    ),
+    JobCase(
+        "trainer-without-effect",
+        {"trainer": {"image": "mine", "numNodes": 2}},
+        {"trainer": {}},
+        "spec.trainer: image, numNodes: no effect: no job of the <kind> "
+        f"{RUNTIME} has the label {STEP}: trainer",
+        torch(job_with(step=None)),
+        is_warning=True,
+    ),
+    JobCase(
+        "trainer-without-effect",
+        {"trainer": {"image": "mine", "numNodes": 2, "env": [{"name": "A", "value": "b"}]}},
+        {"trainer": {"numNodes": 2, "env": [{"name": "A", "value": "b"}]}},
+        "spec.trainer: image: no effect: no job of the <kind> "
+        f"{RUNTIME} has the label {STEP}: trainer",
+        mpi(worker(), job_with("launcher", None, container={"name": "node"})),
+        variant="mpi",
         is_warning=True,
     ),
     JobCase(
@@ -807,13 +843,15 @@ LARGE = (
         {
             "podTemplateOverrides": [
                 each
-                for index in range(20)
-                for each in override(spec={"nodeSelector": {f"a{index}": "x" * 30_000}})
+                for index in range(80)
+                for each in override(
+                    spec={"volumes": [{"name": f"v{index}-{n}"} for n in range(10)]}
+                )
             ]
         },
-        {"podTemplateOverrides": override(spec={"nodeSelector": {"a": "x" * 30_000}})},
-        "spec.podTemplateOverrides: Forbidden: must be fewer or smaller: to merge them one after "
-        "the other would be to go through more than 4194304 bytes",
+        {"podTemplateOverrides": override(spec={"volumes": [{"name": "v"}]})},
+        "spec.podTemplateOverrides: Forbidden: must be fewer or smaller: merging them into all "
+        "their jobs takes too long",
         torch(),
     ),
 )
@@ -823,36 +861,48 @@ JOB_SETS = (
         "jobset-refuses",
         {"trainer": {"numNodes": 2}},
         {"trainer": {"numNodes": 3}},
+        f"spec.runtimeRef: Invalid value: {REFERENCE}: "
         "JobSet will refuse what comes of this: spec.coordinator.podIndex: coordinator pod index "
         "2 is invalid for replicatedJob node job index 0; it comes from "
         f"spec.template.spec.coordinator.podIndex of <kind> {RUNTIME}, with what this TrainJob "
         "says",
         with_template(torch(), coordinator={"replicatedJob": "node", "podIndex": 2}),
         variant="coordinator",
-        is_warning=True,
     ),
     JobCase(
         "jobset-refuses",
         {},
         {},
+        f"spec.runtimeRef: Invalid value: {REFERENCE}: "
         "JobSet will refuse what comes of this: spec.replicatedJobs[1]: the product of replicas "
         "and parallelism must not exceed 2147483647 for replicatedJob 'many'; it comes from "
         f"spec.template.spec.replicatedJobs[1] of <kind> {RUNTIME}, with what this TrainJob says",
         torch(job_with(), job_with("many", None, replicas=2, spec={"parallelism": 2**30})),
         torch(job_with(), job_with("many", None, replicas=1, spec={"parallelism": 2**30})),
         variant="pods",
-        is_warning=True,
     ),
     JobCase(
         "jobset-refuses",
+        of_old(FIRST_DEPENDS),
         {},
-        {},
+        f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', FIRST_DEPENDS)}: "
         "JobSet will refuse what comes of this: spec.replicatedJobs[0].dependsOn: DependsOn can't "
         "be set for the first ReplicatedJob; it comes from "
-        f"spec.template.spec.replicatedJobs[0].dependsOn of <kind> {RUNTIME}",
-        torch(job_with(dependsOn=[{"name": "node", "status": "Ready"}])),
+        "spec.template.spec.replicatedJobs[0].dependsOn of ClusterTrainingRuntime "
+        f"{FIRST_DEPENDS}",
+        torch(),
         torch(),
         variant="dependsOn",
+    ),
+    JobCase(
+        "jobset-gate",
+        {},
+        {},
+        "JobSet will refuse what comes of this: spec.failurePolicy.restartStrategy: InPlaceRestart "
+        "restart strategy cannot be set when InPlaceRestart feature gate is disabled; it comes "
+        f"from spec.template.spec.failurePolicy.restartStrategy of <kind> {RUNTIME}",
+        with_template(torch(), failurePolicy={"restartStrategy": "InPlaceRestart"}),
+        torch(),
         is_warning=True,
     ),
 )

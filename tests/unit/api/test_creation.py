@@ -21,7 +21,7 @@ def test_good_documents_are_good() -> None:
 def test_everything_is_told_at_once() -> None:
     job = train_job("1st", trainer={"numNodes": 0, "numProcPerNode": "many", "imge": "x"})
     assert told(job) == [
-        "spec.trainer.imge: Unknown field: is image meant?",
+        "spec.trainer.imge: Unknown field: did you mean image?",
         "spec.trainer.numNodes: Invalid value: 0: must be at least 1",
         *(each for each in told(train_job("1st")) if each.startswith("metadata.name")),
         'spec.trainer.numProcPerNode: Invalid value: "many": NumProcPerNode must be equal to auto, '
@@ -45,7 +45,7 @@ def test_metadata_that_cannot_be_read() -> None:
     odd = runtime()
     odd["metadata"] = {"name": 3, "labels": {"a": True}, "lables": {}}
     assert told(odd) == [
-        "metadata.lables: Unknown field: is labels meant?",
+        "metadata.lables: Unknown field: did you mean labels?",
         "metadata.name: Invalid value: must be a string: put it in quotes",
         "metadata.labels.a: Invalid value: must be a string: put it in quotes",
     ]

@@ -27,12 +27,27 @@ KINDS = {
     "TrainingRuntime": "trainingruntimes",
     "ClusterTrainingRuntime": "clustertrainingruntimes",
 }
+MANAGER = "/apis/apps/v1/namespaces/kubeflow-system/deployments/kubeflow-trainer-controller-manager"
+PODS = "/api/v1/namespaces/kubeflow-system/pods"
+RUNS = "ok: the manager runs: 1 of 1 replicas ready"
 KNOWN = "ok: the API server knows TrainJob, TrainingRuntime, ClusterTrainingRuntime"
 
 
 def group_of(kinds: Mapping[str, str]) -> Response:
     resources = [{"kind": kind, "name": kinds[kind], "namespaced": True} for kind in kinds]
     return Response(200, {}, orjson.dumps({"resources": resources}))
+
+
+def manager(ready: int) -> Response:
+    """The manager's Deployment, with one replica."""
+    metadata = {"name": "kubeflow-trainer-controller-manager", "namespace": "kubeflow-system"}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}}
+    body = {"metadata": metadata, "spec": spec, "status": {"readyReplicas": ready}}
+    return Response(200, {}, orjson.dumps(body))
+
+
+def listed(*items: Object) -> Response:
+    return Response(200, {}, orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": items}))
 
 
 def ours(name: str) -> Object:
@@ -60,12 +75,18 @@ class Inspecting:
         self.server.answer = self._answer
         self.answers = answers
         self.groups = [group_of(KINDS)]  # the last one stays
+        self.managers = [manager(ready=1)]  # the same
+        self.pods = listed()
         self.clock = FakeClock()
         self.told: list[str] = []
 
     def _answer(self, method: str, path: str) -> Response | None:
         if path == OURS:
             return self.groups.pop(0) if len(self.groups) > 1 else self.groups[0]
+        if path == MANAGER:
+            return self.managers.pop(0) if len(self.managers) > 1 else self.managers[0]
+        if path == PODS:
+            return self.pods
         if method != "POST":
             return None
         assert path == JOBS
@@ -97,6 +118,7 @@ async def test_all_is_well() -> None:
     inspecting = Inspecting("plain", "torch")
     assert await inspecting.run("torch") == [
         KNOWN,
+        RUNS,
         "ok: 2 ClusterTrainingRuntimes are there",
         "ok: among them torch",
         "ok: the webhook validator.trainjob.trainer.kubeflow.org refuses a wrong TrainJob",
@@ -120,8 +142,58 @@ async def test_without_expectations_one_that_comes_with_the_operator_is_tried() 
 
 async def test_without_a_webhook_nothing_is_tried() -> None:
     inspecting = Inspecting("plain")
-    assert await inspecting.run(webhook=False) == [KNOWN, "ok: 1 ClusterTrainingRuntime is there"]
-    assert inspecting.server.asked == [f"GET {OURS}", f"GET {CLUSTER}"]
+    there = "ok: 1 ClusterTrainingRuntime is there"
+    assert await inspecting.run(webhook=False) == [KNOWN, RUNS, there]
+    paths = (OURS, MANAGER, PODS, CLUSTER)
+    assert inspecting.server.asked == [f"GET {path}" for path in paths]
+
+
+async def test_manager_that_does_not_run_is_diagnosed_before_anything_that_needs_it() -> None:
+    inspecting = Inspecting(answers=lambda _: UNREACHED)
+    inspecting.managers = [manager(ready=0)]
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
+    status = {"containerStatuses": [{"name": "manager", "state": {"waiting": waiting}}]}
+    inspecting.pods = listed({"metadata": {"name": "one"}, "status": status})
+    assert str(await inspecting.error("torch")) == (
+        "after 5 s: the manager does not run: Deployment "
+        "kubeflow-system/kubeflow-trainer-controller-manager has 0 of 1 replicas ready: "
+        'pod one, container manager: ImagePullBackOff: Back-off pulling image "x"'
+    )
+
+
+async def test_manager_that_starts_is_waited_for() -> None:
+    inspecting = Inspecting("plain")
+    inspecting.managers = [manager(ready=0), manager(ready=0), manager(ready=1)]
+    assert RUNS in await inspecting.run()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            refusal(404, "NotFound"),
+            "there is no Deployment kubeflow-system/kubeflow-trainer-controller-manager; "
+            "name it with --manager NAMESPACE/NAME",
+        ),
+        (refusal(403, "Forbidden", "deployments is forbidden"), "deployments is forbidden"),
+    ],
+)
+async def test_manager_whose_deployment_cannot_be_read_is_not_checked(
+    answer: Response, reason: str
+) -> None:
+    inspecting = Inspecting("plain")
+    inspecting.managers = [answer]
+    assert (await inspecting.run())[1] == f"not checked: whether the manager runs: {reason}"
+
+
+@pytest.mark.parametrize("text", ["manager", "/manager", "there/", "a/b/c", "A/b"])
+def test_manager_must_be_a_namespace_and_a_name(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", "--manager", text])
+    assert stopped.value.code == 2
+    assert "--manager" in capsys.readouterr().err
 
 
 async def test_runtimes_that_come_late_are_waited_for() -> None:
@@ -137,7 +209,7 @@ async def test_runtimes_that_come_late_are_waited_for() -> None:
 
     inspecting.server.answer = come_late
     told = await inspecting.run("plain", "torch")
-    assert told[2] == "ok: among them plain, torch"
+    assert told[3] == "ok: among them plain, torch"
     assert told[-1] == "ok: a good TrainJob is accepted on plain, torch"
 
 

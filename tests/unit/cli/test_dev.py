@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kftrainer.cli.dev import _how_to_use
 from kftrainer.cli.main import main
 from kftrainer.devcluster.named import NamedPlane, State
 
@@ -128,3 +129,30 @@ def test_state_round_trips(cache: Path) -> None:
     place.write(state)
     assert place.read() == state
     assert json.loads((place.folder / "state.json").read_text())["phase"] == "ready"
+
+
+@pytest.mark.parametrize("action", ["status", "kubeconfig", "logs"])
+@pytest.mark.parametrize("state", [None, State("ready")], ids=["never up", "killed"])
+def test_suggested_commands_name_the_control_plane(
+    action: str, state: State | None, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if state is not None:
+        NamedPlane("other", cache).write(state)
+    assert main(["dev", action, "--name", "other"]) == 1
+    printed = "".join(capsys.readouterr())
+    assert "`kftrainer dev up --name other` starts it." in printed
+
+
+def test_suggestion_to_stop_names_the_control_plane(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = NamedPlane("other", cache)
+    assert place.lock.try_acquire()
+    assert main(["dev", "up", "--name", "other"]) == 1
+    assert "or run `kftrainer dev down --name other`." in capsys.readouterr().err
+    place.lock.release()
+
+
+def test_suggested_export_is_quoted_for_the_shell() -> None:
+    state = State("ready", url="https://127.0.0.1:1", kubeconfig="/home/ada l/kubeconfig")
+    assert _how_to_use(state).endswith("export KUBECONFIG='/home/ada l/kubeconfig'")

@@ -79,6 +79,10 @@ def test_what_is_referred_to_is_not_shared() -> None:
 BOMB = "a0: &a0 [x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
 )
+# Each line doubles the keys that PyYAML would copy: it would never come to an end.
+MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 65)
+)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +94,9 @@ BOMB = "a0: &a0 [x]\n" + "".join(
         pytest.param("a: b: c\n", 1, "mapping values are not allowed", id="two colons"),
         pytest.param("\ta: 1\n", 1, "cannot start any token", id="tab"),
         pytest.param("a: *b\n", 1, "undefined alias", id="alias of nothing"),
-        pytest.param("a: &a [*a]\n", 1, "refers to itself", id="itself"),
-        pytest.param(BOMB, 1, "too large", id="bomb"),
+        pytest.param("a: &a [*a]\n", 1, "a value that contains the alias", id="itself"),
+        pytest.param(BOMB, 7, "expand to more than 400000 values", id="bomb"),
+        pytest.param(MERGE_BOMB, 17, "expand to more than 400000 values", id="merge bomb"),
         pytest.param("[" * 100_000, 1, "nested too deeply", id="deep"),
         pytest.param("{a: " * 200 + "}" * 200, 1, "nested too deeply", id="200 deep"),
         pytest.param("? [a]\n: 1\n", 1, "a key must be a word", id="a list for a key"),

@@ -195,10 +195,53 @@ async def test_a_right_in_each_namespace_is_enough_and_kinds_without_one_are_rea
     )
     assert await Trial(server, clock, "a", "b").over() is None
     assert server.asked.count(f"{NODE}/runtimeclasses") == 1
-    assert await Trial(server, clock, "a", "b").over(SETTLE_FOR) == (
-        "no permission to read TrainJob.trainer.kubeflow.org: not in b"
-    )
     assert f"{OURS}/trainjobs" not in server.asked
+
+
+def in_two_namespaces(**besides: list[Response | Exception | None]) -> Server:
+    """A server that refuses TrainJobs in b."""
+    refused = status(403, "Forbidden", "not in b")
+    return Server(
+        **{
+            f"{OURS}/namespaces/a/trainjobs": [EMPTY],
+            f"{OURS}/namespaces/b/trainjobs": [refused],
+            **besides,
+        }
+    )
+
+
+async def test_namespace_without_rights_does_not_keep_the_others_from_being_served(
+    clock: FakeClock,
+) -> None:
+    trial = Trial(in_two_namespaces(), clock, "a", "b")
+    with capture_logs() as logged:
+        assert await trial.over(SETTLE_FOR) is None
+    assert trial.is_ready
+    assert clock.monotonic() == SETTLE_FOR, "rights that were just granted may come a moment later"
+    assert (logged[-1]["event"], logged[-1]["error"]) == (
+        "preflight.namespaces_unavailable",
+        "these namespaces do not exist or must not be read: b: no permission to read "
+        "TrainJob.trainer.kubeflow.org: not in b",
+    )
+
+
+async def test_rights_in_no_namespace_end_the_manager(clock: FakeClock) -> None:
+    refused = status(403, "Forbidden", "not in a")
+    server = in_two_namespaces(**{f"{OURS}/namespaces/a/trainjobs": [refused]})
+    assert await Trial(server, clock, "a", "b").over(SETTLE_FOR) == (
+        "no permission to read TrainJob.trainer.kubeflow.org: not in a"
+    )
+
+
+async def test_kind_without_namespaces_that_must_not_be_read_ends_the_manager(
+    clock: FakeClock,
+) -> None:
+    refused = status(403, "Forbidden", "no classes")
+    classes = {NODE: [group_of(RUNTIME_CLASSES)], f"{NODE}/runtimeclasses": [refused]}
+    server = in_two_namespaces(**classes)
+    told = await Trial(server, clock, "a", "b").over(SETTLE_FOR)
+    assert told is not None
+    assert told.startswith("no permission to read")
 
 
 async def test_credentials_that_are_not_accepted_are_told_at_once(clock: FakeClock) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from kftrainer.cli.remarks import Remark, counted, message_of, split_warning
+from kftrainer.cli.remarks import Remark, Tally, counted, message_of, split_warning
 from kftrainer.kube.field import Fault, FieldError, forbidden, invalid, required
 
 
@@ -49,5 +49,6 @@ def test_a_remark_is_one_line() -> None:
 
 def test_how_it_went() -> None:
     error, warning = Remark("f", 1, "", "X", "no"), Remark("f", 1, "", None, "hm", "warning")
-    assert counted([], 1) == "1 object looked at: nothing to say"
-    assert counted([error, error, warning], 2) == "2 objects looked at: 2 errors and 1 warning"
+    assert counted([], Tally(1)) == "1 object checked: no problems found"
+    told = counted([error, error, warning], Tally(2, {}, {"Pod": 1}))
+    assert told == "2 objects checked, 1 skipped (1 Pod): 2 errors and 1 warning"

@@ -11,6 +11,7 @@ import yaml
 
 from kftrainer.cli.main import main
 from tests.support.objects import Object, replicated_job, runtime, train_job
+from tests.support.other_releases import UNSERVED, Unserved
 
 ZEROS = "00000000-0000-0000-0000-000000000000"
 POD = "template.spec.template.spec"
@@ -38,6 +39,11 @@ class Command:
         code, out, err = self(*documents, options=options)
         assert (code, err) == (0, "")
         return list(yaml.safe_load_all(out))
+
+    def as_validated(self) -> list[str]:
+        """What `kftrainer validate` prints about the documents of the last run."""
+        main(["validate", "-f", str(self.file)])
+        return self._capture.readouterr().out.replace(str(self.file), "FILE").splitlines()
 
     def problems(self, *documents: Any, options: tuple[str, ...] = ()) -> list[str]:
         code, out, err = self(*documents, options=options)
@@ -114,9 +120,9 @@ def test_a_runtime_without_namespace_is_in_that_of_train_jobs_without(render: Co
     job["spec"]["runtimeRef"]["kind"] = "TrainingRuntime"
     assert render.objects(mine, job) == [jobset("demo")]
     job["metadata"]["namespace"] = "other"
-    assert render.problems(mine, job)[0].endswith(
-        "spec.runtimeRef.name: TrainingRuntime plain is not found in namespace other"
-    )
+    [problem] = render.problems(mine, job)
+    assert problem.startswith("FILE:3: spec.runtimeRef: Invalid value: ")
+    assert '"plain" not found' in problem
 
 
 def test_yaml_is_readable_and_in_a_fixed_order(render: Command) -> None:
@@ -190,8 +196,7 @@ def test_a_job_set_that_runs_leaves_nothing_to_apply(render: Command) -> None:
     assert render(jobset("demo"), plain_runtime(), plain_job()) == (
         0,
         "",
-        "warning: FILE:5: TrainJob default/demo: there is nothing to apply: "
-        "its JobSet runs already\n",
+        "FILE:5: warning: there is nothing to apply: its JobSet runs already\n",
     )
 
 
@@ -221,23 +226,46 @@ def test_files_may_be_named_one_by_one_or_together(
     assert list(yaml.safe_load_all(capsys.readouterr().out)) == [jobset("a"), jobset("b")]
 
 
-def test_unknown_fields_are_dropped_with_a_warning(render: Command) -> None:
-    code, out, err = render(plain_runtime(), plain_job(trainer={"imagee": "x"}))
-    assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
-    assert err == (
-        "warning: FILE:3: TrainJob default/demo: spec.trainer.imagee: unknown field, "
-        "which the API server drops\n"
-    )
+TYPO = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+metadata:
+  name: demo
+spec:
+  runtimeRef:
+    name: plain
+  trainer:
+    imagee: x
+"""
 
 
-def test_what_admission_would_say_is_a_warning(render: Command) -> None:
+def test_misspelled_field_is_the_same_error_as_of_validate(
+    render: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [str(tmp_path / "job.yaml"), str(tmp_path / "runtime.yaml")]
+    Path(files[0]).write_text(TYPO)
+    Path(files[1]).write_text(json.dumps(plain_runtime()))
+    printed = f"{files[0]}:9: spec.trainer.imagee: Unknown field: did you mean image?\n"
+    assert main(["render", "-f", *files]) == 1
+    assert capsys.readouterr() == ("", printed)
+    assert main(["validate", "-f", *files]) == 1
+    assert capsys.readouterr().out == printed
+
+
+def test_what_admission_rejects_is_the_same_error_as_of_validate(render: Command) -> None:
     env = [_env("OMPI_MCA_orte_default_hostfile", "x")]
-    code, out, err = render(mpi_runtime(), plain_job(trainer={"env": env}))
-    assert (code, out != "") == (0, True)
-    [line] = err.splitlines()
-    assert line.startswith(
-        "warning: FILE:3: TrainJob default/demo: admission refuses: spec.trainer.env: "
-    )
+    problems = render.problems(mpi_runtime(), plain_job(trainer={"env": env}))
+    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:3", "spec.trainer.env"]]
+    assert problems == render.as_validated()
+
+
+def test_warnings_are_those_of_validate(render: Command) -> None:
+    old = plain_runtime()
+    old["metadata"]["labels"] = {"trainer.kubeflow.org/support": "deprecated"}
+    code, out, err = render(old, plain_job())
+    assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
+    assert "is deprecated" in err
+    assert err.splitlines() == render.as_validated()
 
 
 def test_a_train_job_that_is_managed_by_another_is_told(render: Command) -> None:
@@ -245,7 +273,7 @@ def test_a_train_job_that_is_managed_by_another_is_told(render: Command) -> None
     code, out, err = render(plain_runtime(), job)
     assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
     assert err == (
-        "warning: FILE:3: TrainJob default/demo: spec.managedBy: kueue.x-k8s.io/multikueue does: "
+        "FILE:3: spec.managedBy: warning: kueue.x-k8s.io/multikueue does: "
         "nothing would be applied for it here\n"
     )
 
@@ -257,10 +285,6 @@ def runtime_of(change: Callable[[Object], None]) -> Object:
     job = replicated_job()
     change(job)
     return plain_runtime([job])
-
-
-def _without_ancestor(job: Object) -> None:
-    del job["template"]["metadata"]
 
 
 def _with_other_container(job: Object) -> None:
@@ -289,55 +313,54 @@ def _with_text_for_containers(job: Object) -> None:
 
 
 BAD_RUNTIMES = {
-    "no template": (plain_runtime(template=None), ["spec.template.spec: Required value"]),
-    "an empty template": (plain_runtime(template={}), ["spec.template.spec: Required value"]),
-    "no jobs": (plain_runtime(template={"spec": {"suspend": True}}), [f"{JOBS}: Required value"]),
-    "no trainer ancestor": (runtime_of(_without_ancestor), [f"{JOBS}: Required value: exactly"]),
+    "no template": (plain_runtime(template=None), ["spec.template.spec"]),
+    "an empty template": (plain_runtime(template={}), ["spec.template"]),
+    "no jobs": (plain_runtime(template={"spec": {"suspend": True}}), [f"{JOBS}"]),
     "a missing container": (
         runtime_of(_with_other_container),
-        [f"{JOBS}[0].{POD}.containers: Required value: a container named node"],
+        [f"{JOBS}[0].{POD}.containers"],
     ),
     "no pods": (
         runtime_of(_with_no_pods),
-        [f"{JOBS}[0].template.spec.parallelism: Invalid value: 0"],
+        [f"{JOBS}[0].template.spec.parallelism"],
     ),
     "fewer than no jobs": (
         runtime_of(_with_fewer_than_no_jobs),
-        [f"{JOBS}[0].replicas: Invalid value: -1"],
+        [f"{JOBS}[0].replicas"],
     ),
-    "no nodes": (plain_runtime(mlPolicy={"numNodes": 0}), ["spec.mlPolicy.numNodes: must be at"]),
+    "no nodes": (plain_runtime(mlPolicy={"numNodes": 0}), ["spec.mlPolicy.numNodes"]),
     "fewer than no nodes": (
         plain_runtime(mlPolicy={"numNodes": -3}),
-        ["spec.mlPolicy.numNodes: must be at least 1"],
+        ["spec.mlPolicy.numNodes"],
     ),
     "a quantity that is none": (
         runtime_of(_with_bad_quantity),
-        [f'{JOBS}[0].{POD}.containers[0].resources.limits[memory]: Invalid value: "much"'],
+        [f"{JOBS}[0].{POD}.containers[0].resources.limits.memory"],
     ),
     "two policies": (
         plain_runtime(mlPolicy={"torch": {}, "mpi": {}}),
-        ["spec.mlPolicy: Invalid value"],
+        ["spec.mlPolicy"],
     ),
     "two schedulers": (
         plain_runtime(podGroupPolicy={"coscheduling": {}, "volcano": {}}),
-        ["spec.podGroupPolicy: Invalid value"],
+        ["spec.podGroupPolicy"],
     ),
     "an unknown MPI implementation": (
         mpi_runtime(mpiImplementation="MPICH"),
-        ["spec.mlPolicy.mpi.mpiImplementation: must be one of"],
+        ["spec.mlPolicy.mpi.mpiImplementation"],
     ),
     "text for a list": (
         runtime_of(_with_text_for_env),
-        [f"{JOBS}[0].{POD}.containers[0].env: must be a list"],
+        [f"{JOBS}[0].{POD}.containers[0].env"],
     ),
     "text for containers": (
         runtime_of(_with_text_for_containers),
-        [f"{JOBS}[0].{POD}.containers: must be a list"],
+        [f"{JOBS}[0].{POD}.containers"],
     ),
-    "text for a policy": (plain_runtime(mlPolicy="torch"), ["spec.mlPolicy: must be an object"]),
+    "text for a policy": (plain_runtime(mlPolicy="torch"), ["spec.mlPolicy"]),
     "several": (
         plain_runtime(mlPolicy={"numNodes": 0}, podGroupPolicy=3),
-        ["spec.mlPolicy.numNodes: must be at", "spec.podGroupPolicy: must be an object"],
+        ["spec.mlPolicy.numNodes", "spec.podGroupPolicy"],
     ),
 }
 
@@ -347,66 +370,65 @@ def test_a_broken_runtime_is_told_once_and_at_its_place(
     render: Command, broken: Object, told: list[str]
 ) -> None:
     problems = render.problems(broken, plain_job("a"), plain_job("b"))
-    assert len(problems) == len(told)
-    for problem, start in zip(problems, told, strict=True):
-        assert problem.startswith(f"FILE:1: ClusterTrainingRuntime plain: {start}")
+    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:1", path] for path in told]
+    assert problems == render.as_validated()
 
 
 OVERRIDE = {"targetJobs": [{"name": "nonesuch"}], "spec": {}}
 BAD_JOBS = {
     "an override for an unknown job": (
         {"podTemplateOverrides": [OVERRIDE]},
-        ['spec.podTemplateOverrides[0].targetJobs[0].name: Invalid value: "nonesuch": must not'],
+        ["spec.podTemplateOverrides[0].targetJobs[0].name"],
     ),
     "an override for no job": (
         {"podTemplateOverrides": [{"targetJobs": []}]},
-        ["spec.podTemplateOverrides[0].targetJobs: must have at least 1 item"],
+        ["spec.podTemplateOverrides[0].targetJobs"],
     ),
     "an override for a job without a name": (
         {"podTemplateOverrides": [{"targetJobs": [{"name": ""}]}]},
-        ["spec.podTemplateOverrides[0].targetJobs[0].name: must have at least 1 character"],
+        ["spec.podTemplateOverrides[0].targetJobs[0].name"],
     ),
-    "no nodes": ({"trainer": {"numNodes": 0}}, ["spec.trainer.numNodes: must be at least 1"]),
+    "no nodes": ({"trainer": {"numNodes": 0}}, ["spec.trainer.numNodes"]),
     "fewer than no nodes": (
         {"trainer": {"numNodes": -1}},
-        ["spec.trainer.numNodes: must be at least 1"],
+        ["spec.trainer.numNodes"],
     ),
     "a quantity that is none": (
         {"trainer": {"resourcesPerNode": {"limits": {"cpu": "1 core"}}}},
-        ['spec.trainer.resourcesPerNode.limits[cpu]: Invalid value: "1 core"'],
+        ["spec.trainer.resourcesPerNode.limits.cpu"],
     ),
-    "text for a list": ({"trainer": {"args": "-x"}}, ["spec.trainer.args: must be a list"]),
-    "text for variables": ({"trainer": {"env": "A=1"}}, ["spec.trainer.env: must be a list"]),
+    "text for a list": ({"trainer": {"args": "-x"}}, ["spec.trainer.args"]),
+    "text for variables": ({"trainer": {"env": "A=1"}}, ["spec.trainer.env"]),
     "a number for a variable": (
         {"trainer": {"env": [{"name": "A", "value": 1}]}},
-        ["spec.trainer.env[0].value: must be a string"],
+        ["spec.trainer.env[0].value"],
     ),
     "a variable without a name": (
         {"trainer": {"env": [{"value": "1"}]}},
-        ["spec.trainer.env[0].name: is required"],
+        ["spec.trainer.env[0].name"],
     ),
     "words for a number": (
         {"trainer": {"numProcPerNode": "many"}},
-        ["spec.trainer.numProcPerNode: must be auto, cpu, gpu or an integer"],
+        ["spec.trainer.numProcPerNode"],
     ),
     "a runtime that is not there": (
         {"runtimeRef": {"name": "nonesuch"}},
-        ["spec.runtimeRef.name: ClusterTrainingRuntime nonesuch is not found"],
+        ["spec.runtimeRef"],
     ),
     "a runtime of an unknown kind": (
         {"runtimeRef": {"name": "x", "kind": "Deployment", "apiGroup": "apps"}},
-        ["spec.runtimeRef: Invalid value: "],
+        ["spec.runtimeRef"],
     ),
     "a dataset that nobody fetches": (
         {"initializer": {"dataset": {"storageUri": "hf://x"}}},
-        ["spec.runtimeRef: Invalid value: "],
+        ["spec.runtimeRef"],
     ),
     "several": (
         {"suspend": "yes", "trainer": {"args": "-x"}, "labels": {"a": 1}},
         [
-            "spec.trainer.args: must be a list",
-            "spec.labels.a: must be a string",
-            "spec.suspend: must be true or false",
+            "spec.suspend",
+            "spec.trainer.args",
+            "spec.labels.a",
         ],
     ),
 }
@@ -418,84 +440,85 @@ def test_a_bad_train_job_is_told_with_the_field(
 ) -> None:
     job = {**plain_job(), "spec": {**plain_job()["spec"], **spec}}
     problems = render.problems(plain_runtime(), job, plain_job("good"))
-    assert len(problems) == len(told)
-    for problem, start in zip(problems, told, strict=True):
-        assert problem.startswith(f"FILE:3: TrainJob default/demo: {start}")
-        assert not problem.endswith(("1 items", "1 characters"))
+    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:3", path] for path in told]
+    assert problems == render.as_validated()
 
 
 def _named(metadata: object) -> Object:
     return {**plain_job(), "metadata": metadata}
 
 
+KINDS = "TrainJob, TrainingRuntime, ClusterTrainingRuntime of trainer.kubeflow.org/v1alpha1"
+NO_NAME = "metadata.name: Required value"
+ODD_DOCUMENTS = {
+    "text": ("text", "it must be an object"),
+    "a list": ([1], "it must be an object"),
+    "nothing known": ({"a": 1}, "apiVersion: Required value"),
+    "no kind": ({"apiVersion": "v1"}, "kind: Required value"),
+    "kind 3": ({"apiVersion": "v1", "kind": 3}, "kind: Invalid value: must be a string"),
+    "another version": (
+        {**plain_job(), "apiVersion": "trainer.kubeflow.org/v1"},
+        f"kind: Unsupported value: TrainJob of trainer.kubeflow.org/v1: there are only {KINDS}",
+    ),
+    "no name": (
+        _named({}),
+        f"{NO_NAME}: give it a name, or a generateName to make one up from",
+    ),
+    "text for metadata": (_named("x"), "metadata: Invalid value: must be an object"),
+    "name 1": (
+        _named({"name": 1}),
+        "metadata.name: Invalid value: must be a string: put it in quotes",
+    ),
+    "labels": (
+        _named({"name": "demo", "labels": ["x"]}),
+        "metadata.labels: Invalid value: must be an object",
+    ),
+    "a list of Secrets that is none": (
+        {"apiVersion": "v1", "kind": "SecretList", "items": {"kind": "Secret"}},
+        "items: Invalid value: must be a list",
+    ),
+}
+
+
+@pytest.mark.parametrize(("document", "told"), ODD_DOCUMENTS.values(), ids=ODD_DOCUMENTS)
+def test_a_document_that_is_none_of_ours_is_told(
+    render: Command, document: object, told: str
+) -> None:
+    problems = render.problems(plain_runtime(), document, plain_job("good"))
+    assert problems == [f"FILE:3: {told}"] == render.as_validated()
+
+
 @pytest.mark.parametrize(
     ("document", "told"),
     [
-        pytest.param("text", "FILE:3: it must be an object", id="text"),
-        pytest.param([1], "FILE:3: it must be an object", id="a list"),
-        pytest.param({"a": 1}, "FILE:3: apiVersion: is required", id="nothing known"),
-        pytest.param({"apiVersion": "v1"}, "FILE:3: kind: is required", id="no kind"),
-        pytest.param(
-            {"apiVersion": "v1", "kind": 3}, "FILE:3: kind: must be a string", id="kind 3"
-        ),
-        pytest.param(
-            {**plain_job(), "apiVersion": "trainer.kubeflow.org/v1"},
-            "FILE:3: TrainJob of trainer.kubeflow.org/v1: there are only TrainJob, "
-            "TrainingRuntime, ClusterTrainingRuntime of trainer.kubeflow.org/v1alpha1",
-            id="another version",
-        ),
         pytest.param(
             _named({"generateName": "demo-"}),
-            "FILE:3: TrainJob: metadata.name: is required: only the API server can make one up",
+            f"FILE:3: {NO_NAME}: only the API server can generate one",
             id="generateName",
-        ),
-        pytest.param(_named({}), "FILE:3: TrainJob: metadata.name: is required", id="no name"),
-        pytest.param(_named(None), "FILE:3: TrainJob: metadata: is required", id="no metadata"),
-        pytest.param(_named("x"), "FILE:3: TrainJob: metadata: must be an object", id="text m."),
-        pytest.param(
-            _named({"name": 1}), "FILE:3: TrainJob: metadata.name: must be a string", id="name 1"
-        ),
-        pytest.param(
-            _named({"name": "demo", "namespace": {}}),
-            "FILE:3: TrainJob: metadata.namespace: must be a string",
-            id="namespace {}",
-        ),
-        pytest.param(
-            _named({"name": "demo", "labels": ["x"]}),
-            "FILE:3: TrainJob default/demo: metadata.labels: must be an object",
-            id="labels",
-        ),
-        pytest.param(
-            {**plain_job(), "spec": None},
-            "FILE:3: TrainJob default/demo: spec: is required",
-            id="no spec",
         ),
         pytest.param(
             plain_runtime(),
-            "FILE:3: ClusterTrainingRuntime plain: it is also in FILE:1",
+            'FILE:3: metadata.name: Duplicate value: "plain": is also that of the '
+            "ClusterTrainingRuntime in FILE:1",
             id="the same runtime twice",
         ),
         pytest.param(
             plain_job("good"),
-            "FILE:5: TrainJob default/good: it is also in FILE:3",
+            'FILE:5: metadata.name: Duplicate value: "good": is also that of the '
+            "TrainJob in FILE:3",
             id="the same TrainJob twice",
-        ),
-        pytest.param(
-            {"apiVersion": "v1", "kind": "Secret"},
-            "FILE:3: Secret: metadata: is required",
-            id="a Secret without a name",
-        ),
-        pytest.param(
-            {"apiVersion": "v1", "kind": "SecretList", "items": {"kind": "Secret"}},
-            "FILE:3: items: must be a list",
-            id="a list of Secrets that is none",
         ),
     ],
 )
-def test_a_document_that_is_none_of_ours_is_told(
-    render: Command, document: object, told: str
-) -> None:
+def test_train_jobs_must_be_named_and_unique(render: Command, document: object, told: str) -> None:
     assert render.problems(plain_runtime(), document, plain_job("good")) == [told]
+
+
+def test_runtime_that_is_in_no_file_is_told(render: Command) -> None:
+    assert render.problems(plain_job()) == [
+        "FILE:1: spec.runtimeRef.name: Not found: ClusterTrainingRuntime plain is in none of the "
+        "files"
+    ]
 
 
 NASTY = "a\n\x1b[31m\x9b\u2028\u202e"
@@ -508,13 +531,9 @@ def test_what_cannot_be_seen_is_shown_as_what_it_is(render: Command) -> None:
     nasty["metadata"]["namespace"] = NASTY
     code, out, err = render(plain_runtime(), nasty, {"apiVersion": NASTY, "kind": 1})
     assert (code, out) == (1, "")
-    subject = f"FILE:3: TrainJob {SEEN}/{SEEN}: "
-    assert err.split("\n") == [
-        f"warning: {subject}spec[{SEEN}]: unknown field, which the API server drops",
-        "FILE:5: kind: must be a string",
-        f"{subject}spec.labels[{SEEN}]: must be a string",
-        "",
-    ]
+    assert "\x1b" not in err
+    assert f"FILE:3: spec[{SEEN}]: Unknown field" in err.split("\n")
+    assert err.splitlines() == render.as_validated()
 
 
 def test_a_file_name_that_cannot_be_seen_is_shown_as_what_it_is(
@@ -525,7 +544,7 @@ def test_a_file_name_that_cannot_be_seen_is_shown_as_what_it_is(
     assert capsys.readouterr().err.split("\n") == [
         f"{tmp_path}/{SEEN}.yaml:3: it must be an object",
         f"{SEEN}: no such file or directory",
-        f"{tmp_path}/{SEEN}.yaml:1: apiVersion: is required",
+        f"{tmp_path}/{SEEN}.yaml:1: apiVersion: Required value",
         "",
     ]
 
@@ -553,42 +572,41 @@ def owned_by(references: Any, kind: str) -> Object:
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
 
 
-NO_QUANTITY = "is not a quantity such as"
 ODD_OBJECTS = {
-    "no spec": (without("spec", given_job_set()), ["spec: is required"]),
-    "a null for a spec": (given_job_set(spec=None), ["spec: must be an object"]),
-    "text for a status": (given_job_set(status="x"), ["status: must be an object"]),
+    "no spec": (without("spec", given_job_set()), ["spec"]),
+    "a null for a spec": (given_job_set(spec=None), ["spec"]),
+    "text for a status": (given_job_set(status="x"), ["status"]),
     "text for conditions": (
         given_job_set(status={"conditions": "x", "replicatedJobsStatus": [None]}),
         [
-            "status.conditions: must be a list",
-            "status.replicatedJobsStatus[0]: must be an object",
+            "status.conditions",
+            "status.replicatedJobsStatus[0]",
         ],
     ),
-    "text for owners": (owned_by("x", "Secret"), ["metadata.ownerReferences: must be a list"]),
+    "text for owners": (owned_by("x", "Secret"), ["metadata.ownerReferences"]),
     "text for an owner": (
         owned_by(["x"], "ConfigMap"),
-        ["metadata.ownerReferences[0]: must be an object"],
+        ["metadata.ownerReferences[0]"],
     ),
-    "text for limits": (limit_range("x"), ["spec: must be an object"]),
-    "an object for limits": (limit_range({"limits": {}}), ["spec.limits: must be a list"]),
-    "a null for a limit": (limit_range({"limits": [None]}), ["spec.limits[0]: must be an object"]),
+    "text for limits": (limit_range("x"), ["spec"]),
+    "an object for limits": (limit_range({"limits": {}}), ["spec.limits"]),
+    "a null for a limit": (limit_range({"limits": [None]}), ["spec.limits[0]"]),
     "text for a default": (
         limit_range({"limits": [{"type": "Container", "default": "x", "min": ["x"]}]}),
-        ["spec.limits[0].default: must be an object", "spec.limits[0].min: must be an object"],
+        ["spec.limits[0].default", "spec.limits[0].min"],
     ),
     "a limit that is no quantity": (
         limit_range({"limits": [{"type": "Container", "defaultRequest": {"cpu": "x"}}]}),
-        [f"spec.limits[0].defaultRequest[cpu]: 'x' {NO_QUANTITY}"],
+        ["spec.limits[0].defaultRequest[cpu]"],
     ),
-    "text for overhead": (runtime_class(overhead="x"), ["overhead: must be an object"]),
+    "text for overhead": (runtime_class(overhead="x"), ["overhead"]),
     "a list for podFixed": (
         runtime_class(overhead={"podFixed": []}),
-        ["overhead.podFixed: must be an object"],
+        ["overhead.podFixed"],
     ),
     "an overhead that is no quantity": (
         runtime_class(overhead={"podFixed": {"x.com/y": []}}),
-        [f"overhead.podFixed[x.com/y]: [] {NO_QUANTITY}"],
+        ["overhead.podFixed[x.com/y]"],
     ),
 }
 
@@ -598,15 +616,13 @@ def test_an_odd_object_that_is_there_already_is_told_at_its_place(
     render: Command, odd: Object, told: list[str]
 ) -> None:
     problems = render.problems(gang_runtime(), odd, plain_job())
-    assert len(problems) == len(told)
-    for problem, start in zip(problems, told, strict=True):
-        assert problem.startswith(f"FILE:3: {odd['kind']} ")
-        assert f": {start}" in problem
+    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:3", path] for path in told]
+    assert problems == render.as_validated()
 
 
 def gang_runtime() -> Object:
     job = replicated_job()
-    job["template"]["spec"]["template"]["spec"]["runtimeClassName"] = "vm"
+    job["template"]["spec"]["template"]["spec"] |= {"runtimeClassName": "vm", "schedulerName": "s"}
     return plain_runtime([job], podGroupPolicy={"coscheduling": {}})
 
 
@@ -667,8 +683,8 @@ def test_the_same_file_twice_is_not_more_work_but_a_mistake(
 ) -> None:
     render.file.write_text(json.dumps(plain_runtime()))
     assert main(["render", "-f", str(render.file), str(render.file)]) == 1
-    told = f"{render.file}:1: ClusterTrainingRuntime plain: it is also in {render.file}:1\n"
-    assert capsys.readouterr() == ("", told)
+    told = f"is also that of the ClusterTrainingRuntime in {render.file}:1\n"
+    assert capsys.readouterr().err.endswith(told)
 
 
 def test_objects_of_one_name_in_two_namespaces_are_two(render: Command) -> None:
@@ -681,30 +697,42 @@ def test_objects_of_one_name_in_two_namespaces_are_two(render: Command) -> None:
 def test_everything_that_is_wrong_is_told_in_the_order_of_the_documents(render: Command) -> None:
     problems = render.problems(
         plain_job("a", trainer={"args": "x"}),
-        runtime("other", "ClusterTrainingRuntime", [replicated_job(step=None)]),
+        runtime("other", "ClusterTrainingRuntime", [replicated_job(), replicated_job("twin")]),
         plain_job("b", podTemplateOverrides=[OVERRIDE]),
         plain_runtime(),
         train_job("c", runtimeRef={"name": "other"}),
         train_job("d", runtimeRef={"name": "nonesuch"}),
         plain_job("good"),
     )
-    assert [problem.split(": ")[:2] for problem in problems] == [
-        ["FILE:1", "TrainJob default/a"],
-        ["FILE:3", "ClusterTrainingRuntime other"],
-        ["FILE:5", "TrainJob default/b"],
-        ["FILE:11", "TrainJob default/d"],
+    assert [problem.split(": ")[0] for problem in problems] == [
+        "FILE:1",
+        "FILE:3",
+        "FILE:3",
+        "FILE:5",
+        "FILE:11",
     ]
 
 
 def test_a_runtime_is_looked_at_even_if_nobody_refers_to_it(render: Command) -> None:
-    [problem] = render.problems(runtime_of(_without_ancestor))
-    assert problem.startswith(f"FILE:1: ClusterTrainingRuntime plain: {JOBS}: Required value")
+    [problem] = render.problems(runtime_of(_with_other_container))
+    assert problem.startswith(f"FILE:1: {JOBS}[0].{POD}.containers: ")
+
+
+def test_runtime_without_trainer_is_rendered(render: Command) -> None:
+    plain = plain_runtime(template={"spec": {"replicatedJobs": [replicated_job(step=None)]}})
+    code, out, err = render(plain, plain_job(trainer={"numNodes": 3, "image": "mine"}))
+    assert (code, "spec.trainer: warning: image, numNodes: no effect" in err) == (0, True)
+    [job] = yaml.safe_load(out)["spec"]["replicatedJobs"]
+    [container] = job["template"]["spec"]["template"]["spec"]["containers"]
+    assert (job["template"]["spec"]["parallelism"], container["image"]) == (1, "trainer")
 
 
 def test_a_cluster_runtime_has_no_namespace(render: Command) -> None:
     placed = plain_runtime()
     placed["metadata"]["namespace"] = "somewhere"
-    assert render.objects(placed, plain_job()) == [jobset("demo")]
+    code, out, err = render(placed, plain_job())
+    assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
+    assert err.startswith("FILE:1: metadata.namespace: warning: is left out")
 
 
 # ---- --config
@@ -874,3 +902,15 @@ def test_trouble_is_not_taken_for_a_difference(render: Command, tmp_path: Path) 
         "",
         f"{stranger}:1: it is no object that was rendered: it has no apiVersion, kind or name\n",
     )
+
+
+@pytest.mark.parametrize("case", UNSERVED, ids=str)
+def test_field_of_another_release_is_rejected_by_name(render: Command, case: Unserved) -> None:
+    document = case.document("demo")
+    if case.kind == "TrainJob":
+        document["spec"]["runtimeRef"] = {"name": "plain"}
+        [line] = render.problems(plain_runtime(), document)
+    else:
+        reference = {"name": "demo", "kind": case.kind}
+        [line] = render.problems(document, train_job(runtimeRef=reference))
+    assert f": {case.path}: Forbidden: {case.named}" in line

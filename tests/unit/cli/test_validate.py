@@ -10,7 +10,8 @@ import yaml
 
 from kftrainer.cli.main import main
 from tests.support.golden import CASES, INPUT, Case
-from tests.support.objects import Object, replicated_job, runtime, train_job
+from tests.support.objects import Object, runtime, train_job
+from tests.support.other_releases import UNSERVED, Unserved
 
 RUNTIME = runtime("plain", "ClusterTrainingRuntime", mlPolicy={"numNodes": 2})
 NODE = [{"name": "node"}]
@@ -71,7 +72,7 @@ def test_what_is_fine_is_not_told(validate: Command) -> None:
     assert validate.run(a=[job()], b=[RUNTIME]) == (
         0,
         "",
-        "kftrainer: 2 objects looked at: nothing to say\n",
+        "kftrainer: 2 objects checked: no problems found\n",
     )
     assert validate.remarks(a=[job()], b=[RUNTIME]) == (0, [])
 
@@ -160,8 +161,8 @@ def test_admission_is_not_asked_about_what_never_reaches_it(validate: Command) -
 
 
 def test_a_broken_runtime_is_told_once_and_not_at_its_jobs(validate: Command) -> None:
-    no_trainer = runtime("plain", "ClusterTrainingRuntime", [replicated_job("node", None)])
-    code, remarks = validate.remarks(a=[job("one"), no_trainer, job("two")])
+    no_jobs = runtime("plain", "ClusterTrainingRuntime", template={"spec": {"replicatedJobs": []}})
+    code, remarks = validate.remarks(a=[job("one"), no_jobs, job("two")])
     assert code == 1
     assert [(each["path"], each["type"]) for each in remarks] == [
         ("spec.template.spec.replicatedJobs", "FieldValueRequired")
@@ -182,7 +183,7 @@ def test_a_train_job_alone_is_judged_without_its_runtime(validate: Command) -> N
 
 
 def test_a_runtime_that_is_missing_among_others_is_refused(validate: Command) -> None:
-    other = {**RUNTIME, "metadata": {"name": "other"}}
+    other = {**RUNTIME, "metadata": {**RUNTIME["metadata"], "name": "other"}}
     on_mine = GOOD.replace("name: plain", "name: mine")
     code, lines = validate(a=on_mine, b=[other])
     assert code == 1
@@ -202,7 +203,7 @@ def test_a_runtime_that_comes_with_the_operator_need_not_be_there(validate: Comm
 
 
 def test_a_runtime_may_be_in_what_could_not_be_read(validate: Command) -> None:
-    other = {**RUNTIME, "metadata": {"name": "other"}}
+    other = {**RUNTIME, "metadata": {**RUNTIME["metadata"], "name": "other"}}
     on_mine = GOOD.replace("name: plain", "name: mine")
     code, lines = validate(a=on_mine, b=[other], c="a: [")
     assert code == 2
@@ -211,7 +212,8 @@ def test_a_runtime_may_be_in_what_could_not_be_read(validate: Command) -> None:
 
 
 def test_runtimes_are_found_in_their_namespaces(validate: Command) -> None:
-    mine = {**runtime("plain"), "metadata": {"name": "plain", "namespace": "team"}}
+    mine = runtime("plain")
+    mine["metadata"]["namespace"] = "team"
     here = train_job(runtimeRef={"name": "plain", "kind": "TrainingRuntime"})
     there = {**here, "metadata": {"name": "job", "namespace": "team"}}
     assert validate(a=[mine, there]) == (0, [])
@@ -228,7 +230,8 @@ def test_an_unknown_kind_of_runtime_is_refused(validate: Command) -> None:
 
 def test_warnings_do_not_change_the_exit_code(validate: Command) -> None:
     deprecated = {**RUNTIME, "metadata": {**RUNTIME["metadata"], "namespace": "team"}}
-    deprecated["metadata"]["labels"] = {"trainer.kubeflow.org/support": "deprecated"}
+    labels = {**RUNTIME["metadata"]["labels"], "trainer.kubeflow.org/support": "deprecated"}
+    deprecated["metadata"]["labels"] = labels
     code, remarks = validate.remarks(a=[deprecated, job()])
     assert code == 0
     assert {(each["severity"], each["type"]) for each in remarks} == {("warning", None)}
@@ -339,11 +342,79 @@ def test_objects_that_are_neither(validate: Command) -> None:
         {"apiVersion": "x/v1", "kind": "X", "metadata": "text"},
         {"apiVersion": "v1", "kind": "Secret", "data": "no name"},
     ]
-    assert validate(a=strangers) == (
-        0,
-        ["a: warning: there is no TrainJob and no runtime to look at"],
-    )
+    nothing = (2, ["a: there is no TrainJob and no runtime to check"])
+    assert validate(a=strangers) == nothing
+    assert validate.remarks(a=strangers)[1][0]["type"] == "Unreadable"
     assert validate(a=[*strangers, RUNTIME]) == (0, [])
+
+
+def test_summary_names_the_kinds_that_are_skipped_or_used_as_context(validate: Command) -> None:
+    others = [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}},
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "b"}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}},
+        {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "limits"}},
+    ]
+    assert validate.run(a=[*others, RUNTIME, job()]) == (
+        0,
+        "",
+        "kftrainer: 2 objects checked, 1 used as context (1 LimitRange), "
+        "3 skipped (2 Deployment, 1 Service): no problems found\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        ("PyTorchJob", "such as torch-distributed"),
+        ("MPIJob", "such as deepspeed-distributed"),
+        ("TFJob", "which you write for its framework"),
+        ("XGBoostJob", "which you write for its framework"),
+    ],
+)
+def test_v1_job_is_an_error_with_a_hint_for_migration(
+    validate: Command, kind: str, hint: str
+) -> None:
+    old = {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": "old"}}
+    told = (
+        f"a:2: kind: Unsupported value: {kind} of kubeflow.org/v1 is a job of the Training "
+        "Operator (v1), which is not supported: write a TrainJob of "
+        f"trainer.kubeflow.org/v1alpha1 that refers to a runtime, {hint}"
+    )
+    assert validate(a=[old]) == (1, [told])
+    assert validate(a=[old, RUNTIME, job()]) == (1, [told])
+    listed = {"apiVersion": "kubeflow.org/v1", "kind": f"{kind}List", "items": [{"metadata": {}}]}
+    assert validate(a=[listed])[0] == 1
+
+
+def test_other_kinds_of_the_group_of_v1_jobs_are_skipped(validate: Command) -> None:
+    others = [
+        {"apiVersion": "kubeflow.org/v1", "kind": "Notebook", "metadata": {"name": "a"}},
+        {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": {"name": "a"}},
+    ]
+    assert validate(a=[*others, RUNTIME]) == (0, [])
+
+
+def test_fail_on_warning_changes_the_exit_code_only(validate: Command) -> None:
+    code, lines = validate(a=GOOD)
+    assert (code, len(lines)) == (0, 1)
+    assert validate("--fail-on-warning", a=GOOD) == (1, lines)
+    assert validate("--fail-on-warning", a=[RUNTIME, job()]) == (0, [])
+    assert validate("--fail-on-warning", a="a: [")[0] == 2
+
+
+def test_field_of_another_release_gets_no_misleading_suggestion(validate: Command) -> None:
+    _, lines = validate(a=GOOD + "  runtimePatches: []\n")
+    assert [line for line in lines if "did you mean" in line] == []
+
+
+def test_job_set_without_a_spec_is_an_error(validate: Command) -> None:
+    no_spec = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "demo"},
+    }
+    assert validate(a=[RUNTIME, job(), no_spec])[0] == 1
 
 
 def test_what_planning_reads_must_be_readable(validate: Command) -> None:
@@ -409,3 +480,21 @@ def test_standard_input_is_read(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert main(["validate", "-f", "-"]) == 1
     assert capsys.readouterr().out.startswith("<stdin>:8: spec.suspend: ")
+
+
+@pytest.mark.parametrize("case", UNSERVED, ids=str)
+def test_field_of_another_release_is_rejected_by_name(validate: Command, case: Unserved) -> None:
+    code, [line] = validate(
+        file=[RUNTIME, case.document("demo")]
+        if case.kind == "TrainJob"
+        else [case.document("demo")]
+    )
+    assert code == 1
+    assert f": {case.path}: Forbidden: {case.named}" in line
+
+
+def test_object_beyond_a_limit_is_reported(validate: Command) -> None:
+    large = [RUNTIME, job(trainer={"args": ["x" * 300_000]})]
+    code, lines = validate(large=large)
+    assert code == 1
+    assert "<root>: Too long: may not be more than 262144 bytes as JSON, and is 3001" in lines[0]

@@ -41,4 +41,4 @@ def test_they_print_what_the_document_says(
                 ran += 1
             case other:
                 pytest.fail(f"nobody knows how to run {other}")
-    assert ran == 4
+    assert ran == 5

@@ -1,6 +1,6 @@
 """What is undone again and again is done again more and more slowly."""
 
-from kftrainer.controllers.contest import CALM, Contest
+from kftrainer.controllers.contest import CALM, SWEEP_AT, Contest
 from kftrainer.kube.resource import ObjectKey
 from kftrainer.machinery.backoff import Exponential
 from tests.support.fake_clock import FakeClock
@@ -45,3 +45,23 @@ async def test_after_a_calm_minute_all_is_forgotten() -> None:
         assert contest.pause(TORCH) == 0
     contest.acted(TORCH)
     assert contest.pause(TORCH) == 1
+
+
+async def test_something_else_is_written_at_once() -> None:
+    clock = FakeClock()
+    contest = Contest(clock, Exponential(4.0, 60.0))
+    for what in ("suspended", "resumed", "suspended"):
+        assert contest.pause(TORCH, what) == 0
+        assert contest.acted(TORCH, what) is False
+    assert contest.pause(TORCH, "suspended") == 4
+
+
+async def test_calm_writes_are_dropped_when_there_are_many() -> None:
+    clock = FakeClock()
+    contest = Contest(clock, Exponential(1.0, 60.0))
+    for number in range(SWEEP_AT):
+        contest.acted(ObjectKey("", str(number)))
+    contest.pause(ObjectKey("", "0"))
+    await clock.advance(CALM + 2)
+    contest.acted(TORCH)
+    assert len(contest._acts) == 1

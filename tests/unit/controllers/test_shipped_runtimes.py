@@ -20,9 +20,16 @@ from kftrainer.controllers.shipped_steps import (
     Step,
     is_shipped,
     next_step,
+    replacement,
     shipped,
 )
-from kftrainer.kube.errors import ConflictError, ForbiddenError, KubeError, NotFoundError
+from kftrainer.kube.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+)
 from kftrainer.kube.meta import ObjectMeta
 from kftrainer.kube.resource import ObjectKey
 from kftrainer.machinery.reconcile import DONE, Result
@@ -120,6 +127,7 @@ class Cluster:
     def __init__(self, metadata: Object | None, error: KubeError | None = None) -> None:
         self.metadata = metadata
         self.error = error
+        self.unseen: Object | None = None
         self.asked: list[str] = []
         self.used: set[str] = set()
         self.clock = FakeClock()
@@ -134,8 +142,28 @@ class Cluster:
     def has_index(self, _: Any, _name: str, value: str) -> bool:
         return value in self.used
 
-    async def apply(self, _: Any, manifest: Object, *, field_manager: str) -> Object:
-        self._ask(f"apply {manifest['metadata']['name']} as {field_manager}")
+    async def get(self, _: Any, key: ObjectKey) -> Object:
+        if self.live is None:
+            raise NotFoundError(404, "NotFound", "")
+        return {"metadata": self.live}
+
+    @property
+    def live(self) -> Object | None:
+        """What the API server has, which the cache may not show yet."""
+        return self.metadata if self.unseen is None else self.unseen
+
+    async def create(self, _: Any, manifest: Object, *, field_manager: str) -> Object:
+        return self._written(f"create {manifest['metadata']['name']}", field_manager)
+
+    async def json_patch(
+        self, _: Any, key: ObjectKey, operations: list[Object], *, field_manager: str
+    ) -> Object:
+        fields = {each["path"]: each["value"] for each in operations}
+        version = fields["/metadata/resourceVersion"]
+        return self._written(f"replace {key} {version}", field_manager)
+
+    def _written(self, what: str, field_manager: str) -> Object:
+        self._ask(f"{what} as {field_manager}")
         return {"metadata": {"managedFields": [{"manager": "argocd"}, {"manager": field_manager}]}}
 
     async def delete(self, _: Any, key: ObjectKey, *, uid: str, resource_version: str) -> None:
@@ -166,9 +194,82 @@ class Cluster:
 async def test_it_applies_and_deletes_under_its_own_name() -> None:
     absent, present = Cluster(None), Cluster(there())
     assert await absent.reconciler(wanted=True).reconcile(KEY) == DONE
-    assert absent.asked == ["apply torch as kftrainer-runtimes"]
+    assert absent.asked == ["create torch as kftrainer-runtimes"]
+    outdated = Cluster(there(mark="torch/other"))
+    assert await outdated.reconciler(wanted=True).reconcile(KEY) == DONE
+    assert outdated.asked == ["replace torch 7 as kftrainer-runtimes"]
     assert await present.reconciler(wanted=False).reconcile(KEY) == DONE
     assert present.asked == ["delete torch u 7"]
+
+
+@pytest.mark.parametrize(
+    "live",
+    [there(ours=False, mark=None), there(going=True), there()],
+    ids=["theirs", "going", "done"],
+)
+async def test_live_runtime_that_the_cache_does_not_show_decides(live: Object) -> None:
+    cluster = Cluster(None)
+    cluster.unseen = live
+    with capture_logs() as logged:
+        assert await cluster.reconciler(wanted=True).reconcile(KEY) == DONE
+    assert (cluster.asked, events(logged)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        (None, AlreadyExistsError(409, "AlreadyExists", "")),
+        (there(mark="torch/other"), ConflictError(409, "Conflict", "")),
+    ],
+)
+async def test_runtime_that_changes_while_it_is_written_is_retried(
+    metadata: Object | None, error: KubeError
+) -> None:
+    cluster = Cluster(metadata, error)
+    with capture_logs() as logged:
+        assert await cluster.reconciler(wanted=True).reconcile(KEY) == LATER
+    assert events(logged) == []
+
+
+def managed(manager: str, **fields: list[str]) -> Object:
+    """An entry of managedFields that owns keys of labels or annotations."""
+    owned = {
+        f"f:{field}": {".": {}, **{f"f:{key}": {} for key in keys}}
+        for field, keys in fields.items()
+    }
+    return {"manager": manager, "operation": "Update", "fieldsV1": {"f:metadata": owned}}
+
+
+def test_replacement_has_the_whole_spec_and_keeps_metadata_of_others() -> None:
+    live = {
+        "metadata": {
+            **there(mark="torch/other"),
+            "labels": {LABEL: "kftrainer", "old": "1", "theirs": "1"},
+            "annotations": {HASH: "torch/other", "note": "x", "dropped": "x"},
+            "finalizers": ["a"],
+            "managedFields": [
+                managed("kftrainer-runtimes", labels=["old", LABEL], annotations=[HASH, "dropped"]),
+                managed("helm", labels=["theirs"]),
+                {"manager": "kftrainer-runtimes", "fieldsV1": {"f:spec": {}}},
+                {"manager": "kftrainer-runtimes"},
+            ],
+        },
+        "spec": {"template": {"spec": {"more": "of others"}}},
+    }
+    assert replacement(TORCH, live, "kftrainer-runtimes") == [
+        {"op": "add", "path": "/spec", "value": DOCUMENT["spec"]},
+        {
+            "op": "add",
+            "path": "/metadata/labels",
+            "value": {"theirs": "1", **TORCH.manifest["metadata"]["labels"]},
+        },
+        {
+            "op": "add",
+            "path": "/metadata/annotations",
+            "value": {"note": "x", HASH: TORCH.mark},
+        },
+        {"op": "add", "path": "/metadata/resourceVersion", "value": "7"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -213,6 +314,16 @@ async def test_trouble_is_told_once_until_it_is_over_or_another(
         None,
         "no answer",
     ]
+
+
+async def test_error_that_differs_in_volatile_parts_is_logged_once() -> None:
+    cluster = Cluster(None)
+    reconciler = cluster.reconciler(wanted=True)
+    with capture_logs() as logged:
+        for port in range(50_000, 50_003):
+            cluster.error = KubeError(f"read tcp 10.0.0.1:{port}->10.0.0.2:443: reset")
+            assert await reconciler.reconcile(KEY) == LATER
+    assert events(logged) == ["shipped_runtime.not_applied"]
 
 
 def events(logged: list[Any]) -> list[str]:

@@ -8,7 +8,7 @@ from kftrainer.controllers.standing import (
     ANNOTATION_WHOLE,
     Fitted,
     fitted,
-    merely_suspended,
+    needs_suspension,
 )
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.planned import Planned
@@ -38,7 +38,7 @@ def stored(job: Object, on: Object, *, suspended: bool = True) -> Object:
     """The JobSet as it stands in the cluster, with what JobSet has filled in."""
     made: Object = copy.deepcopy(job_set_in(fit(job, on)))
     made["spec"]["suspend"] = suspended
-    made["spec"]["successPolicy"] = {"operator": "All"}
+    made["spec"].setdefault("successPolicy", {"operator": "All"})
     for each in made["spec"]["replicatedJobs"]:
         each["groupName"] = "default"
     return made
@@ -150,14 +150,70 @@ def test_the_plan_is_kept_where_there_is_no_job_set_in_it_or_it_is_somebody_else
     assert fit(SUSPENDED, edited(TORCH, image="other"), foreign).kept is None
 
 
-def test_d35_without_a_plan_a_job_set_that_runs_can_still_be_suspended() -> None:
-    runs = stored(job_on(TORCH), TORCH, suspended=False)
-    suspended = merely_suspended(TrainJob.parse(SUSPENDED), Given([runs]))
-    assert suspended is not None
-    assert suspended.manifest["spec"] == {**runs["spec"], "suspend": True}
-    assert marks(suspended.manifest) == {ANNOTATION_BEGUN_AS, ANNOTATION_WHOLE}
-    assert suspended.manifest["metadata"]["ownerReferences"]
-    stopped = {**runs, "spec": {**runs["spec"], "suspend": True}}
-    assert merely_suspended(TrainJob.parse(SUSPENDED), Given([stopped])) is None
-    assert merely_suspended(TrainJob.parse(job_on(TORCH)), Given([runs])) is None
-    assert merely_suspended(TrainJob.parse(SUSPENDED), Given([])) is None
+def test_only_a_running_jobset_of_a_suspended_trainjob_needs_suspension() -> None:
+    running = stored(job_on(TORCH), TORCH, suspended=False)
+    assert needs_suspension(TrainJob.parse(SUSPENDED), Given([running])) == running
+    stopped = {**running, "spec": {**running["spec"], "suspend": True}}
+    assert needs_suspension(TrainJob.parse(SUSPENDED), Given([stopped])) is None
+    assert needs_suspension(TrainJob.parse(job_on(TORCH)), Given([running])) is None
+    assert needs_suspension(TrainJob.parse(SUSPENDED), Given([])) is None
+
+
+def without_marks(job_set: Object) -> Object:
+    """The JobSet as another implementation would have created it."""
+    unmarked = copy.deepcopy(job_set)
+    del unmarked["metadata"]["annotations"][ANNOTATION_BEGUN_AS]
+    return unmarked
+
+
+def with_container(job_set: Object, **fields: Any) -> Object:
+    changed = copy.deepcopy(job_set)
+    container_of(changed).update(fields)
+    return changed
+
+
+def test_unmarked_jobset_that_differs_is_applied_back_and_marked_without_event() -> None:
+    there = without_marks(with_container(stored(SUSPENDED, TORCH), image="other"))
+    found = fit(SUSPENDED, TORCH, there)
+    assert job_set_in(found)["spec"] == there["spec"]
+    assert marks(job_set_in(found)) == {ANNOTATION_BEGUN_AS, ANNOTATION_WHOLE}
+    assert found.kept is None
+
+
+def test_unmarked_jobset_with_more_fields_keeps_them() -> None:
+    there = without_marks(with_container(stored(SUSPENDED, TORCH), stdin=True))
+    assert container_of(job_set_in(fit(SUSPENDED, TORCH, there)))["stdin"] is True
+
+
+def test_marked_jobset_rewritten_at_creation_is_applied_back_without_event() -> None:
+    there = with_container(stored(SUSPENDED, TORCH), image="mirror.example.org/trainer:1")
+    pod_of(there)["containers"].append({"name": "sidecar", "image": "proxy:1"})
+    resumed = fit(job_on(TORCH), TORCH, there)
+    assert job_set_in(resumed)["spec"] == {**there["spec"], "suspend": False}
+    assert resumed.kept is None
+
+
+def test_other_objects_of_a_rewritten_jobset_follow_the_plan() -> None:
+    job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
+    job_set = with_container(stored(job, MPI), image="mirror.example.org/trainer:1")
+    hostfile = plan(job, MPI)["ConfigMap"]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    assert kinds == [CONFIG_MAPS, JOB_SETS]
+
+
+def test_other_objects_of_a_differing_unmarked_jobset_are_not_modified() -> None:
+    job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
+    job_set = without_marks(with_container(stored(job, MPI), image="other"))
+    hostfile = plan(job, MPI)["ConfigMap"]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    assert kinds == [JOB_SETS]
+
+
+def test_jobset_with_a_queue_of_its_own_is_only_modified_to_suspend_it() -> None:
+    there = stored(SUSPENDED, TORCH)
+    there["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "users"}
+    resumed = job_on(TORCH)
+    assert fit(resumed, TORCH, there).planned == []
+    assert job_set_in(fit(SUSPENDED, TORCH, there))["spec"]["suspend"] is True
+    resumed["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "users"}
+    assert job_set_in(fit(resumed, TORCH, there))["spec"]["suspend"] is False

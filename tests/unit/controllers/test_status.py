@@ -4,7 +4,13 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import JobStatus, TrainJob
-from kftrainer.controllers.status import Trouble, is_finished, next_status, present_status
+from kftrainer.controllers.status import (
+    Trouble,
+    is_finished,
+    next_status,
+    present_status,
+    removal_of_empty_conditions,
+)
 from kftrainer.kube.meta import Condition
 from kftrainer.runtime.phases import Observed
 from tests.support.objects import Object, train_job
@@ -61,6 +67,31 @@ def test_a_resumed_job_says_that_it_was_suspended() -> None:
     assert conditions(job({**resumed, "lastTransitionTime": EARLIER})) == [
         {**resumed, "lastTransitionTime": EARLIER}
     ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "live", "before", "expected"),
+    [
+        (True, None, None, "True/Suspended"),
+        (True, True, None, "True/Suspended"),
+        (True, False, None, None),
+        (True, False, "Resumed", "False/Resumed"),
+        (True, False, "Suspended", "False/Suspending"),
+        (True, True, "Suspending", "True/Suspended"),
+        (False, True, None, "True/JobSetSuspended"),
+        (False, True, "Suspended", "True/JobSetSuspended"),
+        (False, False, "JobSetSuspended", "False/Resumed"),
+        (False, False, None, None),
+    ],
+)
+def test_suspended_reports_the_live_jobset(
+    wanted: bool, live: bool | None, before: str | None, expected: str | None
+) -> None:
+    status = "False" if before in ("Resumed", "Suspending") else "True"
+    present = [condition("Suspended", status, reason=before)] if before else []
+    found = conditions(job(*present, suspend=wanted), Observed(suspended=live))
+    told = [f"{each['status']}/{each['reason']}" for each in found]
+    assert told == ([expected] if expected else [])
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
@@ -124,7 +155,34 @@ def test_conditions_of_others_are_not_ours_to_tell() -> None:
 def test_rows_of_jobs_are_those_seen_last() -> None:
     assert next_status(job(), seen(rows=(ROW,)), None, NOW).dump()["jobsStatus"] == [ROW]
     assert next_status(job(rows=[ROW]), None, None, NOW).dump()["jobsStatus"] == [ROW]
-    assert next_status(job(rows=[ROW]), seen(), None, NOW).dump()["jobsStatus"] == []
+    assert next_status(job(rows=[ROW]), seen(), None, NOW).dump() == {}
+
+
+def test_status_is_applied_without_empty_lists() -> None:
+    suspended = next_status(job(suspend=True), None, None, NOW).dump()
+    assert (set(suspended), next_status(job(), None, None, NOW).dump()) == ({"conditions"}, {})
+
+
+def test_empty_conditions_are_removed_unless_there_are_none() -> None:
+    assert removal_of_empty_conditions(job()) is None
+    assert removal_of_empty_conditions(job(condition("Suspended"))) is None
+    removal = removal_of_empty_conditions(job(rows=[ROW]))
+    assert removal == {"metadata": {"resourceVersion": None}, "status": {"conditions": None}}
+    removal = removal_of_empty_conditions(job(rows=[]))
+    assert removal == {"metadata": {"resourceVersion": None}, "status": None}
+
+
+@pytest.mark.parametrize("kind", ["TrainingRuntimeNotSupported", "ResourcesCreationFailed"])
+def test_message_that_differs_in_volatile_parts_is_not_written(kind: str) -> None:
+    first, second = (
+        Trouble(kind, f"read tcp 10.0.0.1:{port}->10.0.0.2:443: {'x' * 2000}")
+        for port in (43210, 51112)
+    )
+    written = next_status(job(), None, first, NOW)
+    before = job(*(each.dump() for each in written.conditions))
+    assert next_status(before, None, second, NOW) == present_status(before)
+    other = Trouble(kind, "another message")
+    assert next_status(before, None, other, NOW).conditions[0].message == "another message"
 
 
 def test_conditions_keep_their_places() -> None:

@@ -4,16 +4,25 @@ from typing import Any
 
 import pytest
 
-from kftrainer.controllers.view import View
+from kftrainer.controllers.view import HeldParts, ReducedObjectError, View
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.machinery.entry import Entry, EntryMaker
+from kftrainer.machinery.reduction import Reduction
 
 THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
 KEY = ObjectKey("team", "thing")
+REDUCTION = Reduction(spec=("suspend",))
+MAKER: EntryMaker[Any] = EntryMaker(THINGS, None, {}, reduction=REDUCTION)
 
 
 def thing(version: int) -> Manifest:
     metadata = {"namespace": "team", "name": "thing", "resourceVersion": str(version)}
     return {"apiVersion": "v1", "kind": "Thing", "metadata": metadata}
+
+
+def large(version: int) -> Manifest:
+    spec = {"suspend": True, "args": ["x" * 2 * REDUCTION.above]}
+    return {**thing(version), "spec": spec}
 
 
 class LaggingCache:
@@ -31,9 +40,9 @@ class LaggingCache:
     def version_in(self, _: str) -> str:
         return str(self.reached)
 
-    def get(self, _: Resource[Any], key: ObjectKey) -> Manifest | None:
+    def seen(self, key: ObjectKey) -> Entry[Any] | None:
         assert key == KEY
-        return self.held
+        return None if self.held is None else MAKER.make(self.held)
 
 
 @pytest.fixture
@@ -43,7 +52,7 @@ def cache() -> LaggingCache:
 
 @pytest.fixture
 def view(cache: LaggingCache) -> View:
-    return View(cache, [THINGS], {})  # type: ignore[arg-type]
+    return View(cache, [THINGS], {}, {THINGS: REDUCTION}, whole=[THINGS])  # type: ignore[arg-type]
 
 
 def test_what_was_seen_is_known_until_the_cache_has_come_that_far(
@@ -66,3 +75,70 @@ def test_of_two_answers_the_newer_is_remembered_in_whatever_order_they_come(
         view.saw(THINGS, thing(version))
     cache.reached = 11
     assert view.get(THINGS, KEY) == thing(12)
+
+
+def test_large_object_without_a_scope_is_not_read_as_if_it_were_whole(
+    view: View, cache: LaggingCache
+) -> None:
+    cache.held = large(5)
+    assert view.is_reduced(THINGS, KEY)
+    for read in (view.get, view.manifest):
+        with pytest.raises(ReducedObjectError):
+            read(THINGS, KEY)
+    assert view.held(THINGS, KEY) == {**thing(5), "spec": {"suspend": True}}
+    assert HeldParts(view).get(THINGS, KEY) == view.held(THINGS, KEY)
+
+
+def test_large_object_is_read_whole_in_its_scope_and_then_forgotten(
+    view: View, cache: LaggingCache
+) -> None:
+    cache.held = large(5)
+    with view.scope(KEY) as scope:
+        scope.load(THINGS, KEY, large(5))
+        assert not view.is_reduced(THINGS, KEY)
+        assert view.get(THINGS, KEY) == large(5)
+    assert view.is_reduced(THINGS, KEY)
+
+
+def test_large_object_that_no_longer_exists_is_not_read(view: View, cache: LaggingCache) -> None:
+    cache.held = large(5)
+    with view.scope(KEY) as scope:
+        scope.load(THINGS, KEY, None)
+        assert view.get(THINGS, KEY) is None
+
+
+def test_scope_reads_its_own_write_of_a_large_object(view: View, cache: LaggingCache) -> None:
+    with view.scope(KEY):
+        view.saw(THINGS, large(7))
+        assert view.get(THINGS, KEY) == large(7)
+        view.saw(THINGS, large(9))
+        view.saw(THINGS, large(8))
+        assert view.get(THINGS, KEY) == large(9)
+    assert view.is_reduced(THINGS, KEY), "of own writes, too, only a part is held"
+    cache.reached, cache.held = 9, thing(9)
+    assert view.get(THINGS, KEY) == thing(9)
+
+
+def test_object_that_grows_while_it_is_worked_on_stays_as_it_was_read(
+    view: View, cache: LaggingCache
+) -> None:
+    cache.held = thing(5)
+    with view.scope(KEY):
+        assert view.get(THINGS, KEY) == thing(5)
+        cache.held = large(6)
+        assert view.get(THINGS, KEY) == thing(5)
+    with pytest.raises(ReducedObjectError):
+        view.get(THINGS, KEY)
+
+
+def test_objects_loaded_by_two_scopes_stay_until_both_are_left(
+    view: View, cache: LaggingCache
+) -> None:
+    cache.held = large(5)
+    other = ObjectKey("team", "other")
+    with view.scope(KEY) as first:
+        first.load(THINGS, KEY, large(5))
+        with view.scope(other) as second:
+            second.load(THINGS, KEY, large(5))
+        assert view.get(THINGS, KEY) == large(5)
+    assert view.is_reduced(THINGS, KEY)

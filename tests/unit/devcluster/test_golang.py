@@ -1,4 +1,7 @@
+import asyncio
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,21 +79,54 @@ async def test_without_go_and_without_network_one_sentence_says_what_to_do(
     assert not (tmp_path / golang.OWN_TOOLCHAIN).exists()
 
 
-async def test_cancelling_a_command_kills_it(tmp_path: Path) -> None:
-    import asyncio
+async def cancel_when_it_runs(folder: Path, cancelled: asyncio.Event) -> None:
+    """Cancel a command once it and its child run; both must end."""
+    started = folder / "started"
+    argv = ["sh", "-c", f"sleep 600 & echo $$ $! > {started}.new; mv {started}.new {started}; wait"]
 
-    started = tmp_path / "started"
-    argv = ["sh", "-c", f"echo $$ > {started}; exec sleep 600"]
-
-    async def began() -> int | None:
-        return int(started.read_text()) if started.exists() and started.read_text() else None
+    async def began() -> list[int] | None:
+        return [*map(int, started.read_text().split())] if started.exists() else None
 
     async with asyncio.TaskGroup() as group:
-        command = group.create_task(run_on_leash(argv, cwd=tmp_path, env={}))
-        pid = await until(began, within=30, what="the command starting")
+        env = {"PATH": os.environ["PATH"]}
+        command = group.create_task(run_on_leash(argv, cwd=folder, env=env))
+        pids = await until(began, within=30, what="the command starting")
         command.cancel()
+        cancelled.set()
     assert command.cancelled()
-    assert not Path(f"/proc/{pid}").exists()
+    assert not runs(pids[0])
+
+    async def child_ended() -> bool:
+        return not runs(pids[1])
+
+    await until(child_ended, within=10, what="the end of the command's child")
+
+
+def runs(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def test_cancelling_a_command_kills_it_and_its_children(tmp_path: Path) -> None:
+    await cancel_when_it_runs(tmp_path, asyncio.Event())
+
+
+async def test_cancelling_while_the_command_is_being_started_kills_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, cancelled = asyncio.create_subprocess_exec, asyncio.Event()
+
+    async def start_slowly(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+        """Return after the command has run for a while, as on a machine that is busy."""
+        process = await start(*argv, **options)
+        await cancelled.wait()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start_slowly)
+    await cancel_when_it_runs(tmp_path, cancelled)
 
 
 async def test_lines_are_heard_as_they_come_and_output_is_kept_apart(tmp_path: Path) -> None:

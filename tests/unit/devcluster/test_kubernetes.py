@@ -22,5 +22,7 @@ def test_only_calls_to_services_go_through_the_socket() -> None:
 
 
 def test_a_shape_says_the_same_in_another_process() -> None:
-    shape = replace(FULL, audit=True, service_proxy=True)
+    shape = replace(
+        FULL, audit=True, service_proxy=True, admission_config=Path("/etc/admission.yaml")
+    )
     assert Shape.from_json(shape.to_json()) == shape

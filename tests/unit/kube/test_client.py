@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import orjson
 import pytest
 
-from kftrainer.kube.client import Client
+from kftrainer.kube.client import MOST_PAGE_BYTES, Client
 from kftrainer.kube.errors import ApiError, ExpiredError, TransportError
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.kube.transport import NOTHING, Lane, Response
@@ -71,6 +71,32 @@ async def test_only_the_first_page_is_asked_for_at_a_version() -> None:
     assert [item["metadata"]["name"] for item in listed.items] == ["pod-7", "pod-8"]
 
 
+async def test_page_that_is_too_large_is_read_again_with_fewer_objects_before_it_is_decoded() -> (
+    None
+):
+    # Were it decoded, it would not be valid JSON.
+    too_large = (200, b"x" * (4 * MOST_PAGE_BYTES))
+    transport = Told(page(1, "first"), too_large, page(2, "second"), page(3, "third"), page(4))
+    listed = await Client(transport).list(PODS, limit=100)
+    assert [(each["limit"], each.get("continue")) for each in transport.queries] == [
+        ("100", None),
+        ("100", "first"),
+        ("25", "first"),
+        ("50", "second"),
+        ("100", "third"),
+    ]
+    assert len(listed.items) == 4
+
+
+async def test_single_object_is_decoded_whatever_its_size() -> None:
+    name = "x" * MOST_PAGE_BYTES
+    one = {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": name}}]}
+    transport = Told((200, one), (200, one))
+    listed = await Client(transport).list(PODS, limit=2)
+    assert len(listed.items) == 1
+    assert [each["limit"] for each in transport.queries] == ["2", "1"]
+
+
 async def test_a_list_that_expires_between_its_pages_is_told_as_expired() -> None:
     transport = Told(page(7, "more"), (410, {"kind": "Status", "reason": "Expired"}))
     with pytest.raises(ExpiredError):
@@ -126,6 +152,7 @@ WRITES: dict[str, Callable[[Client, Resource[Manifest]], Awaitable[object]]] = {
     "apply": lambda client, pods: client.apply(pods, POD),
     "merge_patch": lambda client, pods: client.merge_patch(pods, KEY, {}),
     "json_patch": lambda client, pods: client.json_patch(pods, KEY, []),
+    "probe": lambda client, pods: client.probe(pods, KEY),
     "delete": lambda client, pods: client.delete(pods, KEY),
 }
 

@@ -12,6 +12,7 @@ from kftrainer.kube.errors import (
     ExpiredError,
     ForbiddenError,
     InvalidError,
+    KindNotFoundError,
     NamespaceTerminatingError,
     NotFoundError,
     ResourceVersionTooNewError,
@@ -29,7 +30,8 @@ from kftrainer.kube.errors import (
         (400, "BadRequest", BadRequestError),
         (401, "Unauthorized", UnauthorizedError),
         (403, "Forbidden", ForbiddenError),
-        (404, "NotFound", NotFoundError),
+        (404, "NotFound", KindNotFoundError),
+        (404, "", KindNotFoundError),
         (409, "AlreadyExists", AlreadyExistsError),
         (409, "Conflict", ConflictError),
         (410, "Expired", ExpiredError),
@@ -46,6 +48,17 @@ from kftrainer.kube.errors import (
 )
 def test_the_kind_of_an_error(code: int, reason: str, wanted: type[ApiError]) -> None:
     assert type(error_from_status({"code": code, "reason": reason})) is wanted
+
+
+def test_a_404_that_names_an_object_is_about_the_object() -> None:
+    status = {"code": 404, "reason": "NotFound", "details": {"name": "a", "kind": "jobsets"}}
+    assert type(error_from_status(status)) is NotFoundError
+
+
+def test_a_404_in_plain_text_is_about_the_kind() -> None:
+    error = error_from_response(404, {}, b"404 page not found\n")
+    assert type(error) is KindNotFoundError
+    assert str(error) == "404 page not found"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.kube.client import Page
-from kftrainer.kube.permission import refusal_to_list
+from kftrainer.kube.permission import refusals_to_list
 
 if TYPE_CHECKING:
     from kftrainer.kube.client import Client
@@ -27,5 +27,5 @@ class Pages:
 
 async def test_the_pages_that_nobody_wants_are_closed_at_once() -> None:
     pages = Pages()
-    assert await refusal_to_list(cast("Client", pages), TRAIN_JOBS, ["a", "b"]) is None
+    assert await refusals_to_list(cast("Client", pages), TRAIN_JOBS, ["a", "b"]) == {}
     assert pages.open == 0

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.strategic_merge import StrategicMergeError, retain_sources, strategic_merge
+from kftrainer.kube import strategic_merge as merging
+from kftrainer.kube.strategic_merge import (
+    StrategicMergeError,
+    merge_in_place,
+    retain_sources,
+    strategic_merge,
+)
 from tests.support.compared import Compared
 from tests.support.pod_templates import Object, override_of, patch_of, template
 
@@ -321,8 +327,38 @@ def test_the_result_may_be_written_to_and_the_inputs_are_never(random: Random) -
     result = strategic_merge(freeze(original), freeze(patch))
     assert result == strategic_merge(original, patch)
     wreck(strategic_merge(original, patch))
-    wreck(retain_sources(original, patch))
+    wreck(strategic_merge(original, retain_sources(original, patch)))
     assert (original, patch) == before
+
+
+def outcome(original: Object, patch: Object) -> object:
+    """The result, or what is wrong with the patch."""
+    try:
+        return strategic_merge(original, retain_sources(original, patch))
+    except StrategicMergeError as error:
+        return str(error)
+
+
+@given(randoms)
+def test_lists_of_distinct_names_are_merged_as_other_lists_are(random: Random) -> None:
+    original = template(random)
+    patches = patch_of(random, original), override_of(random, original)
+    found = [outcome(original, patch) for patch in patches]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(merging, "_merge_named", lambda *_: None)
+        assert found == [outcome(original, patch) for patch in patches]
+
+
+@given(randoms)
+def test_merging_in_place_gives_the_same_result(random: Random) -> None:
+    original = template(random)
+    patch = override_of(random, original)
+    expected = strategic_merge(original, patch)
+    before = deepcopy(patch)
+    result = merge_in_place(deepcopy(original), patch)
+    assert result == expected
+    wreck(result)
+    assert patch == before
 
 
 @given(randoms)

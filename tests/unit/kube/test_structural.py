@@ -124,7 +124,7 @@ def test_everything_is_told_at_once() -> None:
 def test_unknown_fields_are_told_with_what_may_be_meant() -> None:
     document = {"spec": {"nmae": "x", "list": [{"zzz": 1}], "map": {"any": "x"}}}
     assert [str(error) for error in unknown_fields(document, SCHEMA)] == [
-        "spec.nmae: Unknown field: is name meant?",
+        "spec.nmae: Unknown field: did you mean name?",
         "spec.list[0].zzz: Unknown field",
     ]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -10,7 +11,7 @@ from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Validator, Verdict, refused
-from kftrainer.machinery.admission_handler import admission
+from kftrainer.machinery.admission_handler import MOST_IN_A_PASS, admission
 from kftrainer.machinery.clock import Clock, SystemClock
 from kftrainer.machinery.metrics import Metrics
 from kftrainer.machinery.webserver import Answer, Asked, BodyError, Handler
@@ -300,6 +301,88 @@ async def test_a_large_body_that_waits_too_long_is_told_to_come_again() -> None:
         gate.set()
     assert all(task.result().status == 200 for task in first)
     assert (await desk.send(body)).status == 200
+
+
+class WorkClock(FakeClock):
+    """A fake clock on which work takes time, too."""
+
+    def work(self, seconds: float) -> None:
+        self._time += seconds
+
+
+async def test_between_large_bodies_there_is_a_pause_as_long_as_the_work() -> None:
+    clock, begun = WorkClock(), list[float]()
+
+    async def work_hard(_: AdmissionRequest) -> Verdict:
+        begun.append(clock.monotonic())
+        clock.work(0.1)
+        return ALLOWED
+
+    desk = Desk(work_hard, clock=clock)
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(desk.send(large(review()))) for _ in range(4)]
+        await clock.advance(5)
+    assert all(task.result().status == 200 for task in asked)
+    pauses = [after - before for before, after in pairwise(begun)]
+    # Two may have been decoded before the first was done.
+    assert all(pause >= 0.199 for pause in pauses[1:]), pauses
+
+
+async def test_small_body_does_not_wait_for_the_pauses_between_large_ones() -> None:
+    clock, small = WorkClock(), list[float]()
+
+    async def work_hard(request: AdmissionRequest) -> Verdict:
+        if request.name == "small":
+            small.append(clock.monotonic())
+        else:
+            clock.work(0.05)
+        return ALLOWED
+
+    desk = Desk(work_hard, clock=clock)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(50):
+            group.create_task(desk.send(large(review())))
+        await clock.advance(0.3)
+        asked_at = clock.monotonic()
+        group.create_task(desk.ask(review(name="small")))
+        await clock.advance(30)
+    assert small[0] - asked_at <= 0.1
+
+
+async def test_large_body_that_waits_too_long_for_a_pause_is_rejected_with_retry() -> None:
+    clock = WorkClock()
+
+    async def work_hard(_: AdmissionRequest) -> Verdict:
+        clock.work(0.2)
+        return ALLOWED
+
+    desk = Desk(work_hard, clock=clock)
+    assert (await desk.send(large(review()))).status == 200
+    late = await desk.send(large(review()), timeout="100ms")
+    assert (late.status, late.body) == (429, "Too many large bodies at a time: try again.\n")
+
+
+async def test_few_reviews_are_validated_in_one_pass_of_the_event_loop() -> None:
+    passes, seen = [0], 0
+
+    async def count(_: AdmissionRequest) -> Verdict:
+        nonlocal seen
+        seen += 1
+        passes[-1] += 1
+        return ALLOWED
+
+    async def next_pass() -> None:
+        while seen < 100:
+            passes.append(0)
+            await asyncio.sleep(0)
+
+    desk = Desk(count)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(100):
+            group.create_task(desk.response())
+        group.create_task(next_pass())
+    assert max(passes) <= MOST_IN_A_PASS
+    assert sum(passes) == 100
 
 
 async def test_more_than_can_be_answered_in_time_are_told_to_come_again() -> None:

@@ -106,6 +106,22 @@ def test_the_longest_of_several_delays_counts_and_every_rule_is_charged() -> Non
     assert backoff.failures(A) == 2
 
 
+def test_upper_bound_of_one_delay_does_not_change_the_growth() -> None:
+    backoff = Exponential(base=1, cap=100)
+    delays = [backoff.next_delay(A, 0, 3) for _ in range(4)]
+    assert (delays, backoff.next_delay(A, 0)) == ([1, 2, 3, 3], 16)
+
+
+def test_upper_bound_of_a_delay_is_applied_before_jitter() -> None:
+    backoff = Exponential(base=1, cap=100, jitter=lambda delay: delay * 1.1)
+    assert [backoff.next_delay(A, 0, 2) for _ in range(3)] == pytest.approx([1.1, 2.2, 2.2])
+
+
+def test_upper_bound_of_a_delay_does_not_exceed_the_rate_for_all() -> None:
+    backoff = MaxOf(Exponential(base=1, cap=100), TokenBucket(rate=0.1, burst=1))
+    assert [backoff.next_delay(A, 0, 0.5) for _ in range(2)] == [0.5, 10]
+
+
 def test_all_rules_forget() -> None:
     backoff = MaxOf(Exponential(base=1, cap=100), Exponential(base=2, cap=200))
     backoff.next_delay(A, 0)

@@ -388,6 +388,16 @@ async def test_a_wish_to_look_again_at_no_given_time_is_granted_later_and_later(
         assert it.results() == {"requeue": 4}
 
 
+async def test_back_off_of_a_result_does_not_exceed_its_bound() -> None:
+    async def look_again(_: Request) -> Result:
+        return Result(requeue=True, max_delay=3)
+
+    async with world(look_again) as it:
+        it.informer.tell(A)
+        await clock_runs(it, 10)
+        assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 6, 9]
+
+
 def test_there_is_a_series_of_requeues_before_the_first() -> None:
     assert World(succeed).counted("reconcile_total", result="requeue") == 0
 

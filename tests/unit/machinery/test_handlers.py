@@ -38,8 +38,8 @@ def owner(name: str = "job", **other: Any) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "name": name, "controller": True, **other}
 
 
-def requests(found: Iterable[Request]) -> list[str]:
-    return [str(each) for each in found]
+def requests(found: Iterable[Request | None]) -> list[str]:
+    return [str(each) for each in found if each is not None]
 
 
 @pytest.mark.parametrize("change", [Change(KEY, None, Pod()), Change(KEY, Pod(), None)])

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from kftrainer.kube.client import Client
+from kftrainer.kube.errors import ApiError, error_from_status
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.kube.transport import Lane, Response
 from kftrainer.machinery.changes import Change, Seen
@@ -43,6 +44,15 @@ class Wire:
         self.queries: list[Mapping[str, str]] = []
         self.streams: list[asyncio.Queue[bytes | None]] = []
         self.lists: deque[Response] = deque()
+        self._refusal: ApiError | None = None
+
+    def refuse(self, code: int) -> None:
+        """Refuse new streams with this code from now on."""
+        self._refusal = error_from_status({"code": code, "message": f"refused with {code}"})
+
+    def permit(self) -> None:
+        """Refuse no more."""
+        self._refusal = None
 
     async def request(self, method: str, path: str, **options: Any) -> Response:
         self.queries.append(options["query"])
@@ -59,6 +69,8 @@ class Wire:
         lane: Lane = "watch",
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         self.queries.append(query)
+        if self._refusal is not None:
+            raise self._refusal
         self.streams.append(asyncio.Queue())
         yield self._chunks(self.streams[-1])
 

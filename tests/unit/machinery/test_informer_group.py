@@ -25,13 +25,31 @@ def wires() -> Mapping[str, Wire]:
 
 
 @pytest.fixture
-def group(wires: Mapping[str, Wire]) -> InformerGroup[Manifest]:
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def accesses() -> list[Any]:
+    """Which namespaces were reported, and with which error."""
+    return []
+
+
+@pytest.fixture
+def group(
+    wires: Mapping[str, Wire], clock: FakeClock, accesses: list[Any]
+) -> InformerGroup[Manifest]:
     indexes = {"name": lambda seen: [seen.metadata["name"]]}
 
     def make(namespace: str | None) -> Informer[Manifest]:
-        client = Client(wires[namespace or ""])
-        clock = FakeClock()
-        return Informer(client, THINGS, clock=clock, namespace=namespace, indexes=indexes)
+        return Informer(
+            Client(wires[namespace or ""]),
+            THINGS,
+            clock=clock,
+            namespace=namespace,
+            indexes=indexes,
+            on_access=lambda _, where, error: accesses.append((where, type(error).__name__)),
+        )
 
     group = in_namespaces(THINGS, wires, make)
     assert isinstance(group, InformerGroup)
@@ -58,6 +76,70 @@ async def test_it_has_synced_when_all_have(
         await wires["m"].say(all_sent(7))
         assert (group.has_synced, waiting.done(), ready.is_set()) == (True, True, True)
         stop.set()
+
+
+async def test_namespace_that_must_not_be_read_does_not_hold_up_the_others(
+    wires: Mapping[str, Wire], clock: FakeClock, accesses: list[Any], group: InformerGroup[Manifest]
+) -> None:
+    wires["m"].refuse(403)
+    witness = Witness()
+    group.add_handler(witness)
+    async with running(group):
+        await at_rest()
+        assert (group.has_synced, group.is_readable()) == (False, False)
+        await wires["n"].say(added("n", "a", 3), all_sent(5))
+        await group.wait_synced()
+        assert group.has_synced
+        assert [group.is_readable(each) for each in (None, "m", "n", "x")] == [
+            *(True, False, True, False)
+        ]
+        assert names(group.list()) == ["n/a"]
+        await clock.advance(40)
+        assert accesses == [("m", "ForbiddenError")], "it is reported once"
+        wires["m"].permit()
+        await clock.advance(60)
+        await wires["m"].say(added("m", "b", 8), all_sent(9))
+        assert group.is_readable("m")
+        assert accesses == [("m", "ForbiddenError"), ("m", "NoneType")]
+    assert {str(key) for key in witness.known} == {"m/b", "n/a"}
+
+
+async def test_group_that_is_refused_everywhere_has_not_synced(
+    wires: Mapping[str, Wire], clock: FakeClock, group: InformerGroup[Manifest]
+) -> None:
+    for wire in wires.values():
+        wire.refuse(403)
+    async with running(group), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(group.wait_synced())
+        await clock.advance(60)
+        assert (group.has_synced, waiting.done()) == (False, False)
+        wires["n"].permit()
+        await clock.advance(60)
+        await wires["n"].say(all_sent(5))
+        assert (group.has_synced, waiting.done()) == (True, True)
+
+
+async def test_kind_that_was_removed_is_not_readable_until_it_is_reinstalled(
+    wires: Mapping[str, Wire], clock: FakeClock, accesses: list[Any], group: InformerGroup[Manifest]
+) -> None:
+    async with running(group):
+        for namespace, wire in wires.items():
+            await wire.say(added(namespace, "a", 3), all_sent(5))
+        assert group.is_readable()
+        for wire in wires.values():
+            wire.refuse(404)
+            await wire.say(None)
+        await clock.advance(5)
+        assert (group.has_synced, group.is_readable(), group.is_readable("m")) == (
+            *(True, False, False),
+        )
+        assert sorted(accesses) == [("m", "KindNotFoundError"), ("n", "KindNotFoundError")]
+        for wire in wires.values():
+            wire.permit()
+        await clock.advance(5)
+        for wire in wires.values():
+            await wire.say(all_sent(9))
+        assert (group.is_readable("m"), group.list()) == (True, [])
 
 
 async def test_it_reads_from_the_namespace_that_is_asked_for_or_from_all(

@@ -10,6 +10,7 @@ from kftrainer.machinery.predicates import (
     all_of,
     annotations_changed,
     any_of,
+    content_changed,
     generation_changed,
     labels_changed,
     negate,
@@ -74,6 +75,21 @@ def test_what_comes_or_goes_passes(predicate: Predicate, one: Change[Any]) -> No
 @pytest.mark.parametrize("predicate", BUILT_IN)
 def test_another_object_of_the_same_name_passes(predicate: Predicate) -> None:
     assert predicate(change({"uid": "1", "generation": 1}, {"uid": "2", "generation": 1}))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "passes"),
+    [
+        ({"generation": 1}, {"generation": 2}, True),
+        ({}, {"labels": {"a": "b"}}, True),
+        ({}, {"annotations": {"a": "b"}}, True),
+        ({"resourceVersion": "1"}, {"resourceVersion": "2", "finalizers": ["x"]}, False),
+    ],
+)
+def test_content_is_what_users_write(
+    old: dict[str, Any], new: dict[str, Any], passes: bool
+) -> None:
+    assert content_changed(change(old, new)) == passes
 
 
 def test_no_labels_are_the_same_as_empty_labels() -> None:

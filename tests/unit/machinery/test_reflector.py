@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kftrainer.kube.errors import (
     ExpiredError,
     ForbiddenError,
+    KindNotFoundError,
     KubeError,
     MalformedStreamError,
     RequestTimeoutError,
@@ -18,7 +19,6 @@ from kftrainer.kube.errors import (
     TransportError,
 )
 from kftrainer.machinery.reflector import (
-    UNPAGED,
     Action,
     AskVersion,
     Delays,
@@ -38,6 +38,7 @@ EXPIRED = ExpiredError(410, "Expired", "too old")
 AHEAD = ResourceVersionTooNewError(504, "Timeout", "too large")
 BROKEN = ServerError(500, "InternalError", "")
 FORBIDDEN = ForbiddenError(403, "Forbidden", "")
+MISSING = KindNotFoundError(404, "", "404 page not found")
 BUSY = TooManyRequestsError(429, "", "", retry_after=7.0)
 LOST = TransportError("reset")
 MALFORMED = MalformedStreamError("no event")
@@ -71,6 +72,7 @@ def test_it_begins_with_a_stream_of_the_most_recent_state() -> None:
         (WatchEnded(300, 5, AHEAD), (ListAsStream("", "ahead"), True)),
         (WatchEnded(300, 5, BROKEN), (ListAsStream("9", "error"), True)),
         (WatchEnded(0.0, 0, FORBIDDEN), (ListAsStream("9", "error"), True)),
+        (WatchEnded(0.0, 0, MISSING), (ListAsStream("", "error"), True)),
         (WatchEnded(300, 5, MALFORMED), (ListAsStream("9", "error"), True)),
         (WatchEnded(0.0, 0, MALFORMED), (ListAsStream("9", "error"), True)),
         (WatchEnded(120, 0, MALFORMED), (ListAsStream("9", "error"), True)),
@@ -93,6 +95,9 @@ def test_after_a_watch(ended: WatchEnded, then: tuple[Action, bool]) -> None:
         (StreamBroke(FIRST, 0.0, BUSY), (FIRST, True)),
         (StreamBroke(FIRST, 0.0, BROKEN), (ListInPages("", "initial"), False)),
         (StreamBroke(FIRST, 0.0, EXPIRED), (FIRST, True)),
+        (StreamBroke(FIRST, 0.0, FORBIDDEN), (FIRST, True)),
+        (StreamBroke(AGAIN, 0.0, FORBIDDEN), (AGAIN, True)),
+        (StreamBroke(AGAIN, 0.0, MISSING), (ListAsStream("", "error"), True)),
         (StreamBroke(AGAIN, 0.0, BROKEN), (ListInPages("9", "expired"), False)),
         (StreamBroke(AGAIN, 0.0, EXPIRED), (ListAsStream("", "expired"), False)),
         (StreamBroke(AGAIN, 3.0, AHEAD), (ListAsStream("", "expired"), False)),
@@ -111,13 +116,12 @@ PAGES = ListInPages("9", "error")
         (ListFailed(PAGES, 0, LOST), (ListAsStream("9", "error"), True)),
         (ListFailed(PAGES, 1, BROKEN), (ListAsStream("9", "error"), True)),
         (ListFailed(PAGES, 0, BUSY), (ListAsStream("9", "error"), True)),
+        (ListFailed(PAGES, 0, FORBIDDEN), (ListAsStream("9", "error"), True)),
+        (ListFailed(PAGES, 0, MISSING), (ListAsStream("", "error"), True)),
         (ListFailed(PAGES, 0, EXPIRED), (ListInPages("", "error"), False)),
         (ListFailed(PAGES, 0, AHEAD), (ListInPages("", "error"), False)),
-        (ListFailed(PAGES, 2, EXPIRED), (ListInPages("9", "error", UNPAGED), False)),
-        (
-            ListFailed(ListInPages("", "error", UNPAGED), 1, EXPIRED),
-            (ListInPages("", "error", UNPAGED), True),
-        ),
+        (ListFailed(PAGES, 2, EXPIRED), (ListInPages("", "error"), False)),
+        (ListFailed(ListInPages("", "error"), 1, EXPIRED), (ListInPages("", "error"), True)),
     ],
 )
 def test_after_a_list_that_failed(failed: ListFailed, then: tuple[Action, bool]) -> None:
@@ -159,6 +163,14 @@ def test_delays_double_to_half_a_minute_and_begin_anew_after_two_quiet_ones() ->
     ]
     assert delays.next(7.0 + 120.0) == 30.0
     assert delays.next(127.0 + 120.1) == 0.8
+
+
+def test_a_kind_that_is_not_installed_is_looked_for_every_few_seconds() -> None:
+    reflector, now = Reflector(Random(1)), 0.0  # noqa: S311
+    for _ in range(20):
+        step = reflector.after(StreamBroke(FIRST, 0.0, MISSING), "9", now)
+        assert 0.8 <= step.delay <= 5.0
+        now += step.delay
 
 
 ERRORS = st.sampled_from([None, EXPIRED, AHEAD, BROKEN, FORBIDDEN, BUSY, LOST, MALFORMED, SILENT])

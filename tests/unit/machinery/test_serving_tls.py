@@ -3,10 +3,11 @@
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -17,14 +18,18 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from structlog.testing import capture_logs
 
-from kftrainer.devcluster.pki import Authority
+from kftrainer.devcluster.pki import Authority, KeyPair
+from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.lifetime import Budget, running
 from kftrainer.machinery.metrics import Metrics
 from kftrainer.machinery.serving_tls import (
     CertificateError,
     CertificateFiles,
+    ClientAuthorityFile,
     ServingCertificate,
     self_signed,
 )
+from kftrainer.machinery.webserver import Answer, Asked, WebServer
 from tests.support.certificates import authority
 from tests.support.fake_clock import START, FakeClock
 from tests.support.odd_certificates import ODD, ODD_KEY
@@ -197,6 +202,115 @@ class TestWhatAServerShows:
     def test_is_never_a_certificate_that_we_cannot_read(self, odd: bytes) -> None:
         with pytest.raises(CertificateError, match="cannot be read"):
             new_serving().show(odd, ODD_KEY)
+
+
+class TestClientCertificates:
+    """A server that requires them, on a loop of each kind: they accept sockets differently."""
+
+    @pytest.fixture(params=["asyncio", "uvloop"])
+    def run(self, request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+        if request.param == "asyncio":
+            return asyncio.run
+        return pytest.importorskip("uvloop").run  # type: ignore[no-any-return]
+
+    def test_are_required_in_the_handshake(
+        self, tmp_path: Path, run: Callable[[Coroutine[Any, Any, None]], None]
+    ) -> None:
+        ours, other = (Authority(tmp_path / name, "ca", START) for name in ("ours", "other"))
+        good = ours.issue("good", common_name="good")
+        serving = new_serving()
+        serving.require_clients_of(ours.certificate.read_bytes())
+        serving.show(*pair(tmp_path, "shown"))
+
+        async def check() -> None:
+            async with answering(serving, names=["good"]) as port:
+                assert await answers(port, good)
+                assert not await answers(port, None)
+                assert not await answers(port, other.issue("good", common_name="good"))
+                assert not await answers(port, ours.issue("bad", common_name="bad"))
+                assert not await answers(port, good, ssl.TLSVersion.TLSv1_2)
+                serving.require_clients_of(other.certificate.read_bytes())
+                assert not await answers(port, good)
+                serving.show(*pair(tmp_path, "newer"))
+                assert not await answers(port, good)
+                assert await answers(port, other.issue("good", common_name="good"))
+
+        run(check())
+
+    def test_of_unusable_authorities_change_nothing(self, tmp_path: Path) -> None:
+        serving = new_serving()
+        for bad in (b"", b"garbage", "ä".encode()):
+            with pytest.raises(CertificateError, match="client authorities cannot be used"):
+                serving.require_clients_of(bad)
+        assert serving.context.verify_mode != ssl.CERT_REQUIRED
+        serving.show(*pair(tmp_path, "shown"))
+        ours = Authority(tmp_path / "ours", "ca", START).certificate.read_bytes()
+        serving.require_clients_of(ours)
+        with pytest.raises(CertificateError):
+            serving.require_clients_of(b"garbage")
+        assert serving.context.verify_mode.name == "CERT_REQUIRED"
+
+    async def test_come_from_a_file_that_may_change(self, tmp_path: Path) -> None:
+        clock, stop, file = FakeClock(), asyncio.Event(), tmp_path / "clients.crt"
+        with pytest.raises(CertificateError, match=r"cannot be read: .*clients\.crt"):
+            ClientAuthorityFile(file, new_serving(), clock=clock)
+        file.write_bytes(b"garbage")
+        with pytest.raises(CertificateError, match=r"clients\.crt: The client authorities"):
+            ClientAuthorityFile(file, new_serving(), clock=clock)
+        first, second = (Authority(tmp_path / name, "ca", START) for name in ("a", "b"))
+        client = second.issue("client", common_name="client")
+        serving = new_serving()
+        serving.show(*pair(tmp_path, "shown"))
+        file.write_bytes(first.certificate.read_bytes())
+        service = ClientAuthorityFile(file, serving, clock=clock)
+        with capture_logs() as logs:
+            async with answering(serving) as port, asyncio.TaskGroup() as group:
+                group.create_task(service.run(lambda: None, stop))
+                await asyncio.sleep(0)
+                assert not await answers(port, None)
+                assert not await answers(port, client)
+                file.unlink()
+                await clock.advance(20)
+                assert not await answers(port, client)
+                file.write_bytes(second.certificate.read_bytes())
+                await clock.advance(10)
+                assert await answers(port, client)
+                stop.set()
+        assert [each["event"] for each in logs].count("client_authorities_kept") == 1
+
+
+@asynccontextmanager
+async def answering(serving: ServingCertificate, names: Sequence[str] = ()) -> AsyncIterator[int]:
+    """A web server with this certificate."""
+
+    async def answer(_: Asked) -> Answer:
+        return Answer(200, "")
+
+    server = WebServer("test", "127.0.0.1:0", answer, tls=serving.context, client_names=names)
+    async with asyncio.timeout(60), running(server, budget=Budget(SystemClock(), 5)):
+        assert server.port is not None
+        yield server.port
+
+
+async def answers(
+    port: int, client: KeyPair | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> bool:
+    """Whether a request with this certificate is answered."""
+    tls = believing()
+    tls.maximum_version = version
+    if client is not None:
+        tls.load_cert_chain(client.certificate, client.key)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+    except (ssl.SSLError, ConnectionError):
+        return False
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        return (await reader.read(100)).startswith(b"HTTP/1.1 200")
+    except (ssl.SSLError, ConnectionError):
+        return False
+    finally:
+        writer.transport.abort()
 
 
 class TestFiles:

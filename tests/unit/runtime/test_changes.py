@@ -6,7 +6,7 @@ import pytest
 
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.field import FieldError
-from kftrainer.runtime.changes import change_errors
+from kftrainer.runtime.changes import change_errors, change_warnings
 from kftrainer.runtime.existing import Given
 from tests.support.objects import Object, runtime
 from tests.support.plans import NAMESPACE, UID, job_on
@@ -48,12 +48,18 @@ def said(old: Object, new: Object, *existing: Object, end: str | None = None) ->
 def errors_of(
     old: Object, new: Object, *existing: Object, end: str | None = None
 ) -> list[FieldError]:
+    before, after = jobs_of(old, new, end=end)
+    return [*change_errors(before, after, Given(existing))]
+
+
+def jobs_of(old: Object, new: Object, *, end: str | None) -> tuple[TrainJob, TrainJob]:
+    """The TrainJob before and after a change, which may have finished before."""
     before, after = (job_on(PLAIN, **spec) for spec in (old, new))
     if end:
         condition = {"type": end, "status": "True", "reason": "Any", "message": ""}
         condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
         before["status"] = after["status"] = {"conditions": [condition]}
-    return [*change_errors(TrainJob.parse(before), TrainJob.parse(after), Given(existing))]
+    return TrainJob.parse(before), TrainJob.parse(after)
 
 
 def overriding(*, suspend: bool = True, metadata: Object | None = None, **spec: Any) -> Object:
@@ -92,6 +98,47 @@ def test_j7_overrides_do_not_change_while_pods_are_there() -> None:
     assert said({"suspend": True}, overriding(**GATED), job_set()) == []
     assert said({"suspend": True}, overriding(**GATED), job_set("node", uid="other")) == []
     assert said(overriding(**GATED), overriding(**GATED), there) == []
+
+
+RUNNING = {**job_set(), "spec": {}}
+LABELS: Object = {"labels": {"team": "vision"}, "annotations": {"note": "x"}}
+
+
+def warned(old: Object, new: Object, *existing: Object, end: str | None = None) -> list[str]:
+    """The warnings about a change from this spec to that."""
+    before, after = jobs_of(old, new, end=end)
+    return [*change_warnings(before, after, Given(existing))]
+
+
+@pytest.mark.parametrize("change", [({}, LABELS), (LABELS, {})], ids=["added", "removed"])
+def test_labels_changed_while_the_jobset_runs_are_warned_of(
+    change: tuple[Object, Object],
+) -> None:
+    assert warned(*change, RUNNING) == [
+        f"spec.{field}: no effect yet: the JobSet is running, and keeps its {field} until the "
+        "TrainJob is suspended"
+        for field in LABELS
+    ]
+
+
+def test_labels_that_take_effect_are_not_warned_of() -> None:
+    assert warned({}, LABELS) == []  # there is no JobSet yet
+    assert warned({}, LABELS, job_set()) == []  # it is suspended
+    assert warned({"suspend": True}, LABELS, job_set()) == []  # it is resumed with them
+    assert warned({}, {**LABELS, "suspend": True}, RUNNING) == []  # it is suspended with them
+    assert warned(LABELS, LABELS, RUNNING) == []
+    assert warned({}, {"labels": {}, "annotations": {}}, RUNNING) == []
+    assert warned({}, LABELS, {**job_set(uid="other"), "spec": {}}) == []
+
+
+@pytest.mark.parametrize("end", ["Complete", "Failed"])
+def test_changes_after_the_end_are_warned_of(end: str) -> None:
+    changed = {**LABELS, **overriding(**GATED)}
+    assert warned({}, changed, RUNNING, end=end) == [
+        f"{field}: no effect: the TrainJob has finished"
+        for field in ("spec.labels", "spec.annotations", "spec.suspend", OVERRIDES)
+    ]
+    assert warned(changed, changed, end=end) == []
 
 
 CHANGES: dict[str, tuple[Object, Object, list[str]]] = {

@@ -7,26 +7,22 @@ import subprocess
 import sys
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
 
-from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.loading import GROUP
 from kftrainer.runtime.phases import EXTENSION_POINTS
 from kftrainer.runtime.plugins import PLUGINS
+from tests.support import snippets
 from tests.support.objects import Object, runtime, train_job
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "plugin"
 PYPROJECT, MODULE = "pyproject.toml", "acme_tracking.py"
 LABEL = "acme.com/experiment"
-CONFIGURATION = {
-    "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
-    "kind": "Configuration",
-    "plugins": {"enabled": ["acme-tracking"]},
-}
+PLUGIN = "acme-tracking"
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +49,15 @@ class Render:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, *documents: Object, packages: Path) -> subprocess.CompletedProcess[str]:
-        files = {"config.yaml": [CONFIGURATION], "documents.yaml": documents}
+    def __call__(
+        self, *documents: Object, packages: Path, plugin: str = PLUGIN
+    ) -> subprocess.CompletedProcess[str]:
+        configuration = {
+            "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
+            "kind": "Configuration",
+            "plugins": {"enabled": [plugin]},
+        }
+        files = {"config.yaml": [configuration], "documents.yaml": documents}
         for name, content in files.items():
             (self._folder / name).write_text(yaml.safe_dump_all(content))
         command = ["render", "--config", "config.yaml", "-f", "documents.yaml"]
@@ -75,7 +78,7 @@ def render(tmp_path: Path) -> Render:
 
 def documents(**labels: str) -> list[Object]:
     """A TrainJob with these labels and an environment of its own, and its runtime."""
-    env = [{"name": "MLFLOW_RUN_NAME", "value": "mine"}, {"name": "SEED", "value": "7"}]
+    env = [{"name": "SEED", "value": "7"}]
     job = train_job("ada", runtimeRef={"name": "plain"}, trainer={"env": env, "numNodes": 3})
     job["metadata"] |= {"namespace": "team", "uid": "1", "labels": labels}
     return [job, runtime("plain", kind="ClusterTrainingRuntime", mlPolicy={"numNodes": 1})]
@@ -99,24 +102,39 @@ def test_the_documents_tell_the_order_of_phases_and_plugins() -> None:
     assert ", ".join(f"`{plugin.name}`" for plugin in PLUGINS) in shown
 
 
-def test_the_test_in_the_documents_passes(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
-    [code] = [block for block in blocks if "def test_" in block]
-    monkeypatch.syspath_prepend(installed)
-    scope: dict[str, Any] = {}
-    exec(code, scope)  # noqa: S102
-    job, runtime = documents(**{LABEL: "llm"})
-    scope["test_a_run_leaves_its_card"](TrainJob.parse(job), runtime)
+def test_documented_test_passes(installed: Path, tmp_path: Path) -> None:
+    snippets.write("plugins.md", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_documented_configuration_enables_the_example(installed: Path, tmp_path: Path) -> None:
+    snippets.write("plugins.md", tmp_path)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump_all(documents(**{LABEL: "llm"})))
+    command = ["render", "--config", "config.yaml", "-f", "job.yaml", "--explain"]
+    done = subprocess.run(
+        [sys.executable, "-m", "kftrainer.cli.main", *command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"acme-tracking ← metadata.labels[{LABEL}]" in done.stdout, done.stderr
 
 
 def test_the_example_has_its_turn_when_a_train_job_is_rendered(
     render: Render, installed: Path
 ) -> None:
     done = render(*documents(**{LABEL: "llm"}), packages=installed)
-    assert done.returncode == 0
-    assert done.stderr.endswith(  # the variable is the plugin's to set
-        "must not have reserved envs, invalid envs configured: [MLFLOW_RUN_NAME]\n"
-    )
+    assert (done.returncode, done.stderr) == (0, "")
     card, jobset = yaml.safe_load_all(done.stdout)
     assert (card["kind"], card["metadata"]["name"], card["metadata"]["labels"], card["data"]) == (
         "ConfigMap",
@@ -131,6 +149,18 @@ def test_the_example_has_its_turn_when_a_train_job_is_rendered(
         "MLFLOW_EXPERIMENT_NAME": "llm",
         "SEED": "7",
     }
+
+
+def test_variable_of_the_example_cannot_be_set_by_the_train_job(
+    render: Render, installed: Path
+) -> None:
+    job, plain = documents(**{LABEL: "llm"})
+    job["spec"]["trainer"]["env"].append({"name": "MLFLOW_RUN_NAME", "value": "mine"})
+    done = render(job, plain, packages=installed)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "must not have reserved envs, invalid envs configured: [MLFLOW_RUN_NAME]\n"
+    )
 
 
 def test_a_train_job_that_breaks_the_examples_rule_is_told(render: Render, installed: Path) -> None:
@@ -178,8 +208,9 @@ def test_the_example_is_refused_in_one_line_when_it_is_broken(
     assert (done.returncode, done.stdout, told in line) == (1, "", True), line
 
 
-def test_the_example_is_refused_where_it_is_not_installed(render: Render, tmp_path: Path) -> None:
-    done = render(*documents(**{LABEL: "llm"}), packages=tmp_path)
+def test_plugin_that_is_not_installed_is_refused(render: Render, installed: Path) -> None:
+    absent = f"acme-{uuid4()}"  # whatever is installed where the tests run
+    done = render(*documents(**{LABEL: "llm"}), packages=installed, plugin=absent)
     [line] = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
     assert f"no installed package declares it as an entry point of {GROUP}" in line

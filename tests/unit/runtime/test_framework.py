@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from kftrainer.api.resources import CONFIG_MAPS, JOB_SETS, SECRETS, VOLCANO_POD_GROUPS
 from kftrainer.api.trainingruntime import TrainingRuntime
@@ -18,7 +19,7 @@ from kftrainer.runtime.errors import (
     PluginFailedError,
 )
 from kftrainer.runtime.existing import NOTHING, Existing
-from kftrainer.runtime.framework import Framework, FrameworkError
+from kftrainer.runtime.framework import Framework, FrameworkError, in_one_line
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.phases import (
     EXTENSION_POINTS,
@@ -306,3 +307,24 @@ def test_a_plugin_that_gives_something_else_fails_by_name(call: str, told: str) 
     with pytest.raises(PluginFailedError) as raised:
         CALLS[call](framework(Planner("bad", [], lambda: [{"kind": "ConfigMap"}])))
     assert str(raised.value) == f"plugin bad failed: TypeError: {told}"
+
+
+class Numbers(BaseModel):
+    """A document of a plugin."""
+
+    first: int
+    second: list[int]
+
+
+def test_rejected_values_are_not_in_messages() -> None:
+    with pytest.raises(ValidationError) as raised:
+        Numbers.model_validate({"first": "hunter2", "second": {"hunter2": "hunter2, x"}})
+    message = in_one_line(raised.value)
+    assert "hunter2" not in message
+    assert "first Input should be a valid integer" in message
+    assert "second Input should be a valid list" in message
+
+
+@pytest.mark.parametrize("length", [500, 501, 50_000])
+def test_exception_is_shortened(length: int) -> None:
+    assert len(in_one_line(ValueError("x" * length))) == min(513, length + 12)

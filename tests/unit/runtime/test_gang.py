@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,15 @@ from kftrainer.api.resources import (
 from kftrainer.kube.resource import ObjectKey
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.existing import Given
-from kftrainer.runtime.gang import Gang, gang_of, waiting_for_class, waiting_in_namespace, watches
+from kftrainer.runtime.gang import (
+    COMPLETE,
+    Gang,
+    _over_before,
+    gang_of,
+    waiting_for_class,
+    waiting_in_namespace,
+    watches,
+)
 from kftrainer.runtime.phases import Watch
 from tests.support.objects import Object, replicated_job, runtime, train_job
 from tests.support.plans import NAMESPACE, info_of, job_on, plan
@@ -356,19 +365,34 @@ def stored(name: str, document: Object, namespace: str = NAMESPACE, **spec: Any)
     return {**made, "metadata": {**made["metadata"], "namespace": namespace}}
 
 
-def test_a_limit_range_wakes_the_suspended_train_jobs_of_its_namespace() -> None:
+def running(name: str, document: Object, namespace: str = NAMESPACE) -> list[Object]:
+    """A TrainJob that is not suspended, and its JobSet."""
+    made = stored(name, document, namespace, suspend=False)
+    made["metadata"]["uid"] = f"uid-of-{name}"
+    owner = {"kind": "TrainJob", "name": name, "uid": f"uid-of-{name}", "controller": True}
+    metadata = {"name": name, "namespace": namespace, "ownerReferences": [owner]}
+    job_set = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata}
+    return [made, {**job_set, "spec": {}}]
+
+
+def test_a_limit_range_wakes_the_train_jobs_of_its_namespace_that_have_no_pods() -> None:
     plain = runtime()
+    finished = {"type": "Complete", "status": "True", "reason": "AllJobsCompleted", "message": ""}
+    finished["lastTransitionTime"] = "2026-01-01T00:00:00Z"
     there = Given(
         [
             stored("waiting", plain),
-            stored("running", plain, suspend=False),
+            *running("running", plain),
+            {**stored("done", plain), "status": {"conditions": [finished]}},
             stored("waiting", plain, "elsewhere"),
             stored("also", plain),
+            stored("cannot-start", plain, suspend=False),
         ]
     )
-    assert list(waiting_in_namespace(limit_range(), there)) == [
+    assert [*filter(None, waiting_in_namespace(limit_range(), there))] == [
         ObjectKey(NAMESPACE, "waiting"),
         ObjectKey(NAMESPACE, "also"),
+        ObjectKey(NAMESPACE, "cannot-start"),
     ]
 
 
@@ -377,10 +401,13 @@ def in_(document: Object, namespace: str) -> Object:
 
 
 def woken(*there: Object) -> list[ObjectKey]:
-    return list(waiting_for_class(runtime_class(), Given(there)))
+    found = [*waiting_for_class(runtime_class(), Given(there))]
+    # Others get their turn after each runtime, whether or not it is concerned.
+    assert len(found) >= sum(each["kind"].endswith("TrainingRuntime") for each in there)
+    return [each for each in found if each is not None]
 
 
-def test_d33_a_runtime_class_wakes_all_suspended_train_jobs_of_its_runtimes_once() -> None:
+def test_d33_a_runtime_class_wakes_all_train_jobs_without_pods_of_its_runtimes_once() -> None:
     shared = runtime("shared", "ClusterTrainingRuntime", [of_class(node()), of_class(job("side"))])
     own = runtime("own", jobs=[node(), of_class(job("side"))])
     there = [
@@ -388,7 +415,7 @@ def test_d33_a_runtime_class_wakes_all_suspended_train_jobs_of_its_runtimes_once
         in_(own, "left"),
         stored("same", shared, "left"),
         stored("same", shared, "right"),
-        stored("running", shared, "left", suspend=False),
+        *running("running", shared, "left"),
         stored("local", own, "left"),
     ]
     assert woken(*there) == [
@@ -442,3 +469,65 @@ def test_d32_the_gang_of_mpi_is_its_workers_or_else_the_launcher(
         "minMember": members,
         "minResources": {"nvidia.com/gpu": gpus},
     }
+
+
+states = st.sampled_from(["Ready", "Complete"])
+
+
+@st.composite
+def jobs_that_wait(draw: st.DrawFn) -> list[Object]:
+    """Some jobs, each of which waits for some others; one may train."""
+    made: list[Object] = []
+    trainer = draw(st.integers(0, 6))
+    for index in range(draw(st.integers(1, 6))):
+        after = draw(st.dictionaries(st.sampled_from([f"j{n}" for n in range(7)]), states))
+        step = "trainer" if index == trainer else None
+        made.append(job(f"j{index}", step, after=after, replicas=draw(st.integers(0, 2))))
+    return made
+
+
+def by_sets(jobs: list[Object], *, in_order: bool) -> tuple[list[str], list[str]]:
+    """The gang by the sets of jobs that are over before each starts, written down one by one."""
+    waits: dict[str, dict[str, str]] = {}
+    for each in jobs:
+        said = {other["name"]: other["status"] for other in each.get("dependsOn") or ()}
+        waits[each["name"]] = {
+            name: said.get(name, "Ready") for name in waits if in_order or name in said
+        }
+    over: dict[str, frozenset[str]] = {}
+    for name, awaited in waits.items():
+        complete = {other for other, state in awaited.items() if state == "Complete"}
+        over[name] = frozenset(complete).union(*(over[other] for other in awaited))
+    trains = [each["name"] for each in jobs if "metadata" in each["template"]]
+    anchor = trains[0] if trains else max(over, key=lambda name: len(over[name]))
+    members = [name for name in over if over[name] == over[anchor]]
+    # One with a step has one replica, whatever it says.
+    pods = {each["name"]: 1 if each["name"] in trains else each["replicas"] for each in jobs}
+    waiting: set[str] = set()
+    quorum = []
+    for name in members:
+        waits_for_gang = bool(waiting & waits[name].keys())
+        if waits_for_gang or pods[name]:
+            waiting.add(name)
+        if pods[name] and not waits_for_gang:
+            quorum.append(name)
+    return members, quorum
+
+
+@given(jobs_that_wait(), st.booleans())
+def test_gang_is_that_of_the_definition_by_sets(jobs: list[Object], in_order: bool) -> None:
+    policy = {"startupPolicy": {"startupPolicyOrder": "InOrder"}} if in_order else {}
+    assert gang(*jobs, **policy) == by_sets(jobs, in_order=in_order)
+
+
+def test_memory_for_a_long_chain_of_jobs_does_not_grow_with_its_square() -> None:
+    chain: dict[str, dict[str, str]] = {"0": {}}
+    chain |= {str(n): {str(n - 1): COMPLETE} for n in range(1, 3000)}
+    tracemalloc.start()
+    try:
+        over = _over_before(chain, in_order=False)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert over["2999"].bit_count() == 2999
+    assert peak < 10_000_000  # as sets of names, they take hundreds of megabytes

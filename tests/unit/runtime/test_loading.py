@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from textwrap import dedent
 from typing import Protocol
 
 import pytest
 
+from kftrainer.runtime import loading
 from kftrainer.runtime.loading import GROUP, PluginLoadError, load_framework
 
 OURS = ["PlainML", "Torch", "MPI", "CoScheduling", "Volcano", "JobSet"]
@@ -38,6 +40,34 @@ class Install(Protocol):
     ) -> None: ...
 
 
+def declare(folder: Path, package: str, *entry_points: str) -> None:
+    """Write the metadata of an installed package with these entry points."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *entry_points]))
+
+
+@pytest.fixture(autouse=True)
+def only_packages_of_the_test(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hide the plugins that are installed beside kftrainer; there is always one of those here."""
+    elsewhere = tmp_path_factory.mktemp("site-packages")
+    declare(elsewhere, "stranger", "stranger = stranger:Stranger")
+    monkeypatch.syspath_prepend(elsewhere)
+
+    def within(*, group: str) -> metadata.EntryPoints:
+        found = metadata.entry_points(group=group)
+        assert "stranger" in found.names
+        return metadata.EntryPoints(each for each in found if is_of_the_test(each.dist))
+
+    def is_of_the_test(package: metadata.Distribution | None) -> bool:
+        return package is not None and Path(str(package.locate_file(""))) == tmp_path
+
+    monkeypatch.setattr(loading, "entry_points", within)
+
+
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Put a package on the path as pip would: its module, and what its metadata declares."""
@@ -51,11 +81,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         names: tuple[str, ...] = ("acme",),
     ) -> None:
         (tmp_path / f"{MODULE}.py").write_text(dedent(code))
-        metadata = tmp_path / f"{package}-1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
-        declared = "".join(f"{name} = {value}\n" for name in names)
-        (metadata / "entry_points.txt").write_text(f"[{GROUP}]\n{declared}")
+        declare(tmp_path, package, *(f"{name} = {value}" for name in names))
 
     yield installed
     sys.modules.pop(MODULE, None)

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from kftrainer.runtime.errors import InvalidTrainJobError
-from kftrainer.runtime.overrides import MOST_UNKNOWN, MOST_WORK
+from kftrainer.runtime.overrides import MOST_BYTES, MOST_UNKNOWN, MOST_WORK
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import findings, info_of, job_on
 
@@ -107,18 +107,28 @@ def test_overrides_that_would_take_long_to_merge_are_refused() -> None:
             for index in range(count)
         ]
 
-    few = large(2, MOST_WORK // 10)
+    few = large(2, 100_000)
     assert "affinity" in overridden(*few)["node"]["spec"]
-    # What is added is gone through again by those that come after.
-    (error,) = refused(*large(12, MOST_WORK // 20))
-    assert error.startswith("spec.podTemplateOverrides: Forbidden: must be fewer or smaller")
-    (error,) = refused(*large(100, MOST_WORK // 100))
+    (error,) = refused(*(each for each in large(6, MOST_BYTES // 5)))
     assert error.startswith("spec.podTemplateOverrides: Forbidden: must be fewer or smaller")
     (error,) = refused(
-        {"targetJobs": [{"name": "node"}], "nodeSelector": {"a": "x" * MOST_WORK}},
+        {"targetJobs": [{"name": "node"}], "nodeSelector": {"a": "x" * MOST_BYTES}},
         dialect="podSpecOverrides",
     )
     assert error.startswith("spec.podSpecOverrides: Forbidden: must be fewer or smaller")
+
+
+def test_overrides_of_long_lists_are_refused_when_merging_them_takes_long() -> None:
+    def volumes(count: int) -> list[Object]:
+        return [
+            override("node", volumes=[{"name": f"v{index}-{n}"} for n in range(10)])
+            for index in range(count)
+        ]
+
+    assert len(overridden(*volumes(20))["node"]["spec"]["volumes"]) == 200
+    # The volumes of earlier overrides are counted again for each later one.
+    (error,) = refused(*volumes(MOST_WORK // 100))
+    assert error.startswith("spec.podTemplateOverrides: Forbidden: must be fewer or smaller")
 
 
 def test_a_job_that_is_unknown_does_not_hide_what_cannot_be_merged() -> None:

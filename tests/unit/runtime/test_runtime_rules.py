@@ -169,10 +169,6 @@ def test_r2_an_mpi_launcher_can_train_in_a_container_named_launcher() -> None:
 
 
 def test_what_no_plan_can_be_made_from_is_refused() -> None:
-    detail = "exactly one job must have the label"
-    assert errors(runtime(jobs=[replicated_job(step=None)])) == [
-        f"{JOBS}: Required value: {detail} {LABEL}: trainer"
-    ]
     assert errors(runtime(template=None)) == [
         "spec.template.spec: Required value: the JobSet that TrainJobs are made from"
     ]
@@ -230,13 +226,13 @@ def test_mpi_asks_for_no_worker_where_there_are_no_jobs() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_w1_a_deprecated_runtime_is_warned_of(kind: str) -> None:
     document = runtime(kind=kind)
-    document["metadata"]["labels"] = {"trainer.kubeflow.org/support": "deprecated"}
+    document["metadata"]["labels"]["trainer.kubeflow.org/support"] = "deprecated"
     assert warnings(document) == [
         f'{kind} "runtime" is deprecated and will be removed in a future release of Kubeflow '
         "Trainer. See runtime deprecation policy: https://www.kubeflow.org/docs/components/trainer/"
         "operator-guides/runtime/#runtime-deprecation-policy"
     ]
-    document["metadata"]["labels"] = {"trainer.kubeflow.org/support": "stable"}
+    document["metadata"]["labels"]["trainer.kubeflow.org/support"] = "stable"
     assert warnings(document) == []
 
 
@@ -264,22 +260,47 @@ def test_a_step_that_is_none_is_warned_of() -> None:
     ]
 
 
-def test_what_jobset_would_refuse_is_warned_of() -> None:
+def test_runtime_that_jobset_would_reject_is_rejected() -> None:
     job = {**replicated_job("cache", None), "groupName": "Group"}
-    [warning] = warnings(with_steps(job))
-    assert warning.startswith(
-        f"{JOBS}[0].groupName: JobSet would refuse every TrainJob's JobSet: a DNS-1035 label must"
+    [error] = errors(with_steps(job))
+    assert error.startswith(
+        f"{JOBS}[0].groupName: Forbidden: JobSet would refuse every TrainJob's JobSet: "
+        "a DNS-1035 label must"
     )
     assert warnings(with_steps(job | {"groupName": "group"})) == []
 
 
-def test_what_is_refused_already_is_not_warned_of() -> None:
+def test_runtime_that_a_gate_of_jobset_allows_is_warned_of() -> None:
+    document = with_steps()
+    rules = [{"name": "again", "action": "RestartJob"}]
+    document["spec"]["template"]["spec"]["failurePolicy"] = {"rules": rules}
+    [warning] = warnings(document)
+    assert "when RestartJob feature gate is disabled" in warning
+
+
+@pytest.mark.parametrize("name", ["deepspeed-distributed", "mlx-distributed"])
+def test_mpi_jobs_in_the_order_of_release_2_1_with_dependencies_are_rejected(name: str) -> None:
+    """Release 2.1 has the launcher first; a server-side apply of it keeps our dependsOn."""
+    document = deepcopy(next(each for each in SHIPPED if each["metadata"]["name"] == name))
+    document["spec"]["template"]["spec"]["replicatedJobs"].reverse()
+    assert errors(document) == [
+        f"{JOBS}[0].dependsOn: Forbidden: JobSet would refuse every TrainJob's JobSet: DependsOn "
+        "can't be set for the first ReplicatedJob",
+        f"{JOBS}[0].dependsOn[0].name: Forbidden: JobSet would refuse every TrainJob's JobSet: "
+        "replicatedJob: launcher cannot depend on replicatedJob: node",
+    ]
+
+
+def test_what_is_refused_already_is_not_refused_again() -> None:
     document = with_steps()
     document["spec"]["template"]["spec"]["network"] = {"subdomain": "Capitals"}
     document["spec"]["template"]["spec"]["managedBy"] = "me"
     findings = found(document)
-    assert [error.path for error in findings.errors] == ["spec.template.spec.network.subdomain"]
-    assert [each.split(":")[0] for each in findings.warnings] == ["spec.template.spec.managedBy"]
+    assert [error.path for error in findings.errors] == [
+        "spec.template.spec.network.subdomain",
+        "spec.template.spec.managedBy",
+    ]
+    assert findings.warnings == []
 
 
 COSCHEDULING: Object = {"coscheduling": {}}
@@ -343,7 +364,34 @@ def test_without_a_policy_the_template_counts() -> None:
     document = runtime(jobs=[counted(replicated_job(), parallelism=7, completions=7)])
     del document["spec"]["mlPolicy"]
     assert pods(document) == (7, 7)
-    assert warnings(document) == []
+    assert warnings(document) == [
+        "spec.mlPolicy: the Kubeflow SDK cannot read runtimes without it: set it to {}"
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("labels", [None, {}, {"trainer.kubeflow.org/framework": ""}])
+def test_runtime_without_framework_label_is_warned_of(kind: str, labels: Object | None) -> None:
+    document = runtime(kind=kind)
+    document["metadata"]["labels"] = labels
+    assert warnings(document) == [
+        "metadata.labels: without the label trainer.kubeflow.org/framework the Kubeflow SDK does "
+        "not list the runtime, and cannot list TrainJobs while one uses it"
+    ]
+
+
+NO_TRAINER = (
+    f"{JOBS}: no job has the label {LABEL}: trainer: {{}} of TrainJobs will have no effect, and "
+    "the Kubeflow SDK cannot read the runtime"
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_runtime_without_trainer_is_accepted_with_warning(kind: str) -> None:
+    unlabelled = replicated_job(step=None)
+    assert warnings(runtime(jobs=[unlabelled], kind=kind)) == [NO_TRAINER.format("spec.trainer")]
+    jobs = [called(replicated_job("launcher", None), "node"), unlabelled]
+    assert warnings(mpi(*jobs)) == [NO_TRAINER.format("image, command and args in spec.trainer")]
 
 
 def test_other_jobs_have_as_many_completions_as_pods() -> None:
@@ -428,7 +476,8 @@ def test_an_empty_queue_of_volcano_is_refused() -> None:
 def test_names_that_leave_no_room_for_a_trainjobs_are_refused(template: Object, path: str) -> None:
     document = with_steps()
     document["spec"]["template"]["spec"] |= template
-    (error,) = found(document).errors
+    too_long = "runtime-names-too-long"
+    (error,) = (each for each in found(document).errors if each.rule == too_long)
     assert error.path.startswith("spec.template.spec.")
     assert error.path.endswith(path)
     assert "leaves no room for the name of a TrainJob" in error.detail

@@ -10,7 +10,7 @@ from kftrainer.runtime.existing import Given
 from kftrainer.runtime.loading import load_framework
 from kftrainer.runtime.planned import Planned, apply_order
 from kftrainer.runtime.runtimes import Runtimes
-from tests.support.objects import Object, runtime
+from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import NAMESPACE, RUNTIMES, findings, job_on, plan
 
 NAMESPACED = runtime(mlPolicy={})
@@ -97,3 +97,15 @@ def test_a_policy_whose_plugin_is_switched_off_is_refused(plugin: str, spec: Obj
     with pytest.raises(InvalidRuntimeError, match=f"the plugin {plugin}, which the runtime's"):
         runtimes.of(job).new_objects(job, Given([document]))
     assert RUNTIMES.of(job).new_objects(job, Given([document]))
+
+
+def test_runtime_beyond_a_limit_is_named_to_its_trainjobs() -> None:
+    jobs = [replicated_job(f"job-{n}", None) for n in range(101)]
+    large = runtime(mlPolicy={}, jobs=jobs)
+    too_many = "spec.template.spec.replicatedJobs: Too many: 101: must have at most 100 items"
+    with pytest.raises(InvalidRuntimeError) as raised:
+        plan(job_on(large), large)
+    assert str(raised.value) == f"TrainingRuntime runtime: {too_many}"
+    [error] = findings(job_on(large), large).errors
+    assert error.path == "spec.runtimeRef"
+    assert error.detail == f"TrainingRuntime runtime: {too_many}"

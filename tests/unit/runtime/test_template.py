@@ -34,11 +34,10 @@ def test_a_runtime_without_jobs_is_refused() -> None:
     assert errors(document) == [f"{JOBS}: Required value: at least the job that trains"]
 
 
-def test_a_runtime_in_which_no_job_trains_is_refused() -> None:
-    detail = "exactly one job must have the label trainer.kubeflow.org/trainjob-ancestor-step"
-    assert errors(plain(replicated_job(step=None))) == [
-        f"{JOBS}: Required value: {detail}: trainer"
-    ]
+def test_info_of_a_runtime_without_trainer_has_none() -> None:
+    document = plain(replicated_job(step=None))
+    info = info_of(job_on(document), document)
+    assert (info.trainer, info.trainer_container) == (None, None)
 
 
 def test_a_runtime_in_which_two_jobs_train_is_refused() -> None:

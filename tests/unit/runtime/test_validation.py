@@ -113,12 +113,11 @@ def test_a_deprecated_runtime_is_warned_of_whatever_else_is_wrong() -> None:
 
 
 def test_a_runtime_that_nobody_can_use_is_refused_with_its_own_errors() -> None:
-    broken = runtime(jobs=[replicated_job("node", None)])
+    broken = runtime(template={"spec": {"replicatedJobs": []}})
     assert refused(job_on(broken), broken) == [
         'spec.runtimeRef: Invalid value: {"name":"runtime","apiGroup":"trainer.kubeflow.org",'
         f'"kind":"TrainingRuntime"}}: TrainingRuntime {NAMESPACE}/runtime: '
-        "spec.template.spec.replicatedJobs: Required value: exactly one job must have the label "
-        "trainer.kubeflow.org/trainjob-ancestor-step: trainer"
+        "spec.template.spec.replicatedJobs: Required value: at least the job that trains"
     ]
 
 
@@ -168,18 +167,19 @@ def test_planning_for_admission_draws_no_keys(monkeypatch: pytest.MonkeyPatch) -
     assert drawn == []
 
 
-def test_what_jobset_would_refuse_is_warned_of() -> None:
+def test_plan_that_jobset_would_reject_is_rejected() -> None:
     document = runtime(mlPolicy={})
     document["spec"]["template"]["spec"]["successPolicy"] = {
         "operator": "All",
         "targetReplicatedJobs": ["nod"],
     }
     told = found(job_on(document), document)
-    assert told.errors == []
-    (warning,) = told.warnings
-    assert warning.startswith("JobSet will refuse what comes of this: spec.successPolicy")
-    assert "nod" in warning
-    assert warning.endswith(
+    assert told.warnings == []
+    (error,) = told.errors
+    assert (error.path, error.rule) == ("spec.runtimeRef", "jobset-refuses")
+    assert error.detail.startswith("JobSet will refuse what comes of this: spec.successPolicy")
+    assert "nod" in error.detail
+    assert error.detail.endswith(
         "; it comes from spec.template.spec.successPolicy.targetReplicatedJobs[0] "
         "of TrainingRuntime runtime"
     )
@@ -188,8 +188,8 @@ def test_what_jobset_would_refuse_is_warned_of() -> None:
 def test_what_jobset_would_refuse_of_runtime_and_trainjob_together_is_told_as_such() -> None:
     document = runtime(mlPolicy={})
     document["spec"]["template"]["spec"]["coordinator"] = {"replicatedJob": "node", "podIndex": 2}
-    (warning,) = found(job_on(document), document).warnings
-    assert warning.endswith(
+    (error,) = found(job_on(document), document).errors
+    assert error.detail.endswith(
         "; it comes from spec.template.spec.coordinator.podIndex of TrainingRuntime runtime, "
         "with what this TrainJob says"
     )
@@ -546,5 +546,20 @@ def test_a_running_jobset_does_not_hide_what_jobset_would_refuse() -> None:
         "targetReplicatedJobs": ["nod"],
     }
     there = job_set(suspend=False)
-    told = found(job_on(document, labels={"a": "b"}), document, there, old=job_on(document))
-    assert [each[:23] for each in told.warnings] == ["JobSet will refuse what"]
+    suspended = job_on(document, suspend=True)
+    told = found(suspended, document, there, old=job_on(document))
+    assert told.errors == []
+    assert [each.partition(": spec")[0] for each in told.warnings] == [
+        "not refused, because it was so before"
+    ]
+    assert "JobSet will refuse what comes of this" in told.warnings[0]
+
+
+def test_plan_that_a_gate_of_jobset_allows_is_warned_of() -> None:
+    document = runtime(mlPolicy={})
+    policy = {"restartStrategy": "InPlaceRestart"}
+    document["spec"]["template"]["spec"]["failurePolicy"] = policy
+    told = found(job_on(document), document)
+    assert told.errors == []
+    (warning,) = told.warnings
+    assert "when InPlaceRestart feature gate is disabled" in warning

@@ -45,7 +45,7 @@ def with_metadata(document: Object, **metadata: Any) -> Object:
 
 
 def deprecated(document: Object) -> Object:
-    return with_metadata(document, labels={SUPPORT: "deprecated"})
+    return with_metadata(document, labels={**document["metadata"]["labels"], SUPPORT: "deprecated"})
 
 
 async def test_a_good_runtime_may_be_created(resource: AnyResource) -> None:
@@ -165,6 +165,14 @@ async def test_w1_it_is_warned_of_when_the_label_or_the_spec_changes_and_not_els
     assert await asked(resource, GOOD, old) == ALLOWED
 
 
+async def test_removed_framework_label_is_warned_of(resource: AnyResource) -> None:
+    unlabelled = with_metadata(GOOD, labels={})
+    [warning] = (await asked(resource, unlabelled, GOOD)).warnings
+    assert warning.startswith("metadata.labels: without the label trainer.kubeflow.org/framework ")
+    assert await asked(resource, GOOD, unlabelled) == ALLOWED
+    assert await asked(resource, with_metadata(unlabelled, finalizers=["a"]), unlabelled) == ALLOWED
+
+
 async def test_a_label_on_a_bad_runtime_brings_no_other_warnings(resource: AnyResource) -> None:
     odd = runtime(jobs=[replicated_job("a", "b"), replicated_job()])
     assert len((await asked(resource, deprecated(odd), odd)).warnings) == 1
@@ -212,3 +220,17 @@ async def test_a_bug_of_ours_is_not_told_as_a_mistake_of_others(
     monkeypatch.setattr("kftrainer.webhooks.training_runtime.runtime_findings", fails)
     with pytest.raises(LookupError):
         await asked(resource, GOOD)
+
+
+async def test_runtime_beyond_a_limit_is_rejected_unless_it_was_before(
+    resource: AnyResource,
+) -> None:
+    large = runtime(jobs=[replicated_job(f"job-{n}", None) for n in range(101)])
+    too_many = f"{JOBS}: Too many: 101: must have at most 100 items"
+    for old in (None, GOOD):
+        verdict = await asked(resource, large, old)
+        assert (verdict.code, verdict.message, verdict.rules) == (403, too_many, ("too-large",))
+    larger = {**large, "spec": {**large["spec"], "podGroupPolicy": {"volcano": {}}}}
+    verdict = await asked(resource, larger, large)
+    assert verdict.allowed
+    assert verdict.warnings == (f"not refused, because it was so before: {too_many}",)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import structlog
 
-from kftrainer.api.resources import JOB_SETS
+from kftrainer.api.resources import JOB_SETS, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.errors import ForbiddenError, KubeError, NotFoundError, TransportError
 from kftrainer.kube.field import Findings, forbidden
@@ -185,16 +185,68 @@ def test_an_old_object_that_nobody_understands_can_be_mended() -> None:
     assert not answer(request(changed(JOB, suspend=True), odd)).allowed
 
 
+OWNER = {"kind": "TrainJob", "name": "demo", "uid": UID, "controller": True}
+JOB_SET = {
+    "apiVersion": JOB_SETS.api_version,
+    "kind": "JobSet",
+    "metadata": {"name": "demo", "namespace": NAMESPACE, "ownerReferences": [OWNER]},
+    "spec": {},
+}
+EDITED = changed(JOB, trainer={"image": "new"})
+
+
 def test_g20_a_change_that_no_jobset_follows_is_refused() -> None:
-    owner = {"kind": "TrainJob", "name": "demo", "uid": UID, "controller": True}
-    job_set = {
-        "apiVersion": JOB_SETS.api_version,
-        "kind": "JobSet",
-        "metadata": {"name": "demo", "namespace": NAMESPACE, "ownerReferences": [owner]},
-        "spec": {},
-    }
-    verdict = answer(request(changed(JOB, trainer={"image": "new"}), JOB), PLAIN, job_set)
+    verdict = answer(request(EDITED, JOB), PLAIN, JOB_SET)
     assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed once")
+
+
+def test_edit_is_refused_if_the_jobset_exists_and_the_cache_does_not_show_it() -> None:
+    server = Server(PLAIN, JOB_SET)
+    verdict = answer(request(EDITED, JOB), PLAIN, server=server)
+    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed once")
+    assert server.asked[0] == f"JobSet {NAMESPACE}/demo"
+
+
+def test_edit_is_accepted_if_the_server_has_no_jobset() -> None:
+    server = Server(PLAIN)
+    assert answer(request(EDITED, JOB), PLAIN, server=server) == ALLOWED
+    assert server.asked == [f"JobSet {NAMESPACE}/demo"]
+
+
+def test_edit_is_accepted_if_the_jobset_belongs_to_another_trainjob() -> None:
+    stranger = {**OWNER, "uid": "other"}
+    metadata = {**JOB_SET["metadata"], "ownerReferences": [stranger]}
+    server = Server(PLAIN, {**JOB_SET, "metadata": metadata})
+    assert answer(request(EDITED, JOB), PLAIN, server=server) == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "error", [ForbiddenError(403, "Forbidden", "no"), TransportError("reset")], ids=["403", "reset"]
+)
+def test_edit_is_refused_while_the_jobset_cannot_be_read(error: KubeError) -> None:
+    server = Server(PLAIN, failing=lambda _: error)
+    verdict = answer(request(EDITED, JOB), PLAIN, server=server)
+    assert (verdict.allowed, verdict.code, verdict.reason, verdict.rules) == (
+        False,
+        503,
+        "ServiceUnavailable",
+        ("jobset-unreadable",),
+    )
+
+
+def test_edit_is_refused_for_its_own_errors_while_the_jobset_cannot_be_read() -> None:
+    server = Server(PLAIN, failing=lambda _: TransportError("reset"))
+    bad = changed(JOB, suspend=True, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
+    assert "override-unknown-job" in answer(request(bad, JOB), PLAIN, server=server).rules
+
+
+@pytest.mark.parametrize(
+    "change", [{"suspend": True}, {"labels": {"a": "b"}}, {"annotations": {"a": "b"}}], ids=str
+)
+def test_change_that_every_jobset_follows_is_not_confirmed(change: Object) -> None:
+    server = Server(PLAIN)
+    assert answer(request(changed(JOB, **change), JOB), PLAIN, server=server) == ALLOWED
+    assert server.asked == []
 
 
 # Objects that are none.
@@ -348,3 +400,59 @@ def test_one_of_an_older_schema_can_be_suspended() -> None:
     assert "spec.trainer.numNodes" in verdict.warnings[0]
     worse = changed(JOB, trainer={"numNodes": 0, "numProcPerNode": 0})
     assert answer(request(worse, old), PLAIN).code == 400
+
+
+def test_large_runtime_is_read_from_the_server_before_the_verdict() -> None:
+    server = Server(PLAIN)
+    kind, key = TRAINING_RUNTIMES, key_of(PLAIN)
+
+    def reduced(job: ObjectKey, of: str, name: str) -> list[tuple[Resource[Any], ObjectKey]]:
+        return [(kind, key)] if (of, name) == (kind.kind, key.name) else []
+
+    class Partial(Given):
+        """A cache that must not be asked for what it holds a part of."""
+
+        def get(self, resource: Resource[Any], key: ObjectKey) -> Any:
+            assert resource is not TRAINING_RUNTIMES
+            return super().get(resource, key)
+
+    for asked, allowed in (
+        (server, True),
+        (Server(failing=lambda _: TransportError("lost")), False),
+    ):
+        admission = TrainJobAdmission(RUNTIMES, Partial(), asked, reduced=reduced)  # type: ignore[arg-type]
+        verdict = asyncio.run(admission(request(JOB)))
+        assert verdict.allowed is allowed, verdict
+    assert verdict.code == 503, "it exists, so that it is not reported as missing"
+    assert server.asked == [f"TrainingRuntime {key}"]
+
+
+LARGE = changed(JOB, trainer={"env": [{"name": f"A{n}"} for n in range(513)]})
+TOO_MANY = "spec.trainer.env: Too many: 513: must have at most 512 items"
+
+
+class Untouched(Given):
+    """Fails if anything is read from it."""
+
+    def get(self, resource: Resource[Any], key: ObjectKey) -> Any:
+        raise AssertionError
+
+
+def test_trainjob_beyond_a_limit_is_rejected_before_anything_is_read() -> None:
+    verdict = answer(request(LARGE), existing=Untouched())
+    assert (verdict.code, verdict.message, verdict.rules) == (403, TOO_MANY, ("too-large",))
+    assert verdict.details is not None
+    assert verdict.details["causes"] == [
+        {"reason": "FieldValueTooMany", "message": TOO_MANY, "field": "spec.trainer.env"}
+    ]
+
+
+def test_trainjob_that_exceeded_the_limit_before_can_be_suspended() -> None:
+    verdict = answer(request(changed(LARGE, suspend=True), LARGE), existing=Untouched())
+    assert verdict.allowed
+    assert verdict.warnings == (f"not refused, because it was so before: {TOO_MANY}",)
+    assert not answer(request(LARGE, JOB), PLAIN).allowed
+
+
+def test_trainjob_that_exceeded_a_limit_before_can_be_made_smaller() -> None:
+    assert answer(request(JOB, LARGE), PLAIN) == ALLOWED

@@ -35,7 +35,7 @@ def policy_refusals(shape: Shape) -> Iterator[Refusal]:
             "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is "
             "disabled"
         )
-        yield Refusal("spec.failurePolicy.restartStrategy", text)
+        yield Refusal("spec.failurePolicy.restartStrategy", text, gated=True)
     yield from _rules_refusals(shape, jobs)
     if shape.coordinator is not None:
         yield from _coordinator_refusals(shape, shape.coordinator)
@@ -48,7 +48,7 @@ def _rules_refusals(shape: Shape, jobs: set[str]) -> Iterator[Refusal]:
             "RestartJob and RestartJobAndIgnoreMaxRestarts failure policy actions are not allowed "
             "when RestartJob feature gate is disabled"
         )
-        yield Refusal(f"{early.path}.action", text)
+        yield Refusal(f"{early.path}.action", text, gated=True)
         return  # JobSet looks no further
     indices: dict[str, list[int]] = {}
     for index, rule in enumerate(shape.rules):

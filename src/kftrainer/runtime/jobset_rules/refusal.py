@@ -9,6 +9,7 @@ class Refusal:
 
     path: str
     text: str
+    gated: bool = False  # JobSet accepts it if a feature gate is enabled that is off by default
 
     def __str__(self) -> str:
         return f"{self.path}: {self.text}"

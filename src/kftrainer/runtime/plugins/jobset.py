@@ -77,6 +77,7 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         return Observed(
             conditions=[*_conditions(status.get("conditions") or ())],
             jobs=[_job_status(each) for each in status.get("replicatedJobsStatus") or ()],
+            suspended=bool(job_set["spec"].get("suspend")),
         )
 
     def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
@@ -147,20 +148,26 @@ def _set_asset(container: Container, asset: Asset, path: str) -> None:
 
 
 def _set_trainer(info: Info, job: TrainJob) -> None:
-    trainer, container = job.spec.trainer or NO_TRAINER, info.trainer_container
+    if (container := info.trainer_container) is not None:
+        _set_trainer_container(container, info, job)
+    for each in _training(info):
+        set_user_env(each, job, info.reserved_env)
+
+
+def _set_trainer_container(container: Container, info: Info, job: TrainJob) -> None:
+    trainer = job.spec.trainer or NO_TRAINER
     if trainer.image:
         container.set("image", trainer.image, "spec.trainer.image")
     if info.command is not None:
         container.set("command", info.command, info.command_source)
     if trainer.args is not None:
         container.set("args", list(trainer.args), "spec.trainer.args")
-    for each in _training(info):
-        set_user_env(each, job, info.reserved_env)
 
 
 def _training(info: Info) -> Iterator[Container]:
     """The containers that train: with MPI those of the workers as well."""
-    yield info.trainer_container
+    if info.trainer_container is not None:
+        yield info.trainer_container
     worker = info.pod_set(names.JOB_NODE)
     if isinstance(info.policy, MPIPolicy) and worker is not None and worker is not info.trainer:
         container = worker.container(names.CONTAINER_NODE)

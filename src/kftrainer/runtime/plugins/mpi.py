@@ -1,7 +1,7 @@
 """MPI: the launcher gets a hostfile, and the nodes SSH keys to log in to each other."""
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, ClassVar
@@ -122,12 +122,12 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
             *_train_job_errors(info, new, policy),
             *reserved_env_errors(info, new, OPEN_MPI_ENV, rule=Rule.MPI_RESERVED_ENV),
         )
-        findings.warn(*crowding(*_slots(info, new, policy), _node_container(info, policy)))
+        findings.warn(*crowding(*_slots(info, new, policy), _node_resources(info, policy)))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
-        """Secrets and ConfigMaps of TrainJobs; keys are not for us to see."""
-        return (Watch(SECRETS, metadata_only=True), Watch(CONFIG_MAPS, metadata_only=True))
+        """ConfigMaps of TrainJobs. Secrets are not watched: that takes the right to read all."""
+        return (Watch(CONFIG_MAPS, metadata_only=True),)
 
 
 def _refuse(info: Info, job: TrainJob, policy: MPIPolicy) -> None:
@@ -173,17 +173,18 @@ def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:
     if isinstance(asked, int):
         return asked, PROCESSES
     if policy.num_proc_per_node == 1:
-        devices = accelerators(_node_container(info, policy).resources)
+        devices = accelerators(_node_resources(info, policy))
         if devices > 1:
             return devices, "accelerators of a node"
     return policy.num_proc_per_node, f"{RUNTIME} spec.mlPolicy.mpi.numProcPerNode"
 
 
-def _node_container(info: Info, policy: MPIPolicy) -> Container:
-    """The container with the devices of a node: a worker's or, without workers, the launcher's."""
+def _node_resources(info: Info, policy: MPIPolicy) -> Mapping[str, Any]:
+    """The resources of a node: a worker's or, without workers, the launcher's."""
     pod_sets = (info.pod_set(names.JOB_NODE), info.pod_set(names.JOB_LAUNCHER))
     found = (trainer_container(each, policy) for each in pod_sets if each and each.total)
-    return next(filter(None, found), info.trainer_container)
+    container = next(filter(None, found), info.trainer_container)
+    return container.resources if container is not None else {}
 
 
 def _add_keys(pod_set: PodSet, job: TrainJob, policy: MPIPolicy) -> None:

@@ -20,12 +20,13 @@ class PlainML(EnforceMLPolicy, CustomValidation):
 
     def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
         """Prepare the pods, unless a framework's plugin does."""
-        if info.policy is not None:
+        trainer, container = info.trainer, info.trainer_container
+        if info.policy is not None or trainer is None or container is None:
             return
         num_nodes = info.num_nodes(job)
         if num_nodes is not None:
-            info.trainer.set_count(num_nodes, info.num_nodes_source(job))
-        set_user_env(info.trainer_container, job, info.reserved_env)
+            trainer.set_count(num_nodes, info.num_nodes_source(job))
+        set_user_env(container, job, info.reserved_env)
 
     def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
         """Whether the TrainJob asks for what only a framework's plugin could do."""

@@ -16,7 +16,8 @@ from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
 from kftrainer.runtime.manifests import COMPLETION_INDEX, Piece, by_port, env_from_field, env_var
 from kftrainer.runtime.phases import CustomValidation, EnforceMLPolicy
 from kftrainer.runtime.podset import Container
-from kftrainer.runtime.quantities import HALVES
+from kftrainer.runtime.quantities import HALVES, canonical_resources
+from kftrainer.runtime.requests import merge_resources
 from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.torchtune import Tuning
@@ -36,15 +37,18 @@ class Torch(EnforceMLPolicy, CustomValidation):
         """Prepare the pods for torchrun; or write the command for torchtune, which has its own."""
         if not isinstance(info.policy, TorchPolicy):
             return
-        info.trainer.set_count(_nodes(info, job), info.num_nodes_source(job))
         info.reserved_env.update(names.ENV_TORCH)
-        container = info.trainer_container
+        trainer, container = info.trainer, info.trainer_container
+        if trainer is None or container is None:
+            return
+        trainer.set_count(_nodes(info, job), info.num_nodes_source(job))
         set_user_env(container, job, info.reserved_env)
+        host = info.first_host(job, trainer)
         if _is_torchtune(job):
             container.set_envs(_ranks(container, info, job))
-            _set_tune_command(info, job)
+            _set_tune_command(info, job, host)
         else:
-            container.set_envs([*_ranks(container, info, job), *_master(info, job)])
+            container.set_envs([*_ranks(container, info, job), *_master(host)])
         _open_port(container)
 
     def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
@@ -56,7 +60,7 @@ class Torch(EnforceMLPolicy, CustomValidation):
             if _is_torchtune(new):
                 findings.refuse(*_tune_errors(info, new))
             asked, source = _processes_asked(info, new)
-            findings.warn(*crowding(asked, source, info.trainer_container))
+            findings.warn(*crowding(asked, source, _resources(info, new)))
         return findings
 
 
@@ -76,11 +80,27 @@ def _processes_asked(info: Info, job: TrainJob) -> tuple[int | str, str]:
     return "auto", POLICY
 
 
-def _processes_told(asked: int | str, container: Container) -> int | str:
+def _processes_told(asked: int | str, resources: Mapping[str, Any]) -> int | str:
     """What torchrun is told; where there are devices to count, it counts them itself."""
-    if asked == "cpu" or (asked == "auto" and not accelerators(container.resources)):
-        return max(1, cpus(container.resources))
+    if asked == "cpu" or (asked == "auto" and not accelerators(resources)):
+        return max(1, cpus(resources))
     return asked
+
+
+def _resources(info: Info, job: TrainJob) -> Mapping[str, Any]:
+    """Return the resources of a node.
+
+    Without a trainer these are the TrainJob's over those of the job `node`, for validation only.
+    """
+    if info.trainer_container is not None:
+        return info.trainer_container.resources
+    node = info.pod_set(names.JOB_NODE)
+    container = node.container(names.CONTAINER_NODE) if node is not None else None
+    asked = (job.spec.trainer or NO_TRAINER).resources_per_node or {}
+    canonical, errors = canonical_resources(asked, torchtune.RESOURCES)
+    # Errors are reported where the TrainJob is validated by itself.
+    base = container.resources if container is not None else {}
+    return merge_resources(base, {} if errors else canonical)
 
 
 def _nodes(info: Info, job: TrainJob) -> int:
@@ -90,15 +110,15 @@ def _nodes(info: Info, job: TrainJob) -> int:
 def _ranks(container: Container, info: Info, job: TrainJob) -> Sequence[tuple[Piece, str]]:
     asked, source = _processes_asked(info, job)
     return (
-        (env_var(NNODES, info.trainer.count), info.num_nodes_source(job)),
-        (env_var(NPROC_PER_NODE, _processes_told(asked, container)), source),
+        (env_var(NNODES, _nodes(info, job)), info.num_nodes_source(job)),
+        (env_var(NPROC_PER_NODE, _processes_told(asked, container.resources)), source),
         (env_from_field(NODE_RANK, COMPLETION_INDEX), POLICY),
     )
 
 
-def _master(info: Info, job: TrainJob) -> Sequence[tuple[Piece, str]]:
+def _master(host: str) -> Sequence[tuple[Piece, str]]:
     return (
-        (env_var(MASTER_ADDR, info.first_host(job)), POLICY),
+        (env_var(MASTER_ADDR, host), POLICY),
         (env_var(MASTER_PORT, names.TRAINER_PORT), POLICY),
     )
 
@@ -109,13 +129,13 @@ def _open_port(container: Container) -> None:
         container.add_port({**PORT}, POLICY)
 
 
-def _set_tune_command(info: Info, job: TrainJob) -> None:
+def _set_tune_command(info: Info, job: TrainJob, host: str) -> None:
     tuning, name = _tuning(info, job), info.runtime_metadata.name
     found = torchtune.planning_errors(tuning, name, _args_asked(job))
     errors = [_with_source(error, info, job) for error in found]
     if errors:
         raise InvalidTrainJobError(subject_of(job), *errors)
-    endpoint = f"{info.first_host(job)}:{names.TRAINER_PORT}"
+    endpoint = f"{host}:{names.TRAINER_PORT}"
     info.command = tuning.command(endpoint, _template_words(info, "command"))
     info.command_source = "spec.trainer.command (torchtune)"
 
@@ -123,7 +143,7 @@ def _set_tune_command(info: Info, job: TrainJob) -> None:
 def _tune_errors(info: Info, job: TrainJob) -> Sequence[FieldError]:
     tuning, name = _tuning(info, job), info.runtime_metadata.name
     processes, _ = _processes_asked(info, job)
-    resources = info.trainer_container.resources
+    resources = _resources(info, job)
     errors = (
         *torchtune.planning_errors(tuning, name, _args_asked(job)),
         *torchtune.support_errors(tuning, name, processes, resources),
@@ -139,8 +159,8 @@ def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
     elif error.path == torchtune.PROCESSES and trainer.num_proc_per_node is None:
         source = f"spec.{POLICY}.numProcPerNode"
     elif error.path == torchtune.RESOURCES and not _asks_for_devices(trainer.resources_per_node):
-        source = f"the resources of the container {info.trainer_container.name}"
-        if not accelerators(info.trainer_container.resources):
+        source = f"the resources of the container {names.CONTAINER_NODE}"
+        if not accelerators(_resources(info, job)):
             return error  # nobody asks for any
     if not source:
         return error
@@ -155,15 +175,15 @@ def _asks_for_devices(resources: Mapping[str, Any] | None) -> bool:
 
 
 def _tuning(info: Info, job: TrainJob) -> Tuning:
-    metadata, container = info.runtime_metadata, info.trainer_container
+    metadata, resources = info.runtime_metadata, _resources(info, job)
     asked, _ = _processes_asked(info, job)
-    told = _processes_told(asked, container)
+    told = _processes_told(asked, resources)
     template = _template_words(info, "command")
     return Tuning(
         model=torchtune.model_of(metadata.name, metadata.annotations, template),
         method=torchtune.method_of(_args(info, job)),
         nodes=_nodes(info, job),
-        processes=told if isinstance(told, int) else accelerators(container.resources),
+        processes=told if isinstance(told, int) else accelerators(resources),
     )
 
 
@@ -178,5 +198,6 @@ def _args_asked(job: TrainJob) -> Sequence[str]:
 
 
 def _template_words(info: Info, field: str) -> Sequence[str]:
-    words: Sequence[str] = info.trainer_container.body.get(field) or ()
+    container = info.trainer_container
+    words: Sequence[str] = (container.body.get(field) if container is not None else None) or ()
     return words

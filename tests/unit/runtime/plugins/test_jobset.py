@@ -218,7 +218,7 @@ def test_d45_the_longest_name_among_the_jobs_decides() -> None:
 def test_there_is_nothing_to_see_without_a_jobset() -> None:
     job = TrainJob.parse(job_on(PLAIN))
     assert JobSet().observe_status(job, Given()) is None
-    assert JobSet().observe_status(job, Given([jobset()])) == Observed([], [])
+    assert JobSet().observe_status(job, Given([jobset()])) == Observed([], [], suspended=False)
 
 
 def test_the_end_of_the_jobset_is_the_end_of_the_job() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.api.resources import CONFIG_MAPS, SECRETS
+from kftrainer.api.resources import CONFIG_MAPS
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
@@ -505,11 +505,8 @@ def test_d43_the_hostfile_stays_while_the_jobset_runs(
     assert ("ConfigMap" in made) == applied
 
 
-def test_secrets_and_config_maps_are_watched_without_seeing_what_is_in_them() -> None:
-    assert MPI().declare_watches() == (
-        Watch(SECRETS, metadata_only=True),
-        Watch(CONFIG_MAPS, metadata_only=True),
-    )
+def test_only_metadata_of_config_maps_is_watched_and_no_secrets() -> None:
+    assert MPI().declare_watches() == (Watch(CONFIG_MAPS, metadata_only=True),)
 
 
 # What is wrong.

@@ -1,0 +1,219 @@
+"""Limits on TrainJobs and runtimes, so that the cost of admitting and planning one is bounded.
+
+The CRDs, the webhook, the manager and the command line enforce the same limits. An object that was
+stored before a limit existed, or that bypassed admission, is checked before it is decoded.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from kftrainer.kube.field import Fault, FieldError
+from kftrainer.kube.model import InvalidDocumentError, Problem
+from kftrainer.kube.resource import Manifest
+
+T = TypeVar("T")
+
+KIB: Final = 1024
+
+# Of compact JSON, without metadata.managedFields and status.
+OBJECT_BYTES: Final = 256 * KIB
+# Fields of objects and items of lists, at all levels together.
+OBJECT_VALUES: Final = 3_000
+# Resource quantities: each is parsed, compared and written again.
+OBJECT_QUANTITIES: Final = 500
+# Objects and lists within each other.
+OBJECT_DEPTH: Final = 64
+
+REPLICATED_JOBS: Final = 100
+STATUS_ROWS: Final = 1000  # of jobs that were created under looser limits
+OVERRIDES: Final = 100  # and target jobs of each
+CONTAINERS: Final = 64  # of each kind in a pod
+VOLUMES: Final = 128
+ENV_VARS: Final = 512
+WORDS: Final = 1024  # of a command or its arguments
+FEW, MANY = 64, 256
+
+QUANTITY_LENGTH: Final = 64
+
+# The most items of lists, by the names of their fields at any level.
+MAX_ITEMS: Final[Mapping[str, int]] = {
+    "args": WORDS,
+    "claims": FEW,
+    "command": WORDS,
+    "containers": CONTAINERS,
+    "dependsOn": REPLICATED_JOBS,
+    "env": ENV_VARS,
+    "envFrom": MANY,
+    "ephemeralContainers": CONTAINERS,
+    "hostAliases": MANY,
+    "imagePullSecrets": FEW,
+    "initContainers": CONTAINERS,
+    "jobsStatus": STATUS_ROWS,
+    "podSpecOverrides": OVERRIDES,
+    "podTemplateOverrides": OVERRIDES,
+    "ports": MANY,
+    "readinessGates": FEW,
+    "replicatedJobs": REPLICATED_JOBS,
+    "resourceClaims": FEW,
+    "schedulingGates": FEW,
+    "sources": FEW,
+    "targetJobs": OVERRIDES,
+    "tolerations": MANY,
+    "topologySpreadConstraints": FEW,
+    "volumeDevices": VOLUMES,
+    "volumeMounts": VOLUMES,
+    "volumes": VOLUMES,
+}
+# The maps whose values are quantities, and the objects that have one.
+QUANTITY_MAPS: Final = frozenset({"limits", "overhead", "requests"})
+QUANTITY_HOLDERS: Final = frozenset({"emptyDir", "resourceFieldRef"})
+# The most entries of maps.
+MAX_PROPERTIES: Final[Mapping[str, int]] = {
+    "annotations": MANY,
+    "labels": MANY,
+    "limits": FEW,
+    "nodeSelector": FEW,
+    "overhead": FEW,
+    "requests": FEW,
+}
+
+LIMITED: Final = MAX_ITEMS.keys() | MAX_PROPERTIES.keys()
+WITH_QUANTITIES: Final = QUANTITY_MAPS | QUANTITY_HOLDERS
+NESTED: Final = frozenset({dict, list})
+
+ROOT: Final = "<root>"
+IGNORED: Final = frozenset({"managedFields"})
+
+
+class LimitProblem(Problem):
+    """A limit that a document exceeds."""
+
+
+class LimitExceededError(InvalidDocumentError):
+    """The document exceeds a limit, and was not decoded."""
+
+    def __init__(self, error: FieldError) -> None:
+        said = str(error).removeprefix(f"{error.path}: ")
+        super().__init__([LimitProblem(error.path, said)])
+        self.error = error
+
+
+def within_limits(decode: Callable[[Manifest], T]) -> Callable[[Manifest], T]:
+    """Return the function, such that it raises LimitExceededError before it decodes anything."""
+
+    def checked(manifest: Manifest) -> T:
+        if (error := exceeded(manifest)) is not None:
+            raise LimitExceededError(error)
+        return decode(manifest)
+
+    return checked
+
+
+def size_of(manifest: Manifest) -> int:
+    """Return the bytes that count of a TrainJob or runtime: its compact JSON."""
+    counted = {key: value for key, value in manifest.items() if key != "status"}
+    metadata = counted.get("metadata")
+    if isinstance(metadata, Mapping) and "managedFields" in metadata:
+        counted["metadata"] = {k: v for k, v in metadata.items() if k not in IGNORED}
+    try:
+        return len(orjson.dumps(counted))
+    except TypeError:  # an integer of a file that no JSON parser would return
+        return len(json.dumps(counted, separators=(",", ":"), default=str))
+
+
+def values_in(value: Any) -> int:
+    """Return the number of fields and items in a value at all levels."""
+    level: list[Any] = [value]
+    values = 0
+    while level:
+        values += sum(map(len, level))
+        level = [
+            each
+            for part in level
+            for each in (part if type(part) is list else part.values())
+            if type(each) in NESTED and each
+        ]
+    return values
+
+
+def exceeded(manifest: Manifest, *, rule: str = "") -> FieldError | None:
+    """Return an error for the first limit that the object exceeds.
+
+    Encodes the object once; the rest of the work does not grow with an object beyond the limits.
+    """
+    if (error := _too_many(manifest, rule)) is not None:
+        return error
+    size = size_of(manifest)
+    if size <= OBJECT_BYTES:
+        return None
+    detail = f"may not be more than {OBJECT_BYTES} bytes as JSON, and is {size}"
+    return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
+
+
+def _too_many(manifest: Manifest, rule: str) -> FieldError | None:
+    """Count fields and items level by level, and compare those of each list and map."""
+    level: list[_Part] = [("", manifest)]
+    values = quantities = 0
+    for _ in range(OBJECT_DEPTH):
+        values += sum([len(part) for _, part in level])
+        if values > OBJECT_VALUES:
+            detail = f"may not have more than {OBJECT_VALUES} fields and items"
+            return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
+        for name, part in level:
+            if name in LIMITED and len(part) > _most(name, part):
+                return _too_many_in(manifest, name, part, rule)
+            if name in WITH_QUANTITIES:
+                quantities += 1 if name in QUANTITY_HOLDERS else len(part)
+        if quantities > OBJECT_QUANTITIES:
+            detail = f"may not have more than {OBJECT_QUANTITIES} resource quantities"
+            return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
+        level = _inner(level)
+        if not level:
+            return None
+    detail = f"may not be nested deeper than {OBJECT_DEPTH} levels"
+    return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
+
+
+_Part = tuple[str, Any]  # a list or an object, and the name of its field
+
+
+def _inner(level: list[_Part]) -> list[_Part]:
+    """Return the lists and objects in those of a level, without the empty ones."""
+    found: list[_Part] = []
+    for _, part in level:
+        if type(part) is list:
+            found += [("", each) for each in part if type(each) in NESTED and each]
+        else:
+            found += [
+                (name, each)
+                for name, each in part.items()
+                if type(each) in NESTED and each and name not in IGNORED
+            ]
+    return found
+
+
+def _most(name: str, part: Any) -> int:
+    limits = MAX_ITEMS if type(part) is list else MAX_PROPERTIES
+    return limits.get(name, OBJECT_VALUES)
+
+
+def _too_many_in(manifest: Manifest, name: str, part: Any, rule: str) -> FieldError:
+    path = next((path for path, each in _walk(manifest, "", OBJECT_DEPTH) if each is part), name)
+    noun = "items" if type(part) is list else "entries"
+    detail = f"must have at most {_most(name, part)} {noun}"
+    return FieldError(path, Fault.TOO_MANY, detail, len(part), rule=rule)
+
+
+def _walk(part: Any, path: str, deepest: int) -> Iterator[tuple[str, Any]]:
+    """Yield the lists and objects with their paths."""
+    yield path, part
+    if type(part) is list:
+        inner = ((f"{path}[{index}]", each) for index, each in enumerate(part))
+    else:
+        inner = ((f"{path}.{name}" if path else name, each) for name, each in part.items())
+    for where, each in inner:
+        if deepest and type(each) in NESTED:
+            yield from _walk(each, where, deepest - 1)

@@ -1,0 +1,50 @@
+"""Parts of runtimes that other releases of Kubeflow Trainer have and that are not served here.
+
+Their fields are declared in full, but for the items of lists: the API server compares an object
+with its old value by the declared fields only, and it ratchets rules where the two are equal.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from kftrainer.api.markers import AnyFields, Atomic, Int32
+from kftrainer.kube.model import KubeModel, OpaqueList
+
+
+class ElasticPolicy(KubeModel):
+    """Elastic training with PyTorch."""
+
+    max_restarts: Annotated[Int32 | None, Field(description="Maximum number of restarts.")] = None
+    min_nodes: Annotated[Int32 | None, Field(description="Minimum number of nodes.")] = None
+    max_nodes: Annotated[Int32 | None, Field(description="Maximum number of nodes.")] = None
+    metrics: Annotated[
+        OpaqueList | None, AnyFields(), Atomic(), Field(description="Metrics to scale by.")
+    ] = None
+
+
+class EnvInjection(KubeModel):
+    """Containers besides the trainer's that get the environment of torchrun."""
+
+    targets: Annotated[
+        OpaqueList | None,
+        AnyFields(),
+        Atomic(),
+        Field(max_length=16, description="The jobs and their containers."),
+    ] = None
+
+
+class JaxPolicy(KubeModel):
+    """Training with JAX."""
+
+
+class XGBoostPolicy(KubeModel):
+    """Training with XGBoost."""
+
+
+class FluxPolicy(KubeModel):
+    """Training with Flux."""
+
+    num_proc_per_node: Annotated[
+        Int32 | None, Field(description="Number of processes on each node.")
+    ] = None

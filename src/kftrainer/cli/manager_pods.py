@@ -1,0 +1,89 @@
+"""Why the manager's Deployment has no replica that is ready, as its objects show it: pure."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is, key_of
+
+DEPLOYMENTS: Resource[Manifest] = Resource(
+    "apps", "v1", "Deployment", "deployments", namespaced=True, decode=as_it_is
+)
+PODS: Resource[Manifest] = Resource("", "v1", "Pod", "pods", namespaced=True, decode=as_it_is)
+STARTING = ("ContainerCreating", "PodInitializing")
+MOST_REASONS = 2
+
+
+def ready_replicas(deployment: Manifest) -> tuple[int, int]:
+    """How many replicas are ready, and how many are wanted."""
+    wanted = (deployment.get("spec") or {}).get("replicas", 1)
+    return (deployment.get("status") or {}).get("readyReplicas") or 0, wanted
+
+
+def selector_of(deployment: Manifest) -> str:
+    """The label selector of its pods."""
+    labels = deployment["spec"]["selector"].get("matchLabels") or {}
+    return ",".join(f"{name}={value}" for name, value in labels.items())
+
+
+def why_not_ready(deployment: Manifest, pods: Iterable[Manifest]) -> str | None:
+    """Why no manager runs; None if at least one replica is ready."""
+    ready, wanted = ready_replicas(deployment)
+    if ready:
+        return None
+    key = key_of(deployment)
+    if not wanted:
+        return f"the manager does not run: Deployment {key} is scaled to 0 replicas"
+    present = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    reasons = dict.fromkeys(each for pod in present for each in _reasons(pod, key))
+    if not present:
+        reasons = dict.fromkeys([*_failures(deployment)] or ["it has no pods yet"])
+    shown = "; ".join([*reasons][:MOST_REASONS]) or "its pods are starting"
+    return (
+        f"the manager does not run: Deployment {key} has 0 of {wanted} replicas ready: "
+        f"{' '.join(shown.split())}"
+    )
+
+
+def _failures(deployment: Manifest) -> Iterator[str]:
+    """Why pods are not created, as in a namespace whose quota is used up."""
+    for condition in _conditions(deployment):
+        if (condition.get("type"), condition.get("status")) == ("ReplicaFailure", "True"):
+            yield str(condition.get("message"))
+
+
+def _reasons(pod: Manifest, deployment: ObjectKey) -> Iterator[str]:
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    for condition in _conditions(pod):
+        if (condition.get("type"), condition.get("status")) == ("PodScheduled", "False"):
+            yield f"pod {name} is not scheduled: {condition.get('message')}"
+            return
+    containers: Sequence[Mapping[str, Any]] = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    for container in containers:
+        where = f"pod {name}, container {container['name']}"
+        match container.get("state") or {}:
+            case {"waiting": {"reason": str(reason), **more}} if reason not in STARTING:
+                message = f": {more['message']}" if more.get("message") else ""
+                yield f"{where}: {reason}{message}{_last_end(container, name, deployment)}"
+            case {"terminated": {"exitCode": int(code)}} if code:
+                yield f"{where}: ended with exit code {code}; {_log(name, deployment)}"
+            case {"running": _} if not container.get("ready"):
+                yield f"{where}: runs and is not ready; {_log(name, deployment)}"
+
+
+def _last_end(container: Mapping[str, Any], pod: str, deployment: ObjectKey) -> str:
+    match container.get("lastState"):
+        case {"terminated": {"exitCode": int(code)}}:
+            return f" (exit code {code}); {_log(pod, deployment)} --previous"
+        case _:
+            return ""
+
+
+def _log(pod: str, deployment: ObjectKey) -> str:
+    return f"see kubectl -n {deployment.namespace} logs {pod}"
+
+
+def _conditions(manifest: Manifest) -> Sequence[Mapping[str, Any]]:
+    return (manifest.get("status") or {}).get("conditions") or ()

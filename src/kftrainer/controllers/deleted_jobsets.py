@@ -1,0 +1,151 @@
+"""The last state of deleted JobSets: what became of a training whose JobSet is gone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from kftrainer.api import names
+from kftrainer.api.resources import JOB_SETS
+from kftrainer.api.trainjob import JobStatus, TrainJob
+from kftrainer.kube.meta import Condition
+from kftrainer.kube.resource import Manifest
+from kftrainer.machinery.changes import Change
+from kftrainer.runtime.existing import NOTHING, Existing, Given
+from kftrainer.runtime.phases import Observed
+
+CAPACITY: Final = 20_000
+MOST_BYTES: Final = 16 * 2**20
+STATUS_FIELDS: Final = ("conditions", "replicatedJobsStatus")
+COMPLETE_MESSAGE: Final = "all jobs succeeded; the JobSet has been deleted since"
+UNKNOWN_MESSAGE: Final = (
+    "JobSet {} was deleted while no manager was watching, and the outcome of the training is not "
+    "known. It is not started again. To train again, delete the TrainJob and create it again"
+)
+
+
+class DeletedJobSets:
+    """Last states of JobSets whose deletion was watched, by the UID of their TrainJob.
+
+    Bounded in number and size: the oldest are dropped, and count as deletions that nobody watched.
+    """
+
+    def __init__(self, capacity: int = CAPACITY, most_bytes: int = MOST_BYTES) -> None:
+        self._capacity = capacity
+        self._most_bytes = most_bytes
+        self._last: dict[str, bytes] = {}  # JSON, which takes less memory than what it encodes
+        self._bytes = 0
+
+    def observe(self, change: Change[Any]) -> None:
+        """Handle an event of the JobSet informer."""
+        if change.new is not None:
+            if self._last and change.old is None:
+                for uid in _controllers(change.new.metadata):
+                    self._forget(uid)
+        elif change.old is not None and not change.final_state_unknown:
+            manifest = change.old.manifest
+            for uid in _controllers(manifest["metadata"]):
+                self._remember(uid, manifest)
+
+    def of(self, job: TrainJob) -> Existing:
+        """Return the last state of the TrainJob's JobSet, for status plugins to read."""
+        last = self._last.get(job.metadata.uid or "")
+        return NOTHING if last is None else Given([orjson.loads(last)])
+
+    def _remember(self, uid: str, manifest: Manifest) -> None:
+        self._forget(uid)
+        last = bytes(memoryview(orjson.dumps(_last_state(manifest))))
+        self._last[uid] = last
+        self._bytes += len(last)
+        while len(self._last) > self._capacity or self._bytes > self._most_bytes:
+            self._forget(next(iter(self._last)))
+
+    def _forget(self, uid: str) -> None:
+        self._bytes -= len(self._last.pop(uid, b""))
+
+
+def _last_state(manifest: Manifest) -> Manifest:
+    metadata = {key: manifest["metadata"][key] for key in ("name", "namespace", "uid")}
+    owners = manifest["metadata"]["ownerReferences"]
+    return {
+        "apiVersion": JOB_SETS.api_version,
+        "kind": JOB_SETS.kind,
+        "metadata": {**metadata, "ownerReferences": [each for each in owners if _controls(each)]},
+        "spec": {"suspend": (manifest.get("spec") or {}).get("suspend", False)},
+        "status": {
+            field: value
+            for field, value in (manifest.get("status") or {}).items()
+            if field in STATUS_FIELDS
+        },
+    }
+
+
+def _controllers(metadata: Manifest) -> Iterator[str]:
+    for reference in metadata.get("ownerReferences") or ():
+        if _controls(reference):
+            yield reference.get("uid", "")
+
+
+def _controls(reference: Manifest) -> bool:
+    return bool(reference.get("controller")) and reference.get("kind") == names.TRAIN_JOB
+
+
+def outcome_without_job_set(
+    job: TrainJob, last: Observed | None, replicas: Mapping[str, int], now: datetime
+) -> Observed | None:
+    """Return how a TrainJob ended whose JobSet is gone; None if its JobSet is to be created.
+
+    `last` is the JobSet's last state if its deletion was watched. A JobSet that was deleted before
+    its end is created again, as Kubeflow Trainer does. Where nobody watched, the TrainJob's status
+    decides: a training that may have ended is never started again. `replicas` are those of the
+    runtime's jobs, by name.
+    """
+    if last is not None:
+        return last if last.conditions else None
+    rows = (job.status.jobs_status if job.status is not None else None) or ()
+    if not rows or (job.spec.suspend and _was_suspended(rows)):
+        return None
+    has_succeeded = all(_has_succeeded(row, replicas) for row in rows)
+    return Observed([_outcome(job, now, has_succeeded=has_succeeded)], rows)
+
+
+def replicas_in(runtime: Manifest | None) -> Mapping[str, int]:
+    """Return the replicas of the runtime's jobs by their names; none if it is not there."""
+    found: object = runtime
+    for field in ("spec", "template", "spec", "replicatedJobs"):
+        found = found.get(field) if isinstance(found, Mapping) else None
+    jobs = found if isinstance(found, list) else ()
+    return {each["name"]: each.get("replicas", 1) for each in jobs if "name" in each}
+
+
+def _was_suspended(rows: Sequence[JobStatus]) -> bool:
+    """Whether the JobSet was suspended; with its TrainJob suspended too, nobody resumed it."""
+    is_quiet = not any(row.active or row.ready or row.failed for row in rows)
+    return is_quiet and any(row.suspended for row in rows)
+
+
+def _has_succeeded(row: JobStatus, replicas: Mapping[str, int]) -> bool:
+    is_over = not (row.active or row.failed or row.suspended)
+    return is_over and row.name in replicas and row.succeeded >= replicas[row.name]
+
+
+def _outcome(job: TrainJob, now: datetime, *, has_succeeded: bool) -> Condition:
+    kind, reason, message = (
+        (names.CONDITION_COMPLETE, names.REASON_ALL_JOBS_COMPLETED, COMPLETE_MESSAGE)
+        if has_succeeded
+        else (
+            names.CONDITION_FAILED,
+            names.REASON_OUTCOME_UNKNOWN,
+            UNKNOWN_MESSAGE.format(job.metadata.name),
+        )
+    )
+    return Condition.parse(
+        {
+            "type": kind,
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+    )

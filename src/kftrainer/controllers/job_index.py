@@ -1,0 +1,77 @@
+"""Indexes of the TrainJob cache: keys are found without decoding any TrainJob.
+
+They are read from manifests as they are on the wire, also of TrainJobs that our model rejects:
+those were stored under an older schema, and use their runtimes all the same.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kftrainer.api import names
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.machinery.changes import Seen
+
+INDEX_RUNTIME = "runtime"  # all TrainJobs, by their runtimes
+INDEX_UNFINISHED = "unfinished"  # those that have not ended: by runtime, by namespace, and all
+ALL = "*"
+LONGEST_NAME = 253  # of an object
+FINAL_CONDITIONS = (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
+
+
+def index_value(resource: Resource[Any], key: ObjectKey) -> str:
+    """Return what TrainJobs on this runtime have in the index."""
+    return f"{resource.group_kind} {key}"
+
+
+def in_namespace(namespace: str) -> str:
+    """Return what the unfinished TrainJobs of a namespace have in the index."""
+    return f"{ALL} {namespace}"
+
+
+def runtimes_of_job(seen: Seen[Any]) -> Iterable[str]:
+    """Index TrainJobs by their runtimes."""
+    return (runtime_of_manifest(seen.manifest),)
+
+
+def unfinished_job(seen: Seen[Any]) -> Iterable[str]:
+    """Index the TrainJobs that have not ended."""
+    manifest = seen.manifest
+    if is_finished_manifest(manifest):
+        return ()
+    namespace = manifest["metadata"].get("namespace") or ""
+    return runtime_of_manifest(manifest), ALL, in_namespace(namespace)
+
+
+def is_finished_manifest(manifest: Manifest) -> bool:
+    """Whether the training has ended, as `status.is_finished` decides from the decoded object."""
+    conditions = _mapping(manifest.get("status")).get("conditions")
+    return any(
+        condition.get("type") in FINAL_CONDITIONS
+        and condition.get("status") == "True"
+        and condition.get("reason") != names.REASON_RUNTIME_NOT_SUPPORTED
+        for condition in map(_mapping, conditions if isinstance(conditions, list) else ())
+    )
+
+
+def runtime_of_manifest(manifest: Manifest) -> str:
+    """Return the index value of the runtime that a TrainJob refers to."""
+    reference = _mapping(_mapping(manifest.get("spec")).get("runtimeRef"))
+    kind = _name(reference, "kind", names.CLUSTER_TRAINING_RUNTIME)
+    group = _name(reference, "apiGroup", names.GROUP)
+    namespace = manifest["metadata"].get("namespace") or ""
+    if kind == names.CLUSTER_TRAINING_RUNTIME:
+        namespace = ""
+    return f"{kind}.{group} {ObjectKey(namespace, _name(reference, 'name', ''))}"
+
+
+def _name(reference: Mapping[str, Any], field: str, default: str) -> str:
+    """Return a name; none where it is too long, as no object has such a one."""
+    value = reference.get(field, default)
+    return value if isinstance(value, str) and len(value) <= LONGEST_NAME else ""
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+TRAIN_JOB_INDEXES = {INDEX_RUNTIME: runtimes_of_job, INDEX_UNFINISHED: unfinished_job}

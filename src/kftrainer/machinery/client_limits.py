@@ -1,0 +1,33 @@
+"""The client on whose behalf code runs, and a rate limit for each client."""
+
+from contextvars import ContextVar
+
+from kftrainer.kube.ratelimit import Clock, RateLimiter
+from kftrainer.machinery.lru import Lru
+
+# The source address of the request in progress; empty outside of requests.
+CURRENT_CLIENT: ContextVar[str] = ContextVar("client", default="")
+MOST_CLIENTS = 1024
+ALL_TOGETHER = 4  # times the rate of one client
+
+
+class PerClientRateLimiter:
+    """A rate limit for each client of a server, and a larger one for all of them together.
+
+    One client cannot use up the rate of another. Clients that were idle longest are forgotten.
+    """
+
+    def __init__(self, qps: float, burst: int, clock: Clock) -> None:
+        self._qps, self._burst, self._clock = qps, burst, clock
+        self._all = RateLimiter(qps * ALL_TOGETHER, burst * ALL_TOGETHER, clock)
+        self._limiters: Lru[str, RateLimiter] = Lru(MOST_CLIENTS)
+
+    async def wait(self) -> None:
+        """Return when one more request may be sent on behalf of the current client."""
+        client = CURRENT_CLIENT.get()
+        limiter = self._limiters.get(client)
+        if limiter is None:
+            limiter = RateLimiter(self._qps, self._burst, self._clock)
+            self._limiters.put(client, limiter)
+        await limiter.wait()
+        await self._all.wait()

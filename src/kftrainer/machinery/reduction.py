@@ -1,0 +1,137 @@
+"""What a cache holds of a large object: enough to index, count and enqueue it.
+
+Whoever creates objects decides on their size, so a cache that held them whole would be as large as
+they want it to be. The whole of a large object is read from the server when it is worked on.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import orjson
+
+from kftrainer.kube.resource import Manifest
+
+KIB: Final = 1024
+# Nearly all TrainJobs, JobSets and runtimes are smaller.
+LARGE: Final = 16 * KIB
+FIELD: Final = 512  # bytes of a field of the metadata that are held unchanged
+STATUS: Final = 4 * KIB
+TEXT: Final = 253  # characters of a text
+ITEMS: Final = 16  # of a list or an object
+FEW: Final = 8  # labels and the like of our own
+DEPTH: Final = 3
+IDENTITY: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+)
+MAPS: Final = ("labels", "annotations")
+OMITTED: Final = "omitted"  # followed by a digest: so that a change of what is omitted is seen
+CONDITION: Final = ("type", "status", "reason", "lastTransitionTime", "observedGeneration")
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What is held of objects whose JSON is longer than `above` bytes.
+
+    It has a few hundred bytes, and never more than 24 KiB.
+    """
+
+    above: int = LARGE
+    spec: Sequence[str] = ()  # fields of the spec that are held
+    status: Sequence[str] = ()  # fields of the status that are held, next to the conditions
+    prefix: str = ""  # of the labels, annotations and finalizers that are held in any case
+
+    def reduced(self, manifest: Manifest) -> Manifest:
+        """Return the part of a large object that is held; fields have their usual types."""
+        head = {key: manifest[key] for key in ("apiVersion", "kind") if key in manifest}
+        kept: dict[str, Any] = {**head, "metadata": self._metadata(manifest["metadata"])}
+        spec, status = manifest.get("spec"), manifest.get("status")
+        if isinstance(spec, Mapping):
+            kept["spec"] = {key: _bounded(spec[key], KIB) for key in self.spec if key in spec}
+        if isinstance(status, Mapping):
+            kept["status"] = self._status(status)
+        return kept
+
+    def _metadata(self, metadata: Manifest) -> Manifest:
+        kept: dict[str, Any] = {key: metadata[key] for key in IDENTITY if key in metadata}
+        for field in MAPS:
+            if value := metadata.get(field):
+                kept[field] = self._map(value)
+        if finalizers := metadata.get("finalizers"):
+            kept["finalizers"] = self._finalizers(finalizers)
+        if owners := metadata.get("ownerReferences"):
+            kept["ownerReferences"] = _owners(owners)
+        return kept
+
+    def _map(self, value: Mapping[str, str]) -> Mapping[str, str]:
+        encoded = orjson.dumps(value)
+        if len(encoded) <= FIELD:
+            return value
+        ours = {key: each for key, each in value.items() if self._is_ours(key)}
+        short = ((key, each) for key, each in ours.items() if len(each) <= TEXT)
+        kept = dict(islice(short, FEW))
+        return {**kept, OMITTED: _digest(encoded)}
+
+    def _finalizers(self, value: Sequence[str]) -> Sequence[str]:
+        encoded = orjson.dumps(value)
+        if len(encoded) <= FIELD:
+            return value
+        ours = [each for each in value if self._is_ours(each)]
+        return [*ours[:FEW], f"{OMITTED}/{_digest(encoded)}"]
+
+    def _is_ours(self, name: str) -> bool:
+        return bool(self.prefix) and name.startswith(self.prefix) and len(name) <= TEXT
+
+    def _status(self, status: Manifest) -> Manifest:
+        if len(orjson.dumps(status)) <= STATUS:
+            return status
+        fields = {key: _bounded(status[key], STATUS) for key in self.status if key in status}
+        conditions = status.get("conditions")
+        if not isinstance(conditions, list):
+            return fields
+        few = [each for each in conditions[:ITEMS] if isinstance(each, Mapping)]
+        slim = [_bounded(_condition(each), FIELD) for each in few]
+        return {**fields, "conditions": slim}
+
+
+def _condition(condition: Manifest) -> Manifest:
+    return {key: condition[key] for key in CONDITION if key in condition}
+
+
+def _owners(references: Sequence[Manifest]) -> Sequence[Manifest]:
+    """Return the references if they are few, or else the controller, of which there is only one."""
+    if len(orjson.dumps(references)) <= FIELD:
+        return references
+    return [_bounded(each, KIB) for each in references if each.get("controller")][:1]
+
+
+def _bounded(value: Any, most: int) -> Any:
+    """Return the value, cut if it is longer than `most` bytes, and empty if it then still is."""
+    if len(orjson.dumps(value)) <= most:
+        return value
+    cut = _cut(value, DEPTH)
+    return cut if len(orjson.dumps(cut)) <= most else type(value)()
+
+
+def _cut(value: Any, depth: int) -> Any:
+    """Return the value with long texts and lists cut; what is nested too deeply is left out."""
+    if isinstance(value, str):
+        return value[:TEXT]
+    if isinstance(value, Mapping):
+        items = list(value.items())[:ITEMS] if depth else ()
+        return {key[:TEXT]: _cut(each, depth - 1) for key, each in items}
+    if isinstance(value, list):
+        return [_cut(each, depth - 1) for each in value[:ITEMS]] if depth else []
+    return value
+
+
+def _digest(encoded: bytes) -> str:
+    return hashlib.blake2b(encoded, digest_size=12).hexdigest()

@@ -1,0 +1,110 @@
+"""TrainJobs beyond the limits, stored before there were any, while a manager starts and runs."""
+
+from typing import Any
+
+import pytest
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.errors import ApiError
+from kftrainer.devcluster.waiting import until
+from tests.integration.controllers.team import ANY_MOMENT, JOB, Team, conditions_of
+from tests.support.costly_objects import distinct_quantities, no_limits
+from tests.support.managers import manager_process
+from tests.support.responsiveness import ELECTION, responsiveness
+from tests.support.scraping import scraper
+
+HOSTILE = ("hostile-1", "hostile-2")
+GANG = "gang"  # a runtime whose PodGroups sum up resources
+COUNT = 11_000  # quantities, which are 240 KB
+RENEW_DEADLINE = ELECTION.renew_deadline.seconds
+# A busy machine delays everything by more than the operator's own work takes.
+LONGEST_LAG = RENEW_DEADLINE / 4
+
+
+def quantities(first: int, count: int) -> list[Object]:
+    """Overrides with volumes of distinct sizes, each of which is costly to write out."""
+    return [
+        {
+            "targetJobs": [{"name": "node"}],
+            "spec": {
+                "volumes": [
+                    {"name": f"v{n}", "emptyDir": {"sizeLimit": f"{n + 1}e991"}}
+                    for n in range(start, min(start + 100, first + count))
+                ]
+            },
+        }
+        for start in range(first, first + count, 100)
+    ]
+
+
+async def store(team: Team, name: str, **spec: Any) -> Object:
+    """Create a TrainJob as soon as the API server accepts it."""
+
+    async def created() -> Object | None:
+        try:
+            return await team.create_job(name, **spec)
+        except ApiError:  # the API server serves the new schema a moment later
+            return None
+
+    return await until(created, within=ANY_MOMENT, what=f"{name} being stored")
+
+
+@pytest.fixture
+async def hostile(team: Team) -> None:
+    """Two stored TrainJobs of 240 KB, each with thousands of quantities."""
+    await team.create_runtime()
+    async with no_limits(team.api):
+        for index, name in enumerate(HOSTILE):
+            await store(team, name, podTemplateOverrides=quantities(index * 10_000, 4_000))
+
+
+async def test_stored_trainjobs_beyond_the_limits_are_blocked_and_delay_nobody(
+    plane: ControlPlane, team: Team, hostile: None
+) -> None:
+    async with manager_process(
+        plane.kubeconfig, "--namespace", team.namespace, "--log-level", "debug"
+    ) as manager:
+        await manager.wait_ready()
+        await team.create_job()
+        await team.until_there("JobSet")
+        for name in HOSTILE:
+            job = await team.until_says("Blocked", "TrainJobTooLarge", name=name)
+            message = conditions_of(job)["Blocked"]["message"]
+            assert "may not have more than 3000 fields and items" in message
+        assert await team.children() == [f"JobSet/{JOB}"]
+        # Suspending and labelling them stays possible, and costs no more.
+        await team.suspend(suspend=True, name=HOSTILE[0])
+        await team.touch(manager, HOSTILE[0])
+        manager.check_no_reconcile_raised()
+
+
+async def test_stored_trainjobs_with_many_quantities_do_not_delay_the_start_of_a_manager(
+    plane: ControlPlane, team: Team
+) -> None:
+    await team.create_runtime(GANG)
+    async with no_limits(team.api):
+        for index, name in enumerate(HOSTILE):
+            costly = distinct_quantities(COUNT, first=1 + index * COUNT)
+            await store(team, name, runtime=GANG, trainer=costly)
+    await team.create_job(runtime=GANG)
+    async with scraper() as scraped:
+        flags = (
+            *("--leader-elect", "--leader-election-namespace", team.namespace),
+            *("--namespace", team.namespace, "--log-level", "debug", *scraped.flags),
+        )
+        async with (
+            manager_process(plane.kubeconfig, *flags) as manager,
+            responsiveness(team.api, team.namespace, scraped) as observed,
+        ):
+            await manager.wait_ready()
+            await team.until_there("JobSet")
+            for name in HOSTILE:
+                await team.until_looked(manager, name, 0)
+            await observed.until_renewed(manager)
+            assert await observed.longest_lag(manager) <= LONGEST_LAG
+            for name in HOSTILE:
+                await team.until_says("Blocked", "TrainJobTooLarge", name=name)
+            assert manager.is_alive()
+    assert len(observed.holders) == 1
+    assert observed.longest_without_renewal.total_seconds() < RENEW_DEADLINE

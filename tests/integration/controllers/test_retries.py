@@ -1,0 +1,188 @@
+"""How often the manager tries again, and what that costs."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import orjson
+import pytest
+
+from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.waiting import until
+from kftrainer.machinery.clock import SystemClock
+from tests.integration.controllers.team import (
+    ANY_MOMENT,
+    JOB,
+    Team,
+    conditions_of,
+)
+from tests.integration.controllers.test_blocked import NEEDED, SOMEBODY, SPECS
+from tests.integration.controllers.test_writes import asked, until_started, working
+from tests.support.fault_proxy import Answer, FaultProxy, ProxiedRequest
+from tests.support.managers import FAST, ManagerProcess, manager_process
+from tests.support.objects import API
+
+CLOCK = SystemClock()
+ATTEMPTS = 10
+FIRST_DELAY, JITTER = 0.005, 0.1
+STATUS = f"PATCH trainjobs/{JOB}/status"
+EVENT = "TrainJobResourcesCreationFailed"
+PENDING = "WaitingForDeletion"
+
+
+def is_job_set_write(request: ProxiedRequest) -> bool:
+    return request.method == "PATCH" and "/jobsets/" in request.path
+
+
+class Attempts:
+    """Rejects every JobSet, each with the next message, and records when."""
+
+    def __init__(self, proxy: FaultProxy, code: int, message: str) -> None:
+        self.times: list[float] = []
+        for number in range(1000):
+            words = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+            text = message.format(number=10_000 + number, word=words)
+            status = {"kind": "Status", "code": code, "reason": "InternalError", "message": text}
+            headers = {"Content-Type": "application/json"}
+            proxy.inject(Answer(code, orjson.dumps(status).decode(), headers), self._match)
+
+    def _match(self, request: ProxiedRequest) -> bool:
+        matches = is_job_set_write(request)
+        if matches:
+            self.times.append(CLOCK.monotonic())
+        return matches
+
+    @property
+    def gaps(self) -> Sequence[float]:
+        """The seconds between attempts."""
+        return [later - earlier for earlier, later in pairwise(self.times)]
+
+
+# A message of errors that differ in a number or a word, and the writes of the status for it.
+MESSAGES = {
+    "ports": ("read tcp 127.0.0.1:{number}->10.0.0.1:9443: connection reset by peer", 1),
+    "times": ("x509: current time 2026-01-02T03:04:05.{number}Z is after 2026-01-01T00:00:00Z", 1),
+    "addresses": ("RuntimeError: <object at 0x{number}>", 1),
+    "long": (f"{'x' * 3000} {{number}}", 1),
+    "words": ("RuntimeError: {word}", ATTEMPTS),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+async def test_error_text_that_changes_does_not_bypass_the_back_off(
+    message: str, proxy: FaultProxy, team: Team
+) -> None:
+    text, most_writes = MESSAGES[message]
+    await team.create_runtime()
+    async with working(proxy, team):
+        attempts = Attempts(proxy, 500, text)
+        await team.create_job()
+
+        async def repeated() -> bool:
+            return len(attempts.times) >= ATTEMPTS
+
+        await until(repeated, within=ANY_MOMENT, what=f"{ATTEMPTS} attempts")
+        requests = asked(proxy)
+    least = [(1 - JITTER) * FIRST_DELAY * 2**number for number in range(ATTEMPTS - 1)]
+    gaps = attempts.gaps[: ATTEMPTS - 1]
+    assert [gap >= delay for gap, delay in zip(gaps, least, strict=True)] == [True] * len(least)
+    events = [each for each in requests if " events" in each and not each.startswith("GET ")]
+    assert 1 <= requests.count(STATUS) <= most_writes
+    assert 1 <= len(events) <= most_writes
+
+
+def owned_by_namesake(manifest: Object) -> Object:
+    owner = {"apiVersion": API, "kind": "TrainJob", "name": JOB, "uid": SOMEBODY}
+    references = [{**owner, "controller": True, "blockOwnerDeletion": True}]
+    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": references}}
+
+
+def with_finalizer(manifest: Object) -> Object:
+    return {**manifest, "metadata": {**manifest["metadata"], "finalizers": ["example.org/busy"]}}
+
+
+async def create_needed(team: Team, kind: str, change: Any) -> tuple[str, str]:
+    """Create an object of the name that a TrainJob needs; the TrainJob's runtime and the name."""
+    runtime, name, api_version, kind_name = NEEDED[kind]
+    metadata = {"name": name}
+    manifest = {"apiVersion": api_version, "kind": kind_name, "metadata": metadata, **SPECS[kind]}
+    await team.create(change(manifest))
+    return runtime, name
+
+
+# The clock of these managers is so much faster.
+TIMES = 200
+MANY_ATTEMPTS = 30  # with a bound of 1,000 s, they would take a minute
+
+
+@asynccontextmanager
+async def fast_manager(proxy: FaultProxy, team: Team) -> AsyncIterator[ManagerProcess]:
+    program = (*FAST, str(TIMES))
+    flags = ("--namespace", team.namespace)
+    async with manager_process(proxy.kubeconfig, *flags, program=program) as manager:
+        await until_started(manager, 1)
+        yield manager
+
+
+async def until_attempted(proxy: FaultProxy, times: int) -> None:
+    async def attempted() -> bool:
+        return sum(map(is_job_set_write, proxy.requests)) >= times
+
+    await until(attempted, within=30.0, what=f"{times} attempts")
+
+
+async def test_taken_name_is_tried_again_at_short_intervals(proxy: FaultProxy, team: Team) -> None:
+    await create_needed(team, "JobSet", lambda manifest: manifest)
+    await team.create_runtime()
+    async with fast_manager(proxy, team):
+        await team.create_job()
+        await team.until_says("Blocked", "NameTaken")
+        await until_attempted(proxy, MANY_ATTEMPTS)
+        await team.delete("JobSet")
+        await team.until_without("Blocked")
+        requests = asked(proxy)
+    assert requests.count(STATUS) == 2
+    assert requests.count("POST events") == 1
+
+
+async def test_predecessor_that_is_not_deleted_is_reported(proxy: FaultProxy, team: Team) -> None:
+    await create_needed(team, "JobSet", owned_by_namesake)
+    await team.create_runtime()
+    async with fast_manager(proxy, team):
+        await team.create_job()
+        job = await team.until_says("Blocked", PENDING)
+        message = conditions_of(job)["Blocked"]["message"]
+        assert f"waiting for the deletion of JobSet {team.namespace}/{JOB}" in message
+        assert message in (await team.until_event(EVENT))["message"]
+        await team.delete("JobSet")
+        await team.until_without("Blocked")
+
+
+async def test_job_refused_by_a_quota_is_tried_again_at_short_intervals(
+    proxy: FaultProxy, team: Team
+) -> None:
+    hard = {"count/jobsets.jobset.x-k8s.io": "0"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}}
+    await team.create({**quota, "spec": {"hard": hard}})
+    path = f"/api/v1/namespaces/{team.namespace}/resourcequotas/few"
+    await set_quota(team, path, hard)
+    await team.create_runtime()
+    async with fast_manager(proxy, team):
+        await team.create_job()
+        job = await team.until_says("Blocked", "ResourcesCreationFailed")
+        assert "exceeded quota: few" in conditions_of(job)["Blocked"]["message"]
+        await until_attempted(proxy, MANY_ATTEMPTS)
+        hard = {"count/jobsets.jobset.x-k8s.io": "1"}
+        await set_quota(team, path, hard)
+        await team.until_there("JobSet")
+        await team.until_without("Blocked")
+
+
+async def set_quota(team: Team, path: str, hard: Object) -> None:
+    """Set the quota, and its status as the quota controller does; wait until it is enforced."""
+    merge = "application/merge-patch+json"
+    spec = {"spec": {"hard": hard}}
+    await team.api.request("PATCH", path, body=spec, content_type=merge)
+    status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
+    await team.api.request("PATCH", f"{path}/status", body=status, content_type=merge)

@@ -1,0 +1,81 @@
+"""An edit of a runtime enqueues its TrainJobs, however many, without decoding one of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.controllers.job_index import TRAIN_JOB_INDEXES
+from kftrainer.controllers.watching import enqueue_unfinished
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from kftrainer.machinery import entry
+from kftrainer.machinery.cache import Cache
+from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.controller import Controller
+from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.predicates import content_changed
+from kftrainer.machinery.reconcile import DONE, Request, Result
+from tests.integration.controllers.burst import some_at_a_time
+from tests.integration.controllers.team import ANY_MOMENT, Team
+from tests.support.informers import connected, running
+
+MANY = 100
+
+
+class Noting:
+    """Notes which TrainJobs it is to reconcile."""
+
+    def __init__(self) -> None:
+        self.requests: set[Request] = set()
+
+    async def reconcile(self, request: Request) -> Result:
+        self.requests.add(request)
+        return DONE
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of the objects that were decoded."""
+    kinds: list[str] = []
+    for kind in (entry.Entry, entry._Unpacked):
+        decode = kind.object.fget  # type: ignore[attr-defined]
+
+        def counted(self: Any, decode: Callable[[Any], Any] = decode) -> Any:
+            kinds.append(self.manifest["kind"])
+            return decode(self)
+
+        monkeypatch.setattr(kind, "object", property(counted))
+    return kinds
+
+
+async def test_runtime_edit_enqueues_its_trainjobs_without_decoding_them(
+    team: Team, plane: ControlPlane, decoded: list[str]
+) -> None:
+    await team.create_runtime()
+    await some_at_a_time(team.create_job(f"job-{number}") for number in range(MANY))
+    noting, clock, cache = Noting(), SystemClock(), Cache()
+    async with connected(plane.kubeconfig) as client:
+        at = {"clock": clock, "namespace": team.namespace}
+        jobs = Informer(client, TRAIN_JOBS, **at, indexes=TRAIN_JOB_INDEXES)  # type: ignore[arg-type]
+        runtimes = Informer(client, TRAINING_RUNTIMES, **at)  # type: ignore[arg-type]
+        for informer in (jobs, runtimes):
+            cache.add(informer)
+        controller = Controller("edits", noting, clock=clock)
+        handler = enqueue_unfinished(cache, TRAINING_RUNTIMES)
+        controller.watch(runtimes, handler, content_changed)
+        async with running(cache):
+            await cache.wait_synced()
+            async with running(controller):
+
+                async def enqueued_all() -> bool:
+                    return len(noting.requests) == MANY
+
+                await until(enqueued_all, within=ANY_MOMENT, what="the first list")
+                noting.requests.clear()
+                decoded.clear()
+                labels = {"labels": {"edited": "true"}}
+                await team.patch("TrainingRuntime", "torch", {"metadata": labels})
+                await until(enqueued_all, within=ANY_MOMENT, what="the edit being followed")
+    assert decoded == []

@@ -1,0 +1,107 @@
+"""A TrainJob whose review would take long, while the lease and other tenants need the manager."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from tests.integration.webhooks.cases import job_on, placed, torch
+from tests.support.costly_objects import distinct_quantities, no_limits
+from tests.support.responsiveness import ELECTION, responsiveness
+from tests.support.scraping import scraper
+from tests.support.webhooks import Applicant, Heard, admitting_manager, applicant_with
+
+pytestmark = pytest.mark.integration
+
+COUNT = 38_200  # quantities, which are 818 KB
+INVALID = 422
+WITHIN = 60.0
+RENEW_DEADLINE = ELECTION.renew_deadline.seconds
+# A busy machine delays everything by more than the operator's own work takes.
+LONGEST_LAG = RENEW_DEADLINE / 4
+LONGEST_REVIEW = RENEW_DEADLINE / 2
+
+
+class Tenant:
+    """Sends TrainJobs that are small and valid, one after the other."""
+
+    def __init__(self, person: Applicant, namespace: str) -> None:
+        self._person = person
+        self._job = job_on("TrainingRuntime", namespace, namespace)
+        self.heard: list[Heard] = []
+        self.took: list[float] = []  # seconds
+
+    async def send(self) -> None:
+        """Send until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            self.heard.append(await self._person.create(self._job, dry_run=True))
+            self.took.append(loop.time() - begun)
+
+    async def until_answered(self) -> None:
+        """Wait until a TrainJob that is sent after now was answered."""
+        before = len(self.heard)
+
+        async def answered() -> bool:
+            return len(self.heard) > before + 1
+
+        await until(answered, within=WITHIN, what="another tenant's TrainJobs being answered")
+
+
+@asynccontextmanager
+async def tenant(api: ApiClient, namespace: str) -> AsyncIterator[Tenant]:
+    """Another tenant, who sends TrainJobs for the length of the block."""
+    person = applicant_with(api)
+    runtime = placed(torch(), "TrainingRuntime", namespace, namespace)
+    assert (await person.create(runtime)).accepted
+    it = Tenant(person, namespace)
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(it.send())
+        try:
+            await it.until_answered()
+            yield it
+            await it.until_answered()
+        finally:
+            sending.cancel()
+
+
+async def until_reviewed(person: Applicant, job: Object) -> Heard:
+    """Send the TrainJob in a dry run until the API server serves the schema without limits."""
+
+    async def reviewed() -> Heard | None:
+        heard = await person.create(job, dry_run=True)
+        return None if heard.status == INVALID else heard
+
+    return await until(reviewed, within=WITHIN, what="the TrainJob passing its schema")
+
+
+async def test_review_of_many_quantities_delays_neither_the_lease_nor_other_tenants(
+    plane: ControlPlane, api: ApiClient, namespace: str
+) -> None:
+    elected = ("--leader-elect", "--leader-election-namespace", namespace)
+    hostile = job_on(
+        "TrainingRuntime", namespace, namespace, name="hostile", trainer=distinct_quantities(COUNT)
+    )
+    async with scraper() as scraped:
+        async with (
+            no_limits(api),
+            admitting_manager(plane, *elected, *scraped.flags) as manager,
+            responsiveness(api, namespace, scraped) as observed,
+            tenant(api, namespace) as other,
+        ):
+            await observed.until_renewed(manager)
+            refused = await until_reviewed(applicant_with(api), hostile)
+            await observed.until_renewed(manager)
+            lag = await observed.longest_lag(manager)
+            assert manager.is_alive()
+        assert [each.message for each in other.heard if not each.accepted] == []
+        assert lag <= LONGEST_LAG
+        assert max(other.took) < LONGEST_REVIEW
+        assert len(observed.holders) == 1
+        assert observed.longest_without_renewal.total_seconds() < RENEW_DEADLINE
+        assert "may not have more than 3000 fields and items" in refused.denial

@@ -1,0 +1,134 @@
+"""A stranger that floods the webhook's port, while the API server goes on calling it."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from statistics import median
+
+import orjson
+import pytest
+
+from kftrainer.api.resources import TRAIN_JOBS
+from kftrainer.devcluster.controlplane import ControlPlane
+from kftrainer.devcluster.waiting import until
+from kftrainer.webhooks.registration import webhook_path
+from tests.integration.webhooks.cases import job_on, placed, torch
+from tests.support.reviews import review, train_job
+from tests.support.webhooks import (
+    CONFIGURATION_PATH,
+    Applicant,
+    Heard,
+    admitting_manager,
+    applicant,
+)
+from tests.support.wire import post, trusting
+
+pytestmark = pytest.mark.integration
+
+STRANGER = "127.0.0.2"
+SENDERS = 300
+SILENT = 300  # connections that never begin a handshake
+VARIABLES = 4_000  # of a review that is just not large
+WITHIN = 60.0
+CREATED = 10
+GONE = (OSError, asyncio.IncompleteReadError)
+
+
+class Flood:
+    """Reviews of a stranger; counts those that were answered."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        env = [{"name": f"VARIABLE_{number}", "value": "x" * 10} for number in range(VARIABLES)]
+        body = orjson.dumps(review(train_job(trainer={"env": env})))
+        self._request = post(webhook_path(TRAIN_JOBS), body)
+        self.answered = 0
+        self.silent = 0
+
+    async def send(self) -> None:
+        """Send reviews, one after the other, on as many connections as it takes."""
+        tls = trusting()
+        while True:
+            try:
+                await self._send_on_one(tls)
+            except GONE:
+                await asyncio.sleep(0.05)
+
+    async def _send_on_one(self, tls: ssl.SSLContext) -> None:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self._port, ssl=tls, local_addr=(STRANGER, 0)
+        )
+        try:
+            while True:
+                writer.write(self._request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+                await reader.readexactly(int(length))
+                self.answered += 1
+        finally:
+            writer.transport.abort()
+
+    async def say_nothing(self) -> None:
+        """Open connections again and again, without ever beginning a handshake."""
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", self._port, local_addr=(STRANGER, 0)
+                )
+            except GONE:
+                await asyncio.sleep(0.05)
+                continue
+            self.silent += 1
+            try:
+                await reader.read()
+            except GONE:
+                await asyncio.sleep(0.05)
+            finally:
+                writer.transport.abort()
+
+
+@asynccontextmanager
+async def flooding(port: int) -> AsyncIterator[Flood]:
+    """A flood for the length of the block, which begins when it is under way."""
+    flood = Flood(port)
+
+    async def is_under_way() -> bool:
+        return flood.answered > 5 and flood.silent > SILENT // 2
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [
+            *(tasks.create_task(flood.send()) for _ in range(SENDERS)),
+            *(tasks.create_task(flood.say_nothing()) for _ in range(SILENT)),
+        ]
+        try:
+            await until(is_under_way, within=WITHIN, what="the flood")
+            yield flood
+        finally:
+            for each in running:
+                each.cancel()
+
+
+async def created(person: Applicant, namespace: str, number: int) -> Heard:
+    """What the API server answers to a TrainJob that is all right."""
+    job = job_on("TrainingRuntime", namespace, namespace, name=f"job-{number}")
+    return await person.create(job, dry_run=True)
+
+
+async def test_flood_of_a_stranger_does_not_stop_the_api_server(
+    plane: ControlPlane, namespace: str
+) -> None:
+    async with admitting_manager(plane), applicant(plane) as person, plane.client() as api:
+        runtime = placed(torch(), "TrainingRuntime", namespace, namespace)
+        assert (await person.create(runtime)).accepted
+        [service, *_] = (await api.get(CONFIGURATION_PATH))["webhooks"]
+        heard, served_meanwhile = [], []
+        async with flooding(service["clientConfig"]["service"]["port"]) as flood:
+            for number in range(CREATED):
+                before = flood.answered
+                heard.append(await created(person, namespace, number))
+                served_meanwhile.append(flood.answered - before)
+        assert [(each.accepted, each.message) for each in heard] == [(True, "")] * CREATED
+        assert flood.answered, "the stranger is served as well"
+        # In order of arrival, a request would wait for about as many as there are senders.
+        assert median(served_meanwhile) < SENDERS / 8

@@ -1,0 +1,188 @@
+"""Large objects are read while they are worked on, one at a time, and with pauses."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.controllers.large_objects import (
+    BUSY,
+    REDUCTIONS,
+    LargeObjectReconciler,
+    Schedule,
+)
+from kftrainer.controllers.view import View
+from kftrainer.kube.client import Page
+from kftrainer.kube.errors import KubeError, NotFoundError
+from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.machinery.entry import Entry, EntryMaker
+from kftrainer.machinery.reconcile import DONE, Request, Result
+from tests.support.fake_clock import FakeClock
+
+KEY = ObjectKey("team", "train")
+RUNTIME = ObjectKey("team", "torch")
+LARGE = "x" * 50_000
+
+
+def manifest(resource: Resource[Any], key: ObjectKey, **spec: Any) -> Manifest:
+    metadata = {"name": key.name, "namespace": key.namespace, "resourceVersion": "5"}
+    head = {"apiVersion": resource.api_version, "kind": resource.kind}
+    return {**head, "metadata": metadata, "spec": spec}
+
+
+SMALL_JOB = manifest(
+    TRAIN_JOBS, KEY, runtimeRef={"name": "torch", "kind": "TrainingRuntime"}, suspend=True
+)
+LARGE_JOB = {**SMALL_JOB, "spec": {**SMALL_JOB["spec"], "trainer": {"args": [LARGE]}}}
+LARGE_JOB_SET = manifest(JOB_SETS, KEY, suspend=True, a=LARGE)
+LARGE_RUNTIME = manifest(TRAINING_RUNTIMES, RUNTIME, a=LARGE)
+
+
+class Held:
+    """A cache that has read everything, and the server that it has read it from."""
+
+    def __init__(self, *objects: Manifest) -> None:
+        self.stored = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+        self._entries = dict(self.stored)
+        self._kind = ""
+        self.read: list[str] = []
+        self.failing = False
+
+    def informer(self, resource: Resource[Any]) -> "Held":
+        self._kind = resource.kind
+        self._maker: EntryMaker[Any] = EntryMaker(
+            resource, None, {}, reduction=REDUCTIONS.get(resource)
+        )
+        return self
+
+    def version_in(self, _: str) -> str:
+        return "5"
+
+    def seen(self, key: ObjectKey) -> Entry[Any] | None:
+        found = self._entries.get((self._kind, key.name))
+        return None if found is None else self._maker.make(found)
+
+    async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
+        self.read.append(resource.kind)
+        if self.failing:
+            raise KubeError("the server cannot be reached")
+        try:
+            return self.stored[resource.kind, key.name]
+        except KeyError:
+            raise NotFoundError(404, "NotFound", "not found") from None
+
+    async def list(self, resource: Resource[Any], *, namespace: str, field_selector: str) -> Page:
+        name = field_selector.removeprefix("metadata.name=")
+        try:
+            return Page([await self.get(resource, ObjectKey(namespace, name))], "5")
+        except NotFoundError:
+            return Page([], "5")
+
+
+class Reads:
+    """A reconciler that reads what planning reads."""
+
+    def __init__(self, view: View, clock: FakeClock) -> None:
+        self._view = view
+        self._clock = clock
+        self.found: list[list[Manifest | None]] = []
+        self.takes = 0.0
+
+    async def reconcile(self, request: Request) -> Result:
+        await self._clock.sleep(self.takes)
+        whats: tuple[tuple[Resource[Any], ObjectKey], ...] = (
+            (TRAIN_JOBS, request),
+            (JOB_SETS, request),
+            (TRAINING_RUNTIMES, RUNTIME),
+        )
+        self.found.append([self._view.manifest(*what) for what in whats])
+        return DONE
+
+
+class Setup:
+    """A reconciler of large objects, and all that it works with."""
+
+    def __init__(self, *objects: Manifest) -> None:
+        self.clock = FakeClock()
+        self.held = Held(*objects)
+        kinds = (TRAIN_JOBS, JOB_SETS, TRAINING_RUNTIMES)
+        self.view = View(self.held, kinds, {}, REDUCTIONS, whole=REDUCTIONS)  # type: ignore[arg-type]
+        self.reads = Reads(self.view, self.clock)
+        self.reconciler = LargeObjectReconciler(
+            self.reads,
+            self.held,  # type: ignore[arg-type]
+            self.view,
+            clock=self.clock,
+        )
+
+
+@pytest.mark.parametrize(
+    ("objects", "read"),
+    [
+        ((SMALL_JOB,), []),
+        ((LARGE_JOB,), ["TrainJob"]),
+        ((SMALL_JOB, LARGE_JOB_SET), ["JobSet"]),
+        ((SMALL_JOB, LARGE_RUNTIME), ["TrainingRuntime"]),
+        ((LARGE_JOB, LARGE_JOB_SET, LARGE_RUNTIME), ["TrainJob", "JobSet", "TrainingRuntime"]),
+    ],
+)
+async def test_large_objects_are_read_once_for_a_reconcile_that_finds_them_whole(
+    objects: tuple[Manifest, ...], read: list[str]
+) -> None:
+    setup = Setup(*objects)
+    assert await setup.reconciler.reconcile(KEY) == DONE
+    [found] = setup.reads.found
+    assert [each for each in found if each is not None] == list(objects)
+    assert setup.held.read == read
+
+
+async def test_large_trainjob_that_was_deleted_is_not_reconciled() -> None:
+    setup = Setup(LARGE_JOB)
+    setup.held.stored.clear()
+    assert await setup.reconciler.reconcile(KEY) == DONE
+    assert setup.reads.found == []
+
+
+async def test_large_jobset_that_was_deleted_is_not_found_by_the_reconcile() -> None:
+    setup = Setup(SMALL_JOB, LARGE_JOB_SET)
+    del setup.held.stored["JobSet", KEY.name]
+    assert await setup.reconciler.reconcile(KEY) == DONE
+    assert setup.reads.found == [[SMALL_JOB, None, None]]
+
+
+async def test_large_object_that_cannot_be_read_is_retried() -> None:
+    setup = Setup(LARGE_JOB)
+    setup.held.failing = True
+    assert await setup.reconciler.reconcile(KEY) == Result(requeue=True)
+    assert setup.reads.found == []
+
+
+async def test_large_object_does_not_keep_a_worker_waiting_for_another() -> None:
+    other = {**LARGE_JOB, "metadata": {**LARGE_JOB["metadata"], "name": "b", "namespace": "else"}}
+    setup = Setup(LARGE_JOB, other)
+    setup.reads.takes = 1.0
+    async with asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(setup.reconciler.reconcile(KEY))
+        await setup.clock.advance(0.5)
+        second = await setup.reconciler.reconcile(ObjectKey("else", "b"))
+        assert second == Result(requeue_after=BUSY)
+        await setup.clock.advance(1)
+    assert first.result() == DONE
+
+
+async def test_large_objects_of_a_namespace_take_turns_with_pauses_longer_than_the_work() -> None:
+    clock = FakeClock()
+    schedule = Schedule(clock)
+    first, second, third = (ObjectKey("team", name) for name in "abc")
+    assert schedule.delay(first) == 0
+    await clock.advance(0.1)  # of work
+    schedule.worked(first, 0.1)
+    assert schedule.delay(second) == pytest.approx(0.3)
+    assert schedule.delay(third) == pytest.approx(0.6)
+    assert schedule.delay(ObjectKey("other", "a")) == 0, "other namespaces do not wait"
+    await clock.advance(0.1)
+    assert schedule.delay(second) == pytest.approx(0.2), "an event does not cost the turn"
+    await clock.advance(0.21)
+    assert schedule.delay(second) == 0
+    assert schedule.delay(third) > 0
