@@ -108,6 +108,8 @@ class Children:
         self._view = view
         self._clock = clock
         self._contests: dict[Resource[Any], Contest] = {}
+        # Apart from those of plans: a rejected apply is tried before each suspension.
+        self._suspensions = self._new_contest()
         self._minted: Lru[tuple[Resource[Any], ObjectKey], str] = Lru(MOST_MINTED)
 
     async def bring_about(self, job: TrainJob, planned: Planned) -> Applied:
@@ -192,8 +194,7 @@ class Children:
         key, metadata = key_of(job_set), job_set["metadata"]
         if "deletionTimestamp" in metadata:
             return UNCHANGED
-        contest, what = self._contest(JOB_SETS), f"suspend {metadata['uid']}"
-        if pause := contest.pause(key, what):
+        if pause := self._suspensions.pause(key, metadata["uid"]):
             return Applied(retry_after=pause)
         patch = {"metadata": {"uid": metadata["uid"]}, "spec": {"suspend": True}}
         patched = await self._client.merge_patch(
@@ -201,13 +202,16 @@ class Children:
         )
         self._view.saw(JOB_SETS, patched)
         log.info("jobset_suspended", object=str(key))
-        return Applied(wrote=True, is_contested=contest.acted(key, what))
+        is_contested = self._suspensions.acted(key, metadata["uid"])
+        return Applied(wrote=True, is_contested=is_contested)
 
     def _contest(self, resource: Resource[Any]) -> Contest:
         if resource not in self._contests:
-            backoff = Exponential(FIRST_PAUSE, LONGEST_PAUSE)
-            self._contests[resource] = Contest(self._clock, backoff)
+            self._contests[resource] = self._new_contest()
         return self._contests[resource]
+
+    def _new_contest(self) -> Contest:
+        return Contest(self._clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
 
     async def _read(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
         """What is there: by the cache, or by the server for what it does not hold whole."""
@@ -262,6 +266,8 @@ class Children:
         marked = marked_with_plan(planned.manifest, planned.manifest, uid=uid)
         made = await self._client.apply(planned.resource, marked, field_manager=names.FIELD_MANAGER)
         self._view.saw(planned.resource, made)
+        if planned.resource is JOB_SETS:
+            self._suspensions.forget(key_of(made))
         log.info("trainjob.changed_object", kind=planned.resource.kind, object=_name(made))
 
 

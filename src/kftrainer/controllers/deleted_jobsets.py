@@ -13,6 +13,7 @@ from kftrainer.kube.meta import Condition
 from kftrainer.kube.resource import Manifest
 from kftrainer.machinery.changes import Change
 from kftrainer.runtime.existing import NOTHING, Existing, Given
+from kftrainer.runtime.info import recorded_job_set
 from kftrainer.runtime.phases import Observed
 
 CAPACITY: Final = 20_000
@@ -98,15 +99,17 @@ def outcome_without_job_set(
 
     `last` is the JobSet's last state if its deletion was watched. A JobSet that was deleted before
     its end is created again, as Kubeflow Trainer does. Where nobody watched, the TrainJob's status
-    decides: a training that may have ended is never started again. `replicas` are those of the
-    runtime's jobs, by name.
+    decides: a training that may have ended is never started again. It had a JobSet if the status
+    has rows or records a UID. `replicas` are those of the runtime's jobs, by name.
     """
     if last is not None:
         return last if last.conditions else None
     rows = (job.status.jobs_status if job.status is not None else None) or ()
-    if not rows or (job.spec.suspend and _was_suspended(rows)):
+    if not rows and not _may_have_run(job):
         return None
-    has_succeeded = all(_has_succeeded(row, replicas) for row in rows)
+    if rows and job.spec.suspend and _was_suspended(rows):
+        return None
+    has_succeeded = bool(rows) and all(_has_succeeded(row, replicas) for row in rows)
     return Observed([_outcome(job, now, has_succeeded=has_succeeded)], rows)
 
 
@@ -123,6 +126,15 @@ def _was_suspended(rows: Sequence[JobStatus]) -> bool:
     """Whether the JobSet was suspended; with its TrainJob suspended too, nobody resumed it."""
     is_quiet = not any(row.active or row.ready or row.failed for row in rows)
     return is_quiet and any(row.suspended for row in rows)
+
+
+def _may_have_run(job: TrainJob) -> bool:
+    """Whether a JobSet that has reported nothing was created, and not suspended when last seen."""
+    conditions = (job.status.conditions if job.status is not None else None) or ()
+    is_suspended = job.spec.suspend or any(
+        each.type == names.CONDITION_SUSPENDED and each.status == "True" for each in conditions
+    )
+    return recorded_job_set(job) is not None and not is_suspended
 
 
 def _has_succeeded(row: JobStatus, replicas: Mapping[str, int]) -> bool:

@@ -88,11 +88,17 @@ def present_trouble(job: TrainJob, reason: str | None = None) -> Trouble | None:
 
 
 def next_status(
-    job: TrainJob, observed: Observed | None, trouble: Trouble | None, now: datetime
+    job: TrainJob,
+    observed: Observed | None,
+    trouble: Trouble | None,
+    now: datetime,
+    *,
+    is_observable: bool = True,
 ) -> Status:
     """Our part of the status that the TrainJob should have.
 
     What has ended has ended: its conditions stay as they are, whatever becomes of its objects.
+    While the JobSet cannot be read, `Suspended` is not changed.
     """
     present = present_status(job)
     jobs = present.jobs if observed is None else tuple(observed.jobs)
@@ -101,8 +107,10 @@ def next_status(
         return Status(conditions, jobs, present.job_set)
     seen = {each.type: each for each in present.conditions}
     wanted: dict[str, Condition | None] = {
-        names.CONDITION_SUSPENDED: _suspension(
-            job, seen.get(names.CONDITION_SUSPENDED), observed, now
+        names.CONDITION_SUSPENDED: (
+            _suspension(job, seen.get(names.CONDITION_SUSPENDED), observed, now)
+            if is_observable
+            else seen.get(names.CONDITION_SUSPENDED)
         ),
         names.CONDITION_FAILED: _unsupported(trouble, now),
         names.CONDITION_BLOCKED: _blockage(trouble, now),

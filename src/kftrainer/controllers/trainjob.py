@@ -425,9 +425,10 @@ class TrainJobReconciler:
         """Write the status if it is not what it should be."""
         present, hindrance = present_status(stored), outcome.hindrance
         job = self._own_job_sets.recorded_on(identified)
-        observed = outcome.ended or self._observe(job, self._view)
+        observed = outcome.ended or self._observe(job, self._view) or self._observe_foreign(job)
         trouble = outcome.refused or _trouble(job, hindrance)
-        wanted = next_status(job, observed, trouble, self._clock.now())
+        is_observable = self._view.knows(JOB_SETS, job.metadata.namespace)
+        wanted = next_status(job, observed, trouble, self._clock.now(), is_observable=is_observable)
         if self._clock.monotonic() < self._records_again_at:
             wanted = replace(wanted, job_set=present.job_set)
         after = _next_attempt(outcome)
@@ -514,6 +515,14 @@ class TrainJobReconciler:
         except PlanningError as error:
             log.info("trainjob.not_observed", error=str(error))
             return None
+
+    def _observe_foreign(self, job: TrainJob) -> Observed | None:
+        """Return whether a JobSet is suspended that names the TrainJob and is not its own."""
+        live = claimed_job_set(job, self._view)
+        if live is None:
+            return None
+        rows = present_status(job).jobs
+        return Observed(jobs=rows, suspended=bool(live["spec"].get("suspend")))
 
 
 def _is_for_us(job: TrainJob) -> bool:

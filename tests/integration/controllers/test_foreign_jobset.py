@@ -133,7 +133,9 @@ async def test_running_jobset_replaced_under_the_manager_is_ignored_and_suspende
         return bool((await team.get("JobSet"))["spec"].get("suspend"))
 
     await until(suspended, within=ANY_MOMENT, what="the foreign JobSet being suspended")
+    await team.until_says("Suspended", "Suspended")
     await team.suspend(suspend=False)
+    await team.until_says("Suspended", "JobSetSuspended")
     await team.touch(alone)
     assert await suspended()
     assert (await team.get("TrainJob"))["status"]["jobsStatus"] == [ROW]

@@ -163,6 +163,7 @@ async def test_kind_is_served_where_it_may_be_read_and_later_where_it_may_not(
     for each in (team, other):
         await each.create_runtime()
         await each.create_job()
+    await other.create_job("paused", suspend=True)
     flags = ("--namespace", other.namespace, "--namespace", team.namespace)
     async with manager_process(control_plane.kubeconfig_for(user), *flags) as manager:
         for each in (team, other):
@@ -172,7 +173,11 @@ async def test_kind_is_served_where_it_may_be_read_and_later_where_it_may_not(
         await team.until_without("Blocked")
         await until_logged(manager, "namespace_unavailable")
         await other.until_says("Blocked", "JobSetNotInstalled")
+        # Its JobSet may run: that it is suspended is not reported before it can be read.
+        paused = await other.until_says("Blocked", "JobSetNotInstalled", name="paused")
+        assert "Suspended" not in conditions_of(paused)
         role = f"job-sets-of-{user}"
         await allow(team.api, user, ("*",), ("jobsets",), name=role, in_=other.namespace)
         await other.until_there("JobSet")
         await other.until_without("Blocked")
+        await other.until_says("Suspended", "Suspended", name="paused")

@@ -175,23 +175,14 @@ def applied_at(
     ]
 
 
-async def test_jobset_that_another_client_resumes_is_suspended_with_growing_pauses(
-    team: Team, manager: ManagerProcess
-) -> None:
-    """The plan of the TrainJob cannot be applied, so only its suspension is."""
-    runtime = await team.create_runtime()
-    await team.create_job()
-    await team.until_there("JobSet")
-    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-    jobs[0]["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
-    await team.patch("TrainingRuntime", "torch", {"spec": runtime["spec"]})
-    await team.suspend(suspend=True)
-    await team.until_says("Blocked", "InvalidRuntime")
+async def keep_resuming(team: Team) -> None:
+    while True:
+        await until_suspended(team, suspended=True)
+        await team.patch("JobSet", JOB, {"spec": {"suspend": False}})
 
-    async def keep_resuming() -> None:
-        while True:
-            await until_suspended(team, suspended=True)
-            await team.patch("JobSet", JOB, {"spec": {"suspend": False}})
+
+async def check_growing_pauses(team: Team, manager: ManagerProcess) -> None:
+    """Have another client resume the JobSet repeatedly, and compare the manager's pauses."""
 
     def suspended_at() -> list[datetime]:
         return applied_at(manager, team.namespace, "jobset_suspended")
@@ -200,11 +191,38 @@ async def test_jobset_that_another_client_resumes_is_suspended_with_growing_paus
         return len(suspended_at()) >= 3
 
     async with asyncio.TaskGroup() as tasks:
-        other = tasks.create_task(keep_resuming())
+        other = tasks.create_task(keep_resuming(team))
         await until(suspended_often, within=ANY_MOMENT, what="the JobSet being suspended often")
         other.cancel()
     pauses = [(later - earlier).total_seconds() for earlier, later in pairwise(suspended_at()[:3])]
     assert all(found >= least for found, least in zip(pauses, (0.9, 1.9), strict=True)), pauses
+
+
+async def test_jobset_that_another_client_resumes_is_suspended_with_growing_pauses(
+    team: Team, manager: ManagerProcess
+) -> None:
+    """The TrainJob cannot be planned, so that only the suspension is applied."""
+    runtime = await team.create_runtime()
+    await team.create_job()
+    await team.until_there("JobSet")
+    jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    jobs[0]["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "other"
+    await team.patch("TrainingRuntime", "torch", {"spec": runtime["spec"]})
+    await team.suspend(suspend=True)
+    await team.until_says("Blocked", "InvalidRuntime")
+    await check_growing_pauses(team, manager)
+
+
+async def test_jobset_whose_apply_is_rejected_is_suspended_with_growing_pauses(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    await team.until_there("JobSet")
+    async with rejecting(team, "object.metadata.annotations == oldObject.metadata.annotations"):
+        await team.suspend(suspend=True)
+        await team.until_says("Blocked", "ResourcesCreationFailed")
+        await check_growing_pauses(team, manager)
 
 
 async def test_jobset_that_another_client_suspends_is_resumed_with_growing_pauses(

@@ -68,6 +68,25 @@ async def test_training_is_not_repeated_after_its_jobset_was_deleted_unwatched(
     assert alone.log_entries("trainjob.created_object")[1:] == []
 
 
+async def test_training_is_not_repeated_if_only_the_uid_of_its_jobset_is_known(
+    team: Team, alone: ManagerProcess
+) -> None:
+    """The manager stops after it has recorded the JobSet, and before the JobSet has rows."""
+    await team.create_runtime()
+    await team.create_job(suspend=True)
+    await team.until_says("Suspended", "Suspended")
+    await team.suspend(suspend=False)
+    await team.until_says("Suspended", "Resumed", "False")
+    await alone.stop()
+    assert "jobsStatus" not in (await team.get("TrainJob"))["status"]
+    await team.job_set_says(COMPLETED, rows=[SUCCEEDED])
+    await team.delete("JobSet")
+    await team.until_gone("JobSet")
+    alone.start()
+    await team.until_says("Failed", "OutcomeUnknown")
+    assert await team.children() == []
+
+
 async def test_training_that_never_ran_gets_its_jobset_again(
     team: Team, alone: ManagerProcess
 ) -> None:

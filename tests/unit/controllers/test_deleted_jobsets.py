@@ -40,11 +40,21 @@ def row(name: str = "node", **counts: int) -> Object:
     return {"name": name, **COUNTS, **counts}
 
 
-def job(*rows: Object, uid: str = "u1", suspend: bool = False) -> TrainJob:
+def job(
+    *rows: Object,
+    uid: str = "u1",
+    suspend: bool = False,
+    recorded: str | None = None,
+    suspended: str | None = None,
+) -> TrainJob:
     document = train_job("train", suspend=suspend)
     document["metadata"] = {**document["metadata"], "namespace": "team", "uid": uid}
-    if rows:
-        document["status"] = {"jobsStatus": list(rows)}
+    document["status"] = {"jobsStatus": list(rows)} if rows else {}
+    if recorded:
+        document["status"]["jobSet"] = {"uid": recorded}
+    if suspended:
+        condition = {"type": "Suspended", "status": suspended, "reason": "r", "message": ""}
+        document["status"]["conditions"] = [{**condition, "lastTransitionTime": "t"}]
     return TrainJob.parse(document)
 
 
@@ -117,6 +127,26 @@ def test_suspended_jobset_of_a_suspended_trainjob_is_created_again(
     """A queue may resume the JobSet of a TrainJob that is not suspended, and it may end."""
     found = outcome_without_job_set(job(*rows, suspend=True), None, REPLICAS, NOW)
     assert (found is None) is is_created
+
+
+@pytest.mark.parametrize(
+    ("recorded", "suspend", "suspended", "is_created"),
+    [
+        (None, False, None, True),
+        ("j1", False, None, False),
+        ("j1", False, "False", False),
+        ("j1", False, "True", True),
+        ("j1", True, "False", True),
+    ],
+)
+def test_recorded_jobset_without_rows_may_have_trained(
+    recorded: str | None, suspend: bool, suspended: str | None, is_created: bool
+) -> None:
+    """The manager may have stopped before it observed the rows of the JobSet it had created."""
+    known = job(suspend=suspend, recorded=recorded, suspended=suspended)
+    found = outcome_without_job_set(known, None, REPLICAS, NOW)
+    reasons = None if found is None else [each.reason for each in found.conditions]
+    assert reasons == (None if is_created else ["OutcomeUnknown"])
 
 
 def test_watched_deletion_is_decided_from_the_last_state() -> None:

@@ -94,6 +94,16 @@ def test_suspended_reports_the_live_jobset(
     assert told == ([expected] if expected else [])
 
 
+@pytest.mark.parametrize("suspend", [True, False])
+@pytest.mark.parametrize("before", [None, "True", "False"])
+def test_suspended_is_not_changed_while_the_jobset_cannot_be_read(
+    before: str | None, suspend: bool
+) -> None:
+    stored = job(*([condition("Suspended", before)] if before else []), suspend=suspend)
+    found = next_status(stored, None, None, NOW, is_observable=False)
+    assert found == present_status(stored)
+
+
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
 def test_the_end_has_the_time_and_the_words_of_the_jobset(end: str) -> None:
     ended = condition(end, reason="AllDone", message="it is over")
