@@ -31,6 +31,18 @@ test-integration: $(READY)  ## Run the tests on etcd and kube-apiserver
 test-e2e: $(READY)  ## Run the tests on a whole cluster
 	@$(BIN)/pytest -m e2e
 
+# The first release of the Kubeflow SDK and later ones; 0.1.0 does not work with the newest types of the API.
+SDKS := 0.1.0 0.3.1 0.4.1 0.5.0
+TYPES_0.1.0 := kubeflow-trainer-api==2.0.1
+.PHONY: test-clients
+test-clients: $(READY) $(SDKS:%=.clientsenv/%/.ready)  ## Run released Kubeflow SDKs from PyPI against a whole cluster
+	@$(BIN)/pytest tests/clients $(FLAGS)
+.clientsenv/%/.ready:
+	@echo "installing the Kubeflow SDK $* …"
+	@$(PYTHON) -m venv .clientsenv/$*
+	@.clientsenv/$*/bin/pip install --quiet --disable-pip-version-check kubeflow==$* $(TYPES_$*)
+	@touch $@
+
 .PHONY: dev
 dev: $(READY)  ## Start a local control plane and the manager; NAME=… chooses the control plane, FLAGS='…' is for the manager
 	@$(RUN) dev $(if $(NAME),--name $(NAME)) $(FLAGS)
@@ -99,4 +111,4 @@ lock:  ## Choose new versions of all dependencies and pin them
 
 .PHONY: clean
 clean:  ## Delete the environment and what the tools left; the cache of binaries stays
-	@rm -rf $(VENV) .lockenv .auditenv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) .lockenv .auditenv .clientsenv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist

@@ -11,14 +11,16 @@ from kftrainer.devcluster import binaries, manifests, places
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.parts import BINARIES, MANIFESTS
 from kftrainer.devcluster.progress import Progress
-from tests.support.upstream_chart import CHART
+from tests.support.upstream_chart import CHART, RUNTIMES
+
+WANTED_MANIFESTS = (*MANIFESTS, CHART, RUNTIMES)
 
 
 async def gather() -> None:
     """Find or build every program and every manifest."""
     cache, progress = places.cache_home(), Progress(sys.stderr)
     await binaries.provide(BINARIES, cache=cache, progress=progress)
-    for wanted in (*MANIFESTS, CHART):
+    for wanted in WANTED_MANIFESTS:
         await manifests.provide(wanted, cache=cache, progress=progress)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import structlog
 
+from kftrainer.kube.redaction import redacted
+
 WARNING = re.compile(r'\b\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 REMEMBERED = 1000
 
@@ -18,11 +20,11 @@ class WarningLog:
         self._told: set[str] = set()
 
     def log(self, headers: Mapping[str, str], path: str) -> None:
-        """Log what this answer warns of, unless it has been said before."""
+        """Log what this answer warns of, without values, unless it was logged before."""
         header = headers.get("Warning")
         if header is None:
             return
-        for text in warnings_in(header):
+        for text in map(redacted, warnings_in(header)):
             if text not in self._told:
                 if len(self._told) >= REMEMBERED:
                     self._told.clear()

@@ -46,9 +46,10 @@ def test_the_first_train_job_is_one(helm_program: Path) -> None:
         (NOTHING, "Nobody looks at TrainJobs before"),
         (GOES, "DELETES ALL TrainJobs"),
         (CELLS["namespaces"], "in these namespaces only: team-a, team-b"),
+        (CELLS["namespaces"], "kftrainer purge --release-runtimes --yes"),
         (CELLS["cert-manager-monitored"], "kubeflow-trainer-metrics-reader"),
     ],
-    ids=["metrics", "runtimes", "webhook", "crds", "namespaces", "readers"],
+    ids=["metrics", "runtimes", "webhook", "crds", "namespaces", "leftovers", "readers"],
 )
 def test_what_is_not_as_usual(helm_program: Path, values: Values, said: str) -> None:
     assert said in notes(helm_program, values)

@@ -27,3 +27,12 @@ def test_what_is_remembered_has_an_end() -> None:
         for number in (*range(REMEMBERED + 1), 0):
             warnings.log({"Warning": f'299 - "{number}"'}, "/api")
     assert len(logs) == REMEMBERED + 2
+
+
+def test_values_in_a_warning_are_not_logged() -> None:
+    warnings = WarningLog()
+    text = r"spec.env: Invalid value: []EnvVar{{Name:\"PASSWORD\",Value:\"a b\"}}: is deprecated"
+    with capture_logs() as logs:
+        for value in ("correct", "horse"):
+            warnings.log({"Warning": f'299 - "{text.replace("a b", value)}"'}, "/api")
+    assert [each["text"] for each in logs] == ["spec.env: Invalid value: (omitted): is deprecated"]

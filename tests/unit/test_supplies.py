@@ -1,0 +1,11 @@
+"""What `make test` fetches and builds before the tests start."""
+
+import supplies
+
+from kftrainer.devcluster.parts import MANIFESTS, Manifests
+from tests.support import upstream_chart
+
+
+def test_manifests_that_tests_fetch_are_fetched_before() -> None:
+    of_tests = [each for each in vars(upstream_chart).values() if isinstance(each, Manifests)]
+    assert set(supplies.WANTED_MANIFESTS) == {*MANIFESTS, *of_tests}
