@@ -7,6 +7,7 @@ from typing import Any
 
 from kftrainer.api import limits
 from kftrainer.api.names import API_VERSION, CLUSTER_TRAINING_RUNTIME, LABEL_ANCESTOR_STEP
+from kftrainer.api.resources import JOB_SETS
 from kftrainer.kube.resource import Manifest
 
 Object = dict[str, Any]
@@ -61,6 +62,7 @@ class Attack:
     args: int = 0
     job_labels: int = 0
     job_annotations: int = 0
+    status_rows: int = 0  # which controllers write, and the limits of the rest do not count
     long_texts: int = 0  # characters that names in the TrainJob have more
     nodes: int = 1
     padding: int = 0  # characters in one argument
@@ -128,10 +130,14 @@ def objects_of(attack: Attack, *, turn: int = 0) -> Objects:
     before = maker.runtime()
     before["spec"]["template"]["spec"]["suspend"] = True
     old = _old(attack, start) if attack.update else None
-    for job in (new, old):
-        if attack.state == FINISHED and job is not None:
-            job["status"] = {"conditions": [CONDITION_FAILED]}
     return Objects(maker.runtime(), before, old, new, _job_set(attack))
+
+
+def excess_in(objects: Objects) -> str | None:
+    """Return the first limit that one of the objects exceeds: then it is not worked on."""
+    checked = (objects.runtime, objects.old_runtime, objects.old, objects.new)
+    errors = (limits.exceeded(each) for each in checked if each is not None)
+    return next((str(error) for error in errors if error is not None), None)
 
 
 def _old(attack: Attack, start: int) -> Object:
@@ -160,10 +166,28 @@ def _job_set(attack: Attack) -> Object | None:
     rows = [{"name": f"j{n}" if n else "node", "active": active} for n in range(attack.jobs)]
     owner = {"kind": "TrainJob", "name": "hostile", "uid": "1", "controller": True}
     return {
-        "metadata": {"name": "hostile", "namespace": "tenant", "ownerReferences": [owner]},
+        "apiVersion": JOB_SETS.api_version,
+        "kind": JOB_SETS.kind,
+        "metadata": {
+            "name": "hostile",
+            "namespace": "tenant",
+            "ownerReferences": [owner],
+            **_version(),
+        },
         "spec": {"suspend": True, "replicatedJobs": []},
         "status": {"replicatedJobsStatus": rows},
     }
+
+
+def _version() -> Object:
+    """Metadata as the API server adds it."""
+    return {"uid": "1", "resourceVersion": "1", "generation": 1}
+
+
+def edited(manifest: Manifest) -> Manifest:
+    """Return the object after an edit that changes nothing which takes time to validate."""
+    metadata = manifest["metadata"]
+    return {**manifest, "metadata": {**metadata, "resourceVersion": "2", "generation": 2}}
 
 
 def within_limits(attack: Attack, names: Collection[str] = ()) -> Attack:
@@ -172,19 +196,22 @@ def within_limits(attack: Attack, names: Collection[str] = ()) -> Attack:
     If names are given, their numbers are made smaller first, and all others only if needed.
     """
     attack = _capped(attack)
-    for all_names, make in ((IN_RUNTIME, _runtime), (IN_JOB, _train_job)):
+    for all_names, make in ((IN_RUNTIME, _runtimes), (IN_JOB, _train_jobs)):
         some = [name for name in all_names if name in names]
         attack = _largest(attack, some, make)
         attack = _largest(attack, all_names, make)
     return attack
 
 
-def _runtime(attack: Attack) -> Object:
-    return _Maker(attack, TURN).runtime()
+def _runtimes(attack: Attack) -> Sequence[Manifest]:
+    """The runtime after an update, and before."""
+    objects = objects_of(replace(attack, overrides=0))
+    return [objects.runtime, objects.old_runtime]
 
 
-def _train_job(attack: Attack) -> Object:
-    return _Maker(attack, TURN).train_job()
+def _train_jobs(attack: Attack) -> Sequence[Manifest]:
+    """The TrainJob after an update, and before."""
+    return [_Maker(attack, TURN).train_job(), *([_old(attack, TURN)] if attack.update else ())]
 
 
 def _capped(attack: Attack) -> Attack:
@@ -221,18 +248,21 @@ def _capped(attack: Attack) -> Attack:
         "args": limits.WORDS,
         "job_labels": limits.MANY,
         "job_annotations": limits.MANY,
+        "status_rows": limits.STATUS_ROWS,
         "long_names": limits.OBJECT_BYTES,
         "long_texts": limits.OBJECT_BYTES,
         "nodes": 2**31 - 1,
-        "padding": limits.OBJECT_BYTES,
+        "padding": limits.TEXT_LENGTH,
     }
     return replace(
         attack, **{name: min(getattr(attack, name), largest) for name, largest in most.items()}
     )
 
 
-def _largest(attack: Attack, names: Sequence[str], make: Callable[[Attack], Object]) -> Attack:
-    """Scale these numbers down until the object is within the limits."""
+def _largest(
+    attack: Attack, names: Sequence[str], make: Callable[[Attack], Sequence[Manifest]]
+) -> Attack:
+    """Scale these numbers down until the objects are within the limits."""
 
     def scaled(share: float) -> Attack:
         smaller = {
@@ -242,7 +272,7 @@ def _largest(attack: Attack, names: Sequence[str], make: Callable[[Attack], Obje
         return replace(attack, **smaller)
 
     def fits(share: float) -> bool:
-        return limits.exceeded(make(scaled(share))) is None
+        return all(limits.exceeded(each) is None for each in make(scaled(share)))
 
     if not names or fits(1.0):
         return attack
@@ -286,7 +316,11 @@ class _Maker:
         return {
             "apiVersion": API_VERSION,
             "kind": CLUSTER_TRAINING_RUNTIME,
-            "metadata": {"name": "hostile", "labels": {"trainer.kubeflow.org/framework": "x"}},
+            "metadata": {
+                "name": "hostile",
+                "labels": {"trainer.kubeflow.org/framework": "x"},
+                **_version(),
+            },
             "spec": spec,
         }
 
@@ -322,7 +356,16 @@ class _Maker:
             "kind": "TrainJob",
             "metadata": {"name": name, "namespace": "tenant", "uid": "1"},
             "spec": spec,
+            **self._status(),
         }
+
+    def _status(self) -> Object:
+        attack = self._attack
+        counts = dict.fromkeys(("ready", "succeeded", "failed", "active", "suspended"), 0)
+        rows = [{"name": f"j{n}", **counts} for n in range(attack.status_rows)]
+        conditions = [CONDITION_FAILED] if attack.state == FINISHED else []
+        status = {"jobsStatus": rows, "conditions": conditions}
+        return {"status": status} if rows or conditions else {}
 
     def _job(self, index: int) -> Object:
         attack = self._attack

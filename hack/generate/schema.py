@@ -26,9 +26,10 @@ from kftrainer.kube.bounds import QUANTITY
 Schema = dict[str, Any]
 
 SCALARS: Mapping[type[Any], str] = {str: "string", int: "integer", bool: "boolean"}
+INTEGER_TOO = "x-kubernetes-int-or-string"
 INT_OR_STRING: Schema = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
-    "x-kubernetes-int-or-string": True,
+    INTEGER_TOO: True,
 }
 # Markers that say nothing about the schema, or are read elsewhere.
 WITHOUT_SCHEMA = (AnyFields, BeforeValidator, Cel, Embedded, IntOrString, NotServed, SchemaOf)
@@ -83,34 +84,45 @@ def lean(schema: Schema) -> Schema:
 def of_root(model: type[BaseModel], library: Library) -> Schema:
     """The schema of a whole object."""
     schema = of_model(model, library, besides=ROOT_FIELDS)
+    schema = bounded(schema)
     schema["properties"] |= deepcopy(dict(ROOT_FIELDS))
-    return bounded(schema)
+    return schema
 
 
 def bounded(schema: Schema, name: str = "") -> Schema:
-    """Return the schema with the limits of its lists, maps and quantities; others stay."""
+    """Return the schema with a limit for each list, map and text; stricter ones stay."""
     kept = dict(schema)
     if "properties" in kept:
         fields = kept["properties"].items()
         kept["properties"] = {field: bounded(each, field) for field, each in fields}
-    for key in ("items", "additionalProperties"):
+    for key, inner in (("items", ""), ("additionalProperties", name)):
         if isinstance(kept.get(key), dict):
-            kept[key] = bounded(kept[key])
-    bound, most = _limit_of(kept, name)
-    if bound and most is not None:
+            kept[key] = bounded(kept[key], inner)
+    if (limit := _limit_of(kept, name)) is not None:
+        bound, most = limit
         kept[bound] = min(most, kept.get(bound, most))
     return kept
 
 
-def _limit_of(schema: Schema, name: str) -> tuple[str, int | None]:
-    """The limit of a field: which keyword of the schema says it, and how much."""
-    if schema.get("pattern") == QUANTITY:
-        return "maxLength", limits.QUANTITY_LENGTH
+def _limit_of(schema: Schema, name: str) -> tuple[str, int] | None:
+    """The limit of a field: which keyword of the schema says it, and how much.
+
+    Where the schema has a limit, only one of the field itself replaces it.
+    """
     if schema.get("type") == "array":
-        return "maxItems", limits.MAX_ITEMS.get(name)
-    if "additionalProperties" in schema:
-        return "maxProperties", limits.MAX_PROPERTIES.get(name)
-    return "", None
+        bound, own, generic = "maxItems", limits.MAX_ITEMS.get(name), limits.OTHER_ITEMS
+    elif "additionalProperties" in schema:
+        bound, own, generic = "maxProperties", limits.MAX_PROPERTIES.get(name), limits.OTHER_ITEMS
+    elif "enum" not in schema and (schema.get("type") == "string" or INTEGER_TOO in schema):
+        own = limits.QUANTITY_LENGTH if schema.get("pattern") == QUANTITY else None
+        is_annotation = name == "annotations"  # the value of one
+        generic = limits.ANNOTATION_LENGTH if is_annotation else limits.TEXT_LENGTH
+        bound = "maxLength"
+    else:
+        return None
+    if own is not None:
+        return bound, own
+    return None if bound in schema else (bound, generic)
 
 
 def of_model(model: type[BaseModel], library: Library, *, besides: Collection[str] = ()) -> Schema:

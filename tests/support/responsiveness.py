@@ -1,10 +1,12 @@
 """How late a manager's event loop and its lease are, for tests that put a load on it."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from math import inf
+from pathlib import Path
 
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.devcluster.client import ApiClient
@@ -16,6 +18,7 @@ ELECTION = DEFAULT.leader_election
 LAG = "machinery_event_loop_lag_seconds"
 EVERY = 0.1
 WITHIN = 90.0
+PROBED_EVERY = 0.005
 
 
 class Responsiveness:
@@ -88,3 +91,58 @@ async def responsiveness(
             yield observed
         finally:
             observing.cancel()
+
+
+class Probes:
+    """Probes a manager, and measures the CPU time that it takes until it answers each probe.
+
+    That is the time of the work that a probe has waited for. Other than the time that passes, it
+    does not depend on how busy the machine is. `probes` starts it.
+    """
+
+    def __init__(self, manager: ManagerProcess) -> None:
+        self._clock = _cpu_clock(_only_child(manager.pid))
+        self._url = manager.health_url
+        self._took = [0.0]
+
+    async def send(self) -> None:
+        """Send probes until cancelled."""
+        async with ApiClient(self._url, None) as health:
+            while True:
+                began = time.clock_gettime(self._clock)
+                await health.fetch("GET", "/healthz")
+                self._took.append(time.clock_gettime(self._clock) - began)
+                await asyncio.sleep(PROBED_EVERY)
+
+    async def longest(self) -> float:
+        """Return the longest of the probes that were sent since the last call, in seconds."""
+        before = len(self._took)
+
+        async def answered() -> bool:
+            return len(self._took) > before + 1
+
+        await until(answered, within=WITHIN, what="probes being answered")
+        took, self._took = self._took, [0.0]
+        return max(took)
+
+
+@asynccontextmanager
+async def probes(manager: ManagerProcess) -> AsyncIterator[Probes]:
+    """Probe the manager for the length of the block."""
+    sent = Probes(manager)
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(sent.send())
+        try:
+            yield sent
+        finally:
+            sending.cancel()
+
+
+def _only_child(pid: int) -> int:
+    [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+def _cpu_clock(pid: int) -> int:
+    """Return the clock of the CPU time of a process, as clock_getcpuclockid(3) does on Linux."""
+    return (~pid << 3) | 2

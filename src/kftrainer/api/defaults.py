@@ -1,5 +1,6 @@
 """Our own kinds as the API server would store them, by the schemas of our CRDs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -33,6 +34,12 @@ def stored(document: Document) -> Stored:
     known, unknown = pruned(document, schema)
     filled = defaulted(known, schema)
     return Stored(filled, unknown, [*misfits(filled, schema)])
+
+
+def schema_problems(document: Document) -> Iterator[Problem]:
+    """Yield the problems of the TrainJob or runtime, each when it is asked for."""
+    schema = schema_of(document["kind"])
+    yield from misfits(defaulted(document, schema), schema)
 
 
 def with_defaults(document: Document) -> dict[str, Any]:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 KIB: Final = 1024
 
-# Of compact JSON, without metadata.managedFields and status.
+# Limits of the part that clients write: all but the status and system metadata. Of compact JSON.
 OBJECT_BYTES: Final = 256 * KIB
 # Fields of objects and items of lists, at all levels together.
 OBJECT_VALUES: Final = 3_000
@@ -26,6 +26,11 @@ OBJECT_VALUES: Final = 3_000
 OBJECT_QUANTITIES: Final = 500
 # Objects and lists within each other.
 OBJECT_DEPTH: Final = 64
+
+# The status, and the metadata besides labels and annotations: the API server and controllers add to
+# it after admission, so that it does not count above. The status of STATUS_ROWS jobs fits.
+SYSTEM_BYTES: Final = 512 * KIB
+SYSTEM_VALUES: Final = 10_000
 
 REPLICATED_JOBS: Final = 100
 STATUS_ROWS: Final = 1000  # of jobs that were created under looser limits
@@ -35,8 +40,12 @@ VOLUMES: Final = 128
 ENV_VARS: Final = 512
 WORDS: Final = 1024  # of a command or its arguments
 FEW, MANY = 64, 256
+OTHER_ITEMS: Final = 1024  # of other lists and maps, in the CRDs only
 
 QUANTITY_LENGTH: Final = 64
+# Of any other text, in the CRDs only. Linux accepts no longer argument or environment variable.
+TEXT_LENGTH: Final = 128 * KIB
+ANNOTATION_LENGTH: Final = 256 * KIB  # as the API server has it for all annotations together
 
 # The most items of lists, by the names of their fields at any level.
 MAX_ITEMS: Final[Mapping[str, int]] = {
@@ -85,7 +94,10 @@ WITH_QUANTITIES: Final = QUANTITY_MAPS | QUANTITY_HOLDERS
 NESTED: Final = frozenset({dict, list})
 
 ROOT: Final = "<root>"
-IGNORED: Final = frozenset({"managedFields"})
+# The metadata that clients write.
+CLIENT_METADATA: Final = frozenset({"annotations", "labels"})
+IGNORED_METADATA: Final = frozenset({"managedFields"})
+IN_SYSTEM_PART: Final = " in status and metadata, without labels and annotations"
 
 
 class LimitProblem(Problem):
@@ -113,15 +125,29 @@ def within_limits(decode: Callable[[Manifest], T]) -> Callable[[Manifest], T]:
 
 
 def size_of(manifest: Manifest) -> int:
-    """Return the bytes that count of a TrainJob or runtime: its compact JSON."""
-    counted = {key: value for key, value in manifest.items() if key != "status"}
-    metadata = counted.get("metadata")
-    if isinstance(metadata, Mapping) and "managedFields" in metadata:
-        counted["metadata"] = {k: v for k, v in metadata.items() if k not in IGNORED}
+    """Return the bytes that count of a TrainJob or runtime: the compact JSON of the client part."""
+    return _size(_parts(manifest)[0])
+
+
+def _size(part: Manifest) -> int:
     try:
-        return len(orjson.dumps(counted))
+        return len(orjson.dumps(part))
     except TypeError:  # an integer of a file that no JSON parser would return
-        return len(json.dumps(counted, separators=(",", ":"), default=str))
+        return len(json.dumps(part, separators=(",", ":"), default=str))
+
+
+def _parts(manifest: Manifest) -> tuple[Manifest, Manifest]:
+    """Return the part that clients write, and the part that is added or changed after admission."""
+    written: dict[str, Any] = dict(manifest)
+    system: dict[str, Any] = {}
+    if "status" in written:
+        system["status"] = written.pop("status")
+    metadata = written.get("metadata")
+    if isinstance(metadata, Mapping):
+        written["metadata"] = {k: v for k, v in metadata.items() if k in CLIENT_METADATA}
+        others = metadata.keys() - CLIENT_METADATA - IGNORED_METADATA
+        system["metadata"] = {key: metadata[key] for key in others}
+    return written, system
 
 
 def values_in(value: Any) -> int:
@@ -144,23 +170,31 @@ def exceeded(manifest: Manifest, *, rule: str = "") -> FieldError | None:
 
     Encodes the object once; the rest of the work does not grow with an object beyond the limits.
     """
-    if (error := _too_many(manifest, rule)) is not None:
-        return error
-    size = size_of(manifest)
-    if size <= OBJECT_BYTES:
+    written, system = _parts(manifest)
+    return (
+        _too_many(written, OBJECT_VALUES, "", rule)
+        or _too_many(system, SYSTEM_VALUES, IN_SYSTEM_PART, rule)
+        or _too_long(written, OBJECT_BYTES, "", rule)
+        or _too_long(system, SYSTEM_BYTES, IN_SYSTEM_PART, rule)
+    )
+
+
+def _too_long(part: Manifest, most: int, where: str, rule: str) -> FieldError | None:
+    size = _size(part)
+    if size <= most:
         return None
-    detail = f"may not be more than {OBJECT_BYTES} bytes as JSON, and is {size}"
+    detail = f"may not be more than {most} bytes as JSON{where}, and is {size}"
     return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
 
 
-def _too_many(manifest: Manifest, rule: str) -> FieldError | None:
+def _too_many(manifest: Manifest, most: int, where: str, rule: str) -> FieldError | None:
     """Count fields and items level by level, and compare those of each list and map."""
     level: list[_Part] = [("", manifest)]
     values = quantities = 0
     for _ in range(OBJECT_DEPTH):
         values += sum([len(part) for _, part in level])
-        if values > OBJECT_VALUES:
-            detail = f"may not have more than {OBJECT_VALUES} fields and items"
+        if values > most:
+            detail = f"may not have more than {most} fields and items{where}"
             return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
         for name, part in level:
             if name in LIMITED and len(part) > _most(name, part):
@@ -187,11 +221,7 @@ def _inner(level: list[_Part]) -> list[_Part]:
         if type(part) is list:
             found += [("", each) for each in part if type(each) in NESTED and each]
         else:
-            found += [
-                (name, each)
-                for name, each in part.items()
-                if type(each) in NESTED and each and name not in IGNORED
-            ]
+            found += [(name, each) for name, each in part.items() if type(each) in NESTED and each]
     return found
 
 

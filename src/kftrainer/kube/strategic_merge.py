@@ -435,12 +435,15 @@ def _first_places(identities: Sequence[Identity]) -> dict[Identity, int]:
 
 def _keyed(entries: Sequence[Any], key: str, path: str, whose: str = "") -> list[Keyed]:
     """The entries with what tells them apart, without those that are directives."""
-    places = ((entry, f"{path}[{index}]") for index, entry in enumerate(entries))
-    return [
-        Keyed(_identity(entry, key, place, whose), entry, place)
-        for entry, place in places
-        if not (key and _is_directed(entry))
-    ]
+    keyed = []
+    for index, entry in enumerate(entries):
+        place = f"{path}[{index}]"
+        if key and type(entry) is dict and type(name := entry.get(key)) is str:  # as most are
+            if PATCH not in entry:
+                keyed.append(Keyed((str, name), entry, place))
+        elif not (key and _is_directed(entry)):
+            keyed.append(Keyed(_identity(entry, key, place, whose), entry, place))
+    return keyed
 
 
 def _identity(entry: Any, key: str, path: str, whose: str = "") -> Identity:

@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kftrainer.kube.field import FieldError, Findings
@@ -23,9 +23,17 @@ LONGEST_WARNING = 256
 NOT_PRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
+async def no_turn() -> None:
+    """Return at once: for requests that share the event loop with nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """What somebody is about to do to an object."""
+    """What somebody is about to do to an object.
+
+    A validator that has waited for something awaits `turn` before it works on: it returns in a pass
+    of the event loop in which no other validator works.
+    """
 
     uid: str
     operation: str  # CREATE, UPDATE, DELETE or CONNECT
@@ -37,6 +45,7 @@ class AdmissionRequest:
     object: Manifest | None
     old_object: Manifest | None
     dry_run: bool
+    turn: Callable[[], Awaitable[None]] = field(default=no_turn, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

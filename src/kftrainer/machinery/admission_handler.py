@@ -1,8 +1,9 @@
 """Answers the API server: reads a review, asks the validator of its path, and says so in time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
 import structlog
@@ -16,7 +17,9 @@ from kftrainer.machinery.admission_review import (
     encoded,
 )
 from kftrainer.machinery.bounded_labels import OTHER
+from kftrainer.machinery.client_limits import CURRENT_CLIENT
 from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.fair_queue import FairQueue, QueueFullError
 from kftrainer.machinery.garbage import collect_recent
 from kftrainer.machinery.metrics import Metrics, WebhookMetrics
 from kftrainer.machinery.webserver import NOT_FOUND, Answer, Asked, BodyError, Handler
@@ -32,14 +35,16 @@ SLOW = 1.0
 # millisecond: the last of so many waits half a second. Who comes after them would only wait until
 # the API server gives up on them, so it is better told at once to come again.
 MOST_IN_FLIGHT = 500
-# What is sent as one byte may take twenty when it is decoded, and some microseconds to validate:
-# those that are larger than nearly all wait for each other, and not all others for them. Between
-# two of them there is a pause as long as the last one took, up to the longest.
+# What is sent as one byte may take twenty when it is decoded, and some microseconds to validate.
+# Reviews that are larger than nearly all others wait for each other, in turn by client, and those
+# that are smaller do not wait for them. After a large one there is a pause as long as it took, up
+# to the longest.
 LARGE = 32 * 1024
 MOST_LARGE = 2
+MOST_LARGE_OF_A_CLIENT = 1
+# About as many as are answered within the API server's timeout.
+MOST_LARGE_WAITING = 100  # of a client
 LONGEST_PAUSE = 0.25
-# Reviews that are validated in one pass of the event loop, before anything else gets its turn.
-MOST_IN_A_PASS = 4
 
 NOT_POST = Answer(405, "Method Not Allowed\n", headers={"Allow": "POST"})
 NOT_JSON = Answer(415, f"The body must be {JSON}, and not compressed.\n")
@@ -91,29 +96,49 @@ def admission(
 
 
 class _Load:
-    """How many requests are being looked at, at all paths together."""
+    """The requests that are being processed, at all paths together."""
 
     def __init__(self, most: int, clock: Clock) -> None:
-        self.most = most
-        self.now = 0
+        self._most = most
+        self._now = 0
         self._clock = clock
-        self._large = asyncio.Semaphore(MOST_LARGE)
+        self._large = FairQueue(MOST_LARGE, MOST_LARGE_OF_A_CLIENT, MOST_LARGE_WAITING)
         self._next_large = 0.0  # the time at which the next large body may be decoded
-        self._in_this_pass = 0
+        self._last_pause = 0.0  # seconds
+        # The server limits how many requests there are; each waits for one turn at a time.
+        self._turns = FairQueue(1, 1, waiting=sys.maxsize)
+
+    @contextmanager
+    def counted(self) -> Iterator[bool]:
+        """Count a request for the block; False if there are too many to process it."""
+        if self._now >= self._most:
+            yield False
+            return
+        self._now += 1
+        try:
+            yield True
+        finally:
+            self._now -= 1
 
     @asynccontextmanager
     async def room_for(self, size: int, within: float) -> AsyncIterator[None]:
-        """For the block, a body of this size may be decoded; raises BodyError if it never may."""
+        """Wait until a body of this size may be decoded; raises BodyError if that takes too long.
+
+        The block begins with a turn.
+        """
         if size <= LARGE:
+            await self.turn()
             yield
             return
+        client = CURRENT_CLIENT.get()
         try:
             async with asyncio.timeout(within):
-                await self._large.acquire()
-        except TimeoutError:
+                await self._large.acquire(client)
+        except (TimeoutError, QueueFullError):
             raise _too_many_large() from None
         try:
             await self._pause(within)
+            await self.turn()
             began = self._clock.monotonic()
             try:
                 yield
@@ -121,7 +146,7 @@ class _Load:
                 collect_recent()
                 self._worked(self._clock.monotonic() - began)
         finally:
-            self._large.release()
+            self._large.release(client)
 
     async def _pause(self, within: float) -> None:
         """Wait until the pause after the last large body is over."""
@@ -129,25 +154,27 @@ class _Load:
         if pause > within:
             raise _too_many_large()
         if pause > 0:
-            self._next_large += LONGEST_PAUSE  # of whoever comes next, until this one is done
+            # Until this one is done, the next one waits as if it took as long as the last one, and
+            # for a pause after it.
+            self._next_large += 2 * self._last_pause
             await self._clock.sleep(pause)
 
     def _worked(self, seconds: float) -> None:
-        self._next_large = self._clock.monotonic() + min(seconds, LONGEST_PAUSE)
+        self._last_pause = min(seconds, LONGEST_PAUSE)
+        self._next_large = self._clock.monotonic() + self._last_pause
 
     async def turn(self) -> None:
-        """Return when a review may be validated in this pass of the event loop."""
+        """Return in a pass of the event loop in which no other review is worked on.
+
+        Clients take turns, so that a review waits for at most one of each other client. What a
+        pass takes is bounded by what one review takes.
+        """
         # Those who came at the same time are counted before the first of them is looked at:
         # validators that wait for nothing would otherwise never be seen to be more than one.
         await self._clock.sleep(0)
-        while self._in_this_pass >= MOST_IN_A_PASS:
-            await self._clock.sleep(0)
-        if not self._in_this_pass:
-            asyncio.get_running_loop().call_soon(self._next_pass)
-        self._in_this_pass += 1
-
-    def _next_pass(self) -> None:
-        self._in_this_pass = 0
+        client = CURRENT_CLIENT.get()
+        await self._turns.acquire(client)
+        self._turns.release(client)
 
 
 class _Desk:
@@ -186,23 +213,32 @@ class _Desk:
         until = began + answer_within(dict(asked.query).get("timeout"))
         try:
             body = await asked.read_body()
-            async with load.room_for(len(body), until - self._clock.monotonic()):
-                request = decoded(body)
-                del body
-                return await self._looked_at(request, load, began, until)
+            with load.counted() as is_counted:
+                async with load.room_for(len(body), until - self._clock.monotonic()):
+                    request = replace(decoded(body), turn=load.turn)
+                    del body
+                    # Each request has a task, and with it a context, of its own: nothing to undo.
+                    bind_contextvars(
+                        webhook=self._path,
+                        uid=request.uid,
+                        namespace=request.namespace,
+                        name=request.name,
+                    )
+                    verdict = await self._verdict(request, until) if is_counted else TOO_MANY
+                    return self._answered(request, verdict, began)
         except BodyError as error:
             return error.answer
         except MalformedReviewError as error:
             return Answer(400, f"{error}\n")
 
-    async def _looked_at(
-        self, request: AdmissionRequest, load: _Load, began: float, until: float
-    ) -> Answer:
-        # Each request has a task, and with it a context, of its own: nothing to undo.
-        bind_contextvars(
-            webhook=self._path, uid=request.uid, namespace=request.namespace, name=request.name
-        )
-        verdict = await self._verdict(request, load, until)
+    async def _verdict(self, request: AdmissionRequest, until: float) -> Verdict:
+        within = until - self._clock.monotonic()
+        # A validator that waits for nothing is not stopped by a timeout, and may have stood in line
+        # behind others of its kind.
+        return TOO_LATE if within <= 0 else await self._judged(request, within)
+
+    def _answered(self, request: AdmissionRequest, verdict: Verdict, began: float) -> Answer:
+        """Record the verdict, and return it as an answer."""
         seconds = self._clock.monotonic() - began
         if seconds > SLOW:
             log.warning("admission.slow", seconds=round(seconds, 3), code=verdict.code)
@@ -224,19 +260,6 @@ class _Desk:
             log.exception("admission.not_encodable")
             self._metrics.panicked()
             return encoded(request.uid, BROKEN)
-
-    async def _verdict(self, request: AdmissionRequest, load: _Load, until: float) -> Verdict:
-        if load.now >= load.most:
-            return TOO_MANY
-        load.now += 1
-        try:
-            await load.turn()
-            within = until - self._clock.monotonic()
-            # A validator that waits for nothing is not stopped by a timeout, and may have stood in
-            # line behind others of its kind.
-            return TOO_LATE if within <= 0 else await self._judged(request, within)
-        finally:
-            load.now -= 1
 
     async def _judged(self, request: AdmissionRequest, within: float) -> Verdict:
         deadline = asyncio.timeout(within)

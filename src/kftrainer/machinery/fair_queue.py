@@ -25,7 +25,8 @@ class FairQueue:
         self._total = 0
         # In the order of their turns. A client whose turn it was moves to the end.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        self._dispatch: asyncio.Handle | None = None
+        self._dispatch: asyncio.Handle | None = None  # while no request may start at once
+        self._has_woken = False  # a request, which starts in this pass of the event loop
 
     async def acquire(self, client: str) -> None:
         """Return when a request of this client may start; `release` must follow."""
@@ -71,7 +72,10 @@ class FairQueue:
     def _start_next(self) -> None:
         self._dispatch = None
         client = next((each for each in self._queues if self._has_room(each)), None)
+        has_woken, self._has_woken = self._has_woken, client is not None
         if client is None:
+            if has_woken:
+                self._schedule()  # whoever arrives in this pass waits for the next one
             return  # a release schedules the next one
         queue = self._queues.pop(client)
         turn = queue.popleft()

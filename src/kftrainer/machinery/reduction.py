@@ -19,7 +19,7 @@ KIB: Final = 1024
 LARGE: Final = 16 * KIB
 FIELD: Final = 512  # bytes of a field of the metadata that are held unchanged
 STATUS: Final = 4 * KIB
-TEXT: Final = 253  # characters of a text
+TEXT: Final = 253  # characters of a text, bytes of a label or annotation
 ITEMS: Final = 16  # of a list or an object
 FEW: Final = 8  # labels and the like of our own
 DEPTH: Final = 3
@@ -76,7 +76,7 @@ class Reduction:
         if len(encoded) <= FIELD:
             return value
         ours = {key: each for key, each in value.items() if self._is_ours(key)}
-        short = ((key, each) for key, each in ours.items() if len(each) <= TEXT)
+        short = ((key, each) for key, each in ours.items() if len(each.encode()) <= TEXT)
         kept = dict(islice(short, FEW))
         return {**kept, OMITTED: _digest(encoded)}
 

@@ -52,7 +52,8 @@ def change_errors(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[
     """What cannot be changed in a TrainJob like this, now or at all."""
     job_set = own_job_set(old, existing)
     if _override_changes(old, new):
-        yield from _untimely_overrides(old, new, job_set or {})
+        is_suspended = old.spec.suspend or new.spec.suspend
+        yield from untimely_overrides(_field(old, new), job_set or {}, is_suspended=is_suspended)
     if is_finished(old):
         rules = (Rule.CHANGE_AFTER_END, Rule.OVERRIDE_AFTER_END)
         yield from _lasting_changes(old, new, FINISHED, *rules)
@@ -94,11 +95,11 @@ def is_finished(job: TrainJob) -> bool:
     return any(each.type in ends and each.status == "True" for each in conditions)
 
 
-def _untimely_overrides(
-    old: TrainJob, new: TrainJob, job_set: Mapping[str, Any]
+def untimely_overrides(
+    field: str, job_set: Mapping[str, Any], *, is_suspended: bool
 ) -> Iterator[FieldError]:
-    field = _field(old, new)
-    if not (old.spec.suspend or new.spec.suspend):
+    """Return the errors for a change of overrides while there may be pods."""
+    if not is_suspended:
         yield forbidden(field, CHANGED_WHILE_RUNNING, rule=Rule.OVERRIDE_WHILE_RUNNING)
         return
     for row in (job_set.get("status") or {}).get("replicatedJobsStatus") or ():

@@ -39,7 +39,7 @@ MOST_UNKNOWN = 100  # errors: who reads so many knows that the names are of anot
 # A measure of the time to merge each override into each of its jobs: roughly microseconds.
 # Everybody else waits meanwhile.
 MOST_WORK = 6_000
-WORK_PER_MERGE, ENTRIES_PER_WORK = 10, 2
+WORK_PER_MERGE = 10
 # The JobSet would become too large to be stored.
 MOST_BYTES = 1024 * 1024
 TOO_MUCH_WORK = "must be fewer or smaller: merging them into all their jobs takes too long"
@@ -102,7 +102,7 @@ def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Tape) -> Iter
         for target, job_spec in _targets(override, jobs):
             size += encoded
             entries = _entries_changed(job_spec["template"], patch)
-            work += WORK_PER_MERGE + values + entries // ENTRIES_PER_WORK
+            work += WORK_PER_MERGE + values + entries
             if work > MOST_WORK or size > MOST_BYTES:
                 detail = TOO_MUCH_WORK if work > MOST_WORK else TOO_MANY_BYTES
                 yield forbidden(overrides_field(job), detail, rule=Rule.OVERRIDE_TOO_MUCH)

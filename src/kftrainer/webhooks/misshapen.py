@@ -1,18 +1,23 @@
 """What to answer about an object that is not what it says it is."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from kftrainer.api.limits import exceeded
+from kftrainer.api.limits import CLIENT_METADATA, MAX_PROPERTIES, exceeded
 from kftrainer.kube.field import Findings
 from kftrainer.kube.model import Problem
 from kftrainer.kube.resource import Manifest
 from kftrainer.machinery.admission import AdmissionRequest, Verdict, refused, verdict_of
 from kftrainer.runtime.changes import NOT_NEW
+from kftrainer.runtime.large_changes import keeps_content
 from kftrainer.runtime.rule_names import Rule
 
 MOST_PROBLEMS = 10  # that an answer tells
 BAD_REQUEST = 400
+EXCEEDED_BEFORE = (
+    "it exceeded a limit before: only spec.suspend, labels and annotations can be changed"
+)
 
 
 def misshapen(kind: str, problems: Sequence[Problem], before: Sequence[Problem]) -> Verdict:
@@ -34,17 +39,41 @@ def misshapen(kind: str, problems: Sequence[Problem], before: Sequence[Problem])
 def too_large(request: AdmissionRequest) -> Verdict | None:
     """Reject an object that exceeds a limit before anything else is done with it.
 
-    An update of an object that exceeded the same limit before is admitted with a warning, so that
-    it can be suspended and labelled; the controller does not plan it.
+    An object that exceeded a limit before can be suspended and labelled: such an update is admitted
+    with a warning, and the controller does not plan the object. No other update may leave it beyond
+    a limit, so that it grows in none and its content stays.
     """
     new, old = request.object, request.old_object
     error = None if new is None else exceeded(new, rule=Rule.TOO_LARGE)
-    if error is None:
+    if new is None or error is None:
         return None
-    before = None if old is None else exceeded(old)
-    if before is not None and (before.path, before.fault) == (error.path, error.fault):
-        return Verdict(allowed=True, warnings=[NOT_NEW.format(error)])
+    if old is not None and exceeded(old) is not None:
+        if keeps_content(spec_of(old), spec_of(new)) and _keeps_labels(old, new):
+            return Verdict(allowed=True, warnings=[NOT_NEW.format(error)])
+        error = replace(error, detail=f"{error.detail}; {EXCEEDED_BEFORE}")
     return verdict_of(Findings([error]), request)
+
+
+def _keeps_labels(old: Manifest, new: Manifest) -> bool:
+    """Report whether the labels and annotations are not too many, or no more than before.
+
+    Their sizes are limited by the API server.
+    """
+    return all(
+        _count(new, field) <= max(_count(old, field), MAX_PROPERTIES[field])
+        for field in CLIENT_METADATA
+    )
+
+
+def _count(manifest: Manifest, field: str) -> int:
+    found = metadata_of(manifest).get(field)
+    return len(found) if isinstance(found, Mapping) else 0
+
+
+def spec_of(manifest: Manifest) -> Mapping[str, Any]:
+    """Return the spec, if it is an object."""
+    spec = manifest.get("spec")
+    return spec if isinstance(spec, Mapping) else {}
 
 
 def metadata_of(manifest: Manifest) -> Mapping[str, Any]:

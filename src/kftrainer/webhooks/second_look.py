@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -28,6 +28,7 @@ ReducedObjects = Callable[[ObjectKey, str, str], Iterable[Asked]]
 DECISIVE = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES, JOB_SETS, PRIORITY_CLASSES)
 WITHIN = 2.0  # seconds for all reads together: somebody waits for the answer
 MOST_READ = 8  # objects; there are hardly ever more than three
+UNREADABLE: Final = object()
 
 
 def nothing_reduced(_job: ObjectKey, _kind: str, _name: str) -> Iterable[Asked]:
@@ -36,11 +37,11 @@ def nothing_reduced(_job: ObjectKey, _kind: str, _name: str) -> Iterable[Asked]:
 
 
 class Remembering:
-    """Reads from what exists, and remembers which decisive objects it was asked for."""
+    """Reads from what exists, and remembers the decisive objects as they were read."""
 
     def __init__(self, existing: Existing) -> None:
         self._existing = existing
-        self.asked: dict[Asked, None] = {}
+        self.asked: dict[Asked, object] = {}  # None if it does not exist, UNREADABLE if it failed
 
     def knows(self, resource: Resource[Any]) -> bool:
         """As what exists says."""
@@ -48,9 +49,12 @@ class Remembering:
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
         """The object of this key."""
-        if resource in DECISIVE:
-            self.asked[resource, key] = None
-        return self._existing.get(resource, key)
+        if resource not in DECISIVE:
+            return self._existing.get(resource, key)
+        self.asked[resource, key] = UNREADABLE
+        found = self._existing.get(resource, key)
+        self.asked[resource, key] = found
+        return found
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
         """All objects of the kind."""
@@ -60,24 +64,68 @@ class Remembering:
         """The same, each decoded when it is asked for."""
         return self._existing.iterate(resource, namespace)
 
+    def outdated(self, live: Mapping[Asked, Manifest | None]) -> dict[Asked, Manifest | None]:
+        """Return the live objects that differ from what was read."""
+        return {
+            each: manifest
+            for each, manifest in live.items()
+            if not _is_same(self.asked.get(each, UNREADABLE), manifest)
+        }
+
+
+def _is_same(known: Any, live: Manifest | None) -> bool:
+    """Whether no rule can distinguish the live object from the known one.
+
+    Of a runtime, rules read neither finalizers nor the status. Unknown versions are never the same.
+    """
+    if known is UNREADABLE or known is None or live is None:
+        return known is live
+    metadata = live["metadata"]
+    if isinstance(known, Mapping):
+        before = known["metadata"]
+        return _version(before) == _version(metadata) is not None
+    before = known.metadata
+    return (before.uid, before.generation) == (
+        metadata.get("uid"),
+        metadata.get("generation"),
+    ) and (
+        before.generation is not None
+        and (before.labels or {}) == (metadata.get("labels") or {})
+        and (before.annotations or {}) == (metadata.get("annotations") or {})
+    )
+
+
+def _version(metadata: Mapping[str, Any]) -> tuple[str, str] | None:
+    version = metadata.get("resourceVersion")
+    return (metadata.get("uid", ""), version) if version else None
+
 
 class Refreshed:
     """What exists, with some objects as they were just read; None for those that are gone."""
 
-    def __init__(self, existing: Existing, read: Mapping[Asked, Manifest | None]) -> None:
+    def __init__(self, existing: Existing, live: Mapping[Asked, Manifest | None]) -> None:
         self._existing = existing
-        self._read = read
+        self._live = dict(live)
+        self._decoded: dict[Asked, Any] = {}
+
+    def update(self, live: Mapping[Asked, Manifest | None]) -> None:
+        """Use these objects, too, from now on; none of them was given before."""
+        self._live.update(live)
 
     def knows(self, resource: Resource[Any]) -> bool:
         """As what exists says."""
         return self._existing.knows(resource)
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """The object of this key."""
-        if (resource, key) not in self._read:
+        """The object of this key, decoded once."""
+        which = resource, key
+        if which not in self._live:
             return self._existing.get(resource, key)
-        found = self._read[resource, key]
-        return None if found is None else resource.decode(found)
+        if which not in self._decoded:
+            live = self._live[which]
+            self._decoded[which] = None if live is None else resource.decode(live)
+        decoded: T | None = self._decoded[which]
+        return decoded
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
         """All objects of the kind, as they were."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kftrainer.api import names
-from kftrainer.api.defaults import stored
+from kftrainer.api.defaults import schema_problems
 from kftrainer.api.resources import AnyResource
 from kftrainer.kube.field import Findings
 from kftrainer.kube.model import InvalidDocumentError, Problem
@@ -81,7 +81,7 @@ class RuntimeAdmission:
     def _schema_problems(self, manifest: Manifest | None) -> Sequence[Problem]:
         if manifest is None:
             return ()
-        return stored({**manifest, "kind": self._resource.kind}).problems
+        return [*schema_problems({**manifest, "kind": self._resource.kind})]
 
     def _remarks(self, manifest: Manifest) -> Findings:
         """Return the findings about a runtime of which only labels have changed."""

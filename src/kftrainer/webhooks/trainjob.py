@@ -1,13 +1,14 @@
 """TrainJobs at admission: may this one be created, or changed in this way?"""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from kftrainer.api.defaults import stored
+from kftrainer.api.defaults import schema_problems
+from kftrainer.api.limits import exceeded
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.client import Client
@@ -25,9 +26,10 @@ from kftrainer.runtime.changes import is_fixed_by_job_set
 from kftrainer.runtime.errors import PluginFailedError
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import key_of_job
+from kftrainer.runtime.large_changes import Spec, large_change_errors
 from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.runtimes import Runtimes
-from kftrainer.webhooks.misshapen import metadata_of, misshapen, too_large
+from kftrainer.webhooks.misshapen import metadata_of, misshapen, spec_of, too_large
 from kftrainer.webhooks.second_look import (
     MOST_READ,
     WITHIN,
@@ -43,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 INTERNAL_ERROR, UNAVAILABLE = 500, 503
 
+
+LargeUpdate = tuple[Spec, Spec]  # the old spec, which exceeds a limit, and the new one
 
 JOB_SET_UNREADABLE = "the JobSet or the runtime of the TrainJob cannot be read: try again"
 
@@ -96,12 +100,12 @@ class TrainJobAdmission:
             return refused(UNAVAILABLE, "ServiceUnavailable", JOB_SET_UNREADABLE, rule=rule)
         except Exception as error:
             before = _schema_problems(request.old_object)
-            if problems := _schema_problems(manifest):
+            if problems := [*_schema_problems(manifest)]:
                 # The API server would not have let it come so far, unless it was so before.
-                return misshapen(TRAIN_JOBS.kind, problems, before)
-            if before:
+                return misshapen(TRAIN_JOBS.kind, problems, [*before])
+            if any(before):
                 # It has become so before we were asked; what replaces it is looked at as if new.
-                return await self(replace(request, old_object=None))
+                return await self._judged(replace(request, old_object=None), manifest)
             if not isinstance(error, PluginFailedError):
                 raise
             log.exception("admission.plugin_failed", namespace=request.namespace, job=request.name)
@@ -109,7 +113,7 @@ class TrainJobAdmission:
 
     async def _verdict(self, request: AdmissionRequest, job: TrainJob) -> Verdict:
         old, new = request.old_object, request.object
-        findings = await self._findings(_old(request), job)
+        findings = await self._findings(request, _old(request), job)
         if old and new and old.get("spec") == new.get("spec"):
             findings.warnings.clear()  # who changes a label has written nothing of this
         return verdict_of(findings, request)
@@ -117,39 +121,63 @@ class TrainJobAdmission:
     def _is_ours(self, request: AdmissionRequest) -> bool:
         return not self._namespaces or request.namespace in self._namespaces
 
-    async def _findings(self, old: TrainJob | None, new: TrainJob) -> Findings:
-        """What there is to say; before anything is refused, what it hangs on is read at the server.
+    async def _findings(
+        self, request: AdmissionRequest, old: TrainJob | None, new: TrainJob
+    ) -> Findings:
+        """Validate the TrainJob, and again if it is rejected for an object that has changed since.
 
-        What is read may hang on something else: a runtime names PriorityClasses. Raises
-        JobSetUnreadableError if an update depends on a JobSet that cannot be read.
+        Before it is rejected, the objects that the verdict depends on are read from the server. If
+        they are as the cache has them, the verdict stands. A runtime that has changed may name
+        other PriorityClasses, which are then read, too. Raises JobSetUnreadableError if an update
+        depends on a JobSet that cannot be read.
         """
         until = asyncio.get_running_loop().time() + WITHIN
-        read = await self._large(new, until)
-        decisive = _decisive(old, new)
+        live = await self._large(request, new, until)
+        large = None if old is not None else _large_update(request)
+        decisive = _decisive(old, new) if large is None else [(JOB_SETS, key_of_job(new))]
+        live |= await self._read(request, [each for each in decisive if each not in live], until)
+        read = {*live}
+        existing = Refreshed(self._existing, live)
         while True:
-            seen = Remembering(Refreshed(self._existing, read) if read else self._existing)
+            seen = Remembering(existing)
             findings = self._runtimes.validate(old, new, seen)
-            asked = [*decisive, *(seen.asked if findings.errors else ())]
-            unread = [each for each in dict.fromkeys(asked) if each not in read]
-            if not unread or self._client is None or len(read) >= MOST_READ:
-                return findings
-            found = await read_now(self._client, unread, until)
-            if not found and findings.errors:
-                return findings
-            if not found:
-                raise JobSetUnreadableError
-            read |= found
+            if large is not None:
+                findings.refuse(*large_change_errors(*large, new, seen))
+            unread = [each for each in seen.asked if each not in read]
+            if not findings.errors or not unread or len(read) >= MOST_READ:
+                break
+            live = await self._read(request, unread, until)
+            read |= live.keys()
+            outdated = seen.outdated(live)
+            if not outdated:
+                break
+            existing.update(outdated)
+        if not findings.errors and self._client is not None and not read.issuperset(decisive):
+            raise JobSetUnreadableError
+        return findings
 
-    async def _large(self, new: TrainJob, until: float) -> dict[Asked, Manifest | None]:
+    async def _large(
+        self, request: AdmissionRequest, new: TrainJob, until: float
+    ) -> dict[Asked, Manifest | None]:
         """Read the large objects that the cache holds parts of; JobSetUnreadableError if it fails.
 
         A runtime that cannot be read is not reported as missing: it exists.
         """
         reference = new.spec.runtime_ref
         asked = [*self._reduced(key_of_job(new), reference.kind, reference.name)]
-        read = await read_now(self._client, asked, until) if asked and self._client else {}
+        read = await self._read(request, asked, until)
         if len(read) < len(asked):
             raise JobSetUnreadableError
+        return read
+
+    async def _read(
+        self, request: AdmissionRequest, asked: Sequence[Asked], until: float
+    ) -> dict[Asked, Manifest | None]:
+        """Read objects from the server, and wait for a turn to work on; without a client, none."""
+        if not asked or self._client is None:
+            return {}
+        read = await read_now(self._client, asked, until)
+        await request.turn()
         return read
 
 
@@ -195,6 +223,14 @@ def _old(request: AdmissionRequest) -> TrainJob | None:
         return None
 
 
+def _large_update(request: AdmissionRequest) -> LargeUpdate | None:
+    """Return the old and the new spec as they are written if the old TrainJob exceeds a limit."""
+    old, new = request.old_object, request.object
+    if old is None or new is None or exceeded(old) is None:
+        return None
+    return spec_of(old), spec_of(new)
+
+
 def _content(manifest: Manifest) -> tuple[Any, ...]:
     """What rules can be about."""
     metadata = metadata_of(manifest)
@@ -213,7 +249,6 @@ def _problems_before(request: AdmissionRequest) -> Sequence[Problem]:
     return ()
 
 
-def _schema_problems(manifest: Manifest | None) -> Sequence[Problem]:
-    if manifest is None:
-        return ()
-    return stored({**manifest, "kind": TRAIN_JOBS.kind}).problems
+def _schema_problems(manifest: Manifest | None) -> Iterator[Problem]:
+    """Yield what the schema forbids, each when it is asked for."""
+    return iter(()) if manifest is None else schema_problems({**manifest, "kind": TRAIN_JOBS.kind})

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kftrainer.api.limits import REPLICATED_JOBS
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
@@ -77,6 +78,39 @@ async def test_stored_trainjobs_beyond_the_limits_are_blocked_and_delay_nobody(
         await team.suspend(suspend=True, name=HOSTILE[0])
         await team.touch(manager, HOSTILE[0])
         manager.check_no_reconcile_raised()
+
+
+async def test_trainjob_at_the_limits_is_suspended_and_resumed_with_a_long_status(
+    plane: ControlPlane, team: Team
+) -> None:
+    """The rows of the status do not count: it had 2,500 fields and items when it was admitted."""
+    await team.create_runtime()
+    large = {
+        "env": [{"name": f"A{n}", "value": "b"} for n in range(512)],
+        "args": ["a"] * 1_000,
+    }
+    numbers = dict.fromkeys(("ready", "succeeded", "failed", "active", "suspended"), 0)
+    rows = [{"name": f"job-{n}", **numbers} for n in range(REPLICATED_JOBS)]
+
+    async def is_suspended() -> bool:
+        return bool((await team.get("JobSet"))["spec"].get("suspend"))
+
+    async def is_resumed() -> bool:
+        return not await is_suspended()
+
+    async with manager_process(
+        plane.kubeconfig, "--namespace", team.namespace, "--log-level", "debug"
+    ) as manager:
+        await manager.wait_ready()
+        await team.create_job(trainer=large)
+        await team.until_there("JobSet")
+        await team.job_set_says(rows=rows)
+        await team.until_rows(*rows)
+        await team.suspend(suspend=True)
+        await until(is_suspended, within=ANY_MOMENT, what="the JobSet being suspended")
+        await team.suspend(suspend=False)
+        await until(is_resumed, within=ANY_MOMENT, what="the JobSet being resumed")
+        assert "Blocked" not in conditions_of(await team.get("TrainJob"))
 
 
 async def test_stored_trainjobs_with_many_quantities_do_not_delay_the_start_of_a_manager(

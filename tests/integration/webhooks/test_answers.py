@@ -245,6 +245,35 @@ async def test_too_long_list_is_rejected_by_the_schema(person: Applicant, here: 
     assert "spec.trainer.env: Too many: 513: must have at most 512 items" in heard.message
 
 
+async def test_too_long_text_is_rejected_by_the_schema(person: Applicant, here: str) -> None:
+    """The schema counts characters, the webhook bytes of the whole TrainJob."""
+    heard = await person.create(job_in(here, trainer={"args": ["x" * 131_073]}))
+    assert (heard.status, heard.denial) == (422, "")
+    assert "spec.trainer.args[0]: Too long" in heard.message
+    heard = await person.create(job_in(here, trainer={"args": ["é" * 131_072]}))
+    assert heard.denial.startswith("<root>: Too long: may not be more than 262144 bytes as JSON")
+    heard = await person.create(job_in(here, trainer={"args": ["x" * 131_072]}), dry_run=True)
+    assert heard.accepted
+
+
+def in_zones(count: int) -> Object:
+    """An override with a long list of a type of Kubernetes."""
+    zones = {"key": "zone", "operator": "In", "values": [f"z{n}" for n in range(count)]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [zones]}]}
+    node = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return {"targetJobs": [{"name": "node"}], "spec": {"affinity": node}}
+
+
+async def test_too_long_list_of_kubernetes_is_rejected_by_the_schema(
+    person: Applicant, here: str
+) -> None:
+    most = job_in(here, podTemplateOverrides=[in_zones(1_024)])
+    assert (await person.create(most, dry_run=True)).accepted
+    heard = await person.create(job_in(here, podTemplateOverrides=[in_zones(1_025)]))
+    assert (heard.status, heard.denial) == (422, "")
+    assert "matchExpressions[0].values: Too many: 1025: must have at most 1024" in heard.message
+
+
 async def test_quantity_beyond_the_range_of_the_api_is_denied(person: Applicant, here: str) -> None:
     limits = {"cpu": "1e991", "memory": "10e18"}
     heard = await person.create(

@@ -7,8 +7,9 @@ import pytest
 from kftrainer.api import limits
 from kftrainer.api.creation import creation_errors
 from kftrainer.api.defaults import schema_of
-from kftrainer.api.limits import LimitExceededError, LimitProblem, exceeded, size_of
+from kftrainer.api.limits import LimitExceededError, LimitProblem, exceeded, size_of, values_in
 from kftrainer.api.resources import TRAIN_JOBS
+from kftrainer.controllers.readable import readable_part
 from kftrainer.kube.resource import Manifest
 from tests.support.objects import Object, replicated_job, runtime, train_job
 
@@ -37,7 +38,7 @@ def with_containers(count: int) -> Object:
     [
         (
             train_job(trainer={"args": ["x" * 300_000]}),
-            "<root>: Too long: may not be more than 262144 bytes as JSON, and is 300165",
+            "<root>: Too long: may not be more than 262144 bytes as JSON, and is 300153",
         ),
         (
             train_job(anything=[[1] * 100 for _ in range(60)]),
@@ -84,7 +85,7 @@ def with_containers(count: int) -> Object:
         ),
         (with_jobs(100), None),
         (with_containers(64), None),
-        (train_job(trainer={"args": ["x" * 250_000]}), None),
+        (train_job(trainer={"args": ["x" * 125_000] * 2}), None),
         (train_job(trainer={"env": [{"name": f"A{n}", "value": "b"} for n in range(512)]}), None),
     ],
     ids=range(13),
@@ -100,6 +101,122 @@ def test_size_does_not_count_managed_fields_and_status() -> None:
     job["metadata"]["managedFields"] = [{"manager": "x" * 1000}]
     job["status"] = {"conditions": ["x" * 1000]}
     assert size_of(job) == size
+
+
+def rows(count: int) -> list[Object]:
+    numbers = dict.fromkeys(("ready", "succeeded", "failed", "active", "suspended"), 0)
+    return [{"name": f"job-{n}", **numbers} for n in range(count)]
+
+
+def at_the_limit() -> Object:
+    """A TrainJob with exactly as many fields and items as it may have."""
+    job = train_job(anything=[0])
+    job["spec"]["anything"] *= limits.OBJECT_VALUES - values_in(job) + 2  # the name does not count
+    return job
+
+
+def test_object_at_the_limit_has_no_room_for_one_more() -> None:
+    job = at_the_limit()
+    assert exceeded(job) is None
+    job["spec"]["anything"].append(0)
+    assert "3000 fields and items" in str(exceeded(job))
+
+
+CONDITION = {"type": "Failed", "status": "True", "reason": "R", "lastTransitionTime": "T"}
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        {"status": {"jobsStatus": rows(limits.STATUS_ROWS)}},
+        {"status": {"conditions": [{**CONDITION, "message": "x" * 32_768}] * 8}},
+        {
+            "metadata": {
+                "uid": "u",
+                "resourceVersion": "1",
+                "generation": 10**9,
+                "creationTimestamp": "2026-01-31T12:00:00Z",
+                "deletionTimestamp": "2026-01-31T12:00:00Z",
+                "deletionGracePeriodSeconds": 0,
+                "finalizers": [f"example.com/{n}" for n in range(20)],
+                "ownerReferences": [{"apiVersion": "v1", "kind": "A", "name": "a", "uid": "u"}],
+                "managedFields": [{"fieldsV1": {str(n): {} for n in range(20_000)}}],
+            }
+        },
+    ],
+    ids=["rows", "messages", "metadata"],
+)
+def test_content_that_is_added_after_admission_does_not_count(added: Object) -> None:
+    job = at_the_limit()
+    for part, fields in added.items():
+        job[part] = {**job.get(part, {}), **fields}
+    assert exceeded(job) is None
+    assert size_of(job) == size_of(at_the_limit())
+
+
+@pytest.mark.parametrize(
+    ("added", "error"),
+    [
+        (
+            {"status": {"jobsStatus": rows(limits.STATUS_ROWS + 1)}},
+            "status.jobsStatus: Too many: 1001: must have at most 1000 items",
+        ),
+        (
+            {"status": {"anything": [0] * 10_000}},
+            "<root>: Too long: may not have more than 10000 fields and items in status and "
+            "metadata, without labels and annotations",
+        ),
+        (
+            {"status": {"conditions": [{**CONDITION, "message": "x" * 600_000}]}},
+            "<root>: Too long: may not be more than 524288 bytes as JSON in status and metadata, "
+            "without labels and annotations, and is 600138",
+        ),
+        (
+            {"status": {"anything": nested(70)}},
+            "<root>: Too long: may not be nested deeper than 64 levels",
+        ),
+        (
+            {"metadata": {"finalizers": ["x"] * 10_000}},
+            "<root>: Too long: may not have more than 10000 fields and items in status and "
+            "metadata, without labels and annotations",
+        ),
+    ],
+    ids=["rows", "values", "bytes", "depth", "finalizers"],
+)
+def test_status_and_system_metadata_have_limits_of_their_own(added: Object, error: str) -> None:
+    assert str(exceeded({**train_job(), **added})) == error
+
+
+@pytest.mark.parametrize("name", ["status", "managedFields"])
+def test_field_of_the_same_name_in_the_spec_counts(name: str) -> None:
+    inside = train_job(anything={name: [[0] * 100] * 60})
+    assert "3000 fields and items" in str(exceeded(inside))
+
+
+@pytest.mark.parametrize("part", ["status", "spec"])
+def test_walk_stops_at_the_limit(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a huge part only as many objects and lists are visited as its limit allows."""
+    visited = 0
+    descend = limits._inner
+
+    def counted(level: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        nonlocal visited
+        found = descend(level)
+        visited += len(found)
+        return found
+
+    monkeypatch.setattr(limits, "_inner", counted)
+    huge = {"a": [{"b": [0] * 500} for _ in range(2_000)]}
+    assert exceeded({**train_job(), part: huge}) is not None
+    assert visited < limits.SYSTEM_VALUES
+
+
+def test_admitted_trainjob_with_a_long_status_is_planned() -> None:
+    job = at_the_limit()
+    job["metadata"] |= {"namespace": "team", "uid": "u"}
+    job["status"] = {"jobsStatus": rows(limits.REPLICATED_JOBS)}
+    _, problems = readable_part(job)
+    assert not any(isinstance(each, LimitProblem) for each in problems)
 
 
 def test_size_of_a_manifest_with_a_huge_integer_is_known() -> None:
@@ -150,6 +267,40 @@ def test_crds_have_the_limits_of_the_code(kind: str) -> None:
         )
     ]
     assert looser == []
+
+
+@pytest.mark.parametrize("kind", ["TrainJob", "TrainingRuntime", "ClusterTrainingRuntime"])
+def test_crds_bound_every_text_list_and_map(kind: str) -> None:
+    """Without the webhook the schema alone limits what is stored."""
+    schema = schema_of(kind)["properties"]
+    unbounded = [
+        name
+        for part in ("spec", "status")
+        for name, each in fields_of(schema.get(part, {}))
+        if (each.get("type") == "array" and "maxItems" not in each)
+        or ("additionalProperties" in each and "maxProperties" not in each)
+        or (
+            (each.get("type") == "string" or each.get("x-kubernetes-int-or-string"))
+            and not each.keys() & {"maxLength", "enum"}
+        )
+    ]
+    assert unbounded == []
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [("x" * 131_072, True), ("x" * 131_073, False), ("é" * 120_000, True)],
+    ids=["longest", "too long", "characters, not bytes"],
+)
+def test_text_may_be_as_long_as_linux_accepts_an_argument(text: str, accepted: bool) -> None:
+    errors = [str(error) for error in creation_errors(train_job(trainer={"args": [text]}))]
+    detail = "must have at most 131072 characters, and has 131073"
+    assert errors == ([] if accepted else [f"spec.trainer.args[0]: Too long: {detail}"])
+
+
+def test_value_of_an_annotation_may_be_as_long_as_the_api_server_accepts() -> None:
+    job = train_job(annotations={"a": "x" * 200_000})
+    assert creation_errors(job) == []
 
 
 def test_manifest_beyond_the_size_has_no_other_errors() -> None:

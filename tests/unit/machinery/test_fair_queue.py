@@ -51,6 +51,27 @@ async def test_requests_start_one_in_each_pass_of_the_event_loop() -> None:
     assert set(steps) <= {0, 1}
 
 
+async def test_request_that_arrives_as_another_starts_waits_for_the_next_pass() -> None:
+    queue, has_started = new_queue(per_client=1), asyncio.Event()
+
+    async def request() -> None:
+        await queue.acquire("a")
+        has_started.set()
+
+    async with asyncio.TaskGroup() as tasks:
+        await queue.acquire("a")
+        tasks.create_task(request())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        queue.release("a")
+        while not has_started.is_set():  # noqa: ASYNC110  pass by pass
+            await asyncio.sleep(0)
+        # In the same pass, in which the queue has been looked through already.
+        arriving = queue.acquire("b")
+        arriving.send(None)  # raises StopIteration if it starts at once
+        arriving.close()
+
+
 async def test_one_client_cannot_take_all_places() -> None:
     queue = new_queue(most=4, per_client=2)
     for _ in range(2):

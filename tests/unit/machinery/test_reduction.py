@@ -51,6 +51,19 @@ def test_large_object_is_held_by_its_identity_and_the_named_fields() -> None:
     )
 
 
+def test_own_metadata_of_a_large_object_takes_less_than_an_object_held_whole() -> None:
+    """Values are bounded by bytes: a character can have four of them."""
+    keys = [f"example.com/{number:063}" for number in range(100)]
+    metadata = {
+        "labels": dict.fromkeys(keys, "x" * 63),
+        "annotations": dict.fromkeys(keys, "\N{GRINNING FACE}" * 253),
+        "finalizers": keys,
+    }
+    entry = made(thing(metadata=metadata, spec={"args": ["x" * LARGE]}))
+    assert entry.is_reduced
+    assert entry.size < LARGE // 4
+
+
 def test_index_functions_are_given_the_whole_of_a_large_object() -> None:
     manifest = thing(spec={"args": ["x" * LARGE]})
     maker: EntryMaker[Any] = EntryMaker(

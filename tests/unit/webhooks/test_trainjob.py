@@ -1,7 +1,6 @@
 """What the API server is told about TrainJobs, and the second look before a refusal."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -10,7 +9,7 @@ import structlog
 
 from kftrainer.api.resources import JOB_SETS, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.errors import ForbiddenError, KubeError, NotFoundError, TransportError
+from kftrainer.kube.errors import ForbiddenError, KubeError, TransportError
 from kftrainer.kube.field import Findings, forbidden
 from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict
@@ -22,6 +21,7 @@ from kftrainer.runtime.phases import CustomValidation
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks import second_look
 from kftrainer.webhooks.trainjob import TrainJobAdmission
+from tests.support.live_objects import LiveObjects
 from tests.support.objects import Object, runtime
 from tests.support.plans import NAMESPACE, RUNTIMES, UID, in_namespace, job_on
 
@@ -29,27 +29,6 @@ PLAIN = in_namespace(runtime(mlPolicy={}))
 BROKEN = in_namespace(runtime(mlPolicy={}, template={"spec": {}}))
 JOB = job_on(PLAIN)
 CLASSES = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "a"}}
-
-
-class Server:
-    """An API server with some objects; remembers what it was asked for."""
-
-    def __init__(
-        self, *objects: Object, failing: Callable[[Resource[Any]], KubeError | None] | None = None
-    ) -> None:
-        self._objects = {(each["kind"], key_of(each)): each for each in objects}
-        self._failing = failing or (lambda _: None)
-        self.asked: list[str] = []
-
-    async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
-        self.asked.append(f"{resource.kind} {key}")
-        await asyncio.sleep(0)
-        if error := self._failing(resource):
-            raise error
-        try:
-            return self._objects[resource.kind, key]
-        except KeyError:
-            raise NotFoundError(404, "NotFound", "not found") from None
 
 
 def request(new: Object | None, old: Object | None = None, **more: Any) -> AdmissionRequest:
@@ -71,7 +50,7 @@ def request(new: Object | None, old: Object | None = None, **more: Any) -> Admis
 def answer(
     asked: AdmissionRequest,
     *cached: Object,
-    server: Server | None = None,
+    server: LiveObjects | None = None,
     runtimes: Runtimes = RUNTIMES,
     namespaces: tuple[str, ...] = (),
     existing: Existing | None = None,
@@ -201,14 +180,14 @@ def test_g20_a_change_that_no_jobset_follows_is_refused() -> None:
 
 
 def test_edit_is_refused_if_the_jobset_exists_and_the_cache_does_not_show_it() -> None:
-    server = Server(PLAIN, JOB_SET)
+    server = LiveObjects(PLAIN, JOB_SET)
     verdict = answer(request(EDITED, JOB), PLAIN, server=server)
     assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed once")
     assert server.asked[0] == f"JobSet {NAMESPACE}/demo"
 
 
 def test_edit_is_accepted_if_the_server_has_no_jobset() -> None:
-    server = Server(PLAIN)
+    server = LiveObjects(PLAIN)
     assert answer(request(EDITED, JOB), PLAIN, server=server) == ALLOWED
     assert server.asked == [f"JobSet {NAMESPACE}/demo"]
 
@@ -216,7 +195,7 @@ def test_edit_is_accepted_if_the_server_has_no_jobset() -> None:
 def test_edit_is_accepted_if_the_jobset_belongs_to_another_trainjob() -> None:
     stranger = {**OWNER, "uid": "other"}
     metadata = {**JOB_SET["metadata"], "ownerReferences": [stranger]}
-    server = Server(PLAIN, {**JOB_SET, "metadata": metadata})
+    server = LiveObjects(PLAIN, {**JOB_SET, "metadata": metadata})
     assert answer(request(EDITED, JOB), PLAIN, server=server) == ALLOWED
 
 
@@ -224,7 +203,7 @@ def test_edit_is_accepted_if_the_jobset_belongs_to_another_trainjob() -> None:
     "error", [ForbiddenError(403, "Forbidden", "no"), TransportError("reset")], ids=["403", "reset"]
 )
 def test_edit_is_refused_while_the_jobset_cannot_be_read(error: KubeError) -> None:
-    server = Server(PLAIN, failing=lambda _: error)
+    server = LiveObjects(PLAIN, failing=lambda _: error)
     verdict = answer(request(EDITED, JOB), PLAIN, server=server)
     assert (verdict.allowed, verdict.code, verdict.reason, verdict.rules) == (
         False,
@@ -235,7 +214,7 @@ def test_edit_is_refused_while_the_jobset_cannot_be_read(error: KubeError) -> No
 
 
 def test_edit_is_refused_for_its_own_errors_while_the_jobset_cannot_be_read() -> None:
-    server = Server(PLAIN, failing=lambda _: TransportError("reset"))
+    server = LiveObjects(PLAIN, failing=lambda _: TransportError("reset"))
     bad = changed(JOB, suspend=True, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
     assert "override-unknown-job" in answer(request(bad, JOB), PLAIN, server=server).rules
 
@@ -244,7 +223,7 @@ def test_edit_is_refused_for_its_own_errors_while_the_jobset_cannot_be_read() ->
     "change", [{"suspend": True}, {"labels": {"a": "b"}}, {"annotations": {"a": "b"}}], ids=str
 )
 def test_change_that_every_jobset_follows_is_not_confirmed(change: Object) -> None:
-    server = Server(PLAIN)
+    server = LiveObjects(PLAIN)
     assert answer(request(changed(JOB, **change), JOB), PLAIN, server=server) == ALLOWED
     assert server.asked == []
 
@@ -317,14 +296,14 @@ def test_a_bug_of_ours_is_not_hidden() -> None:
 
 
 def test_a_runtime_that_the_cache_has_not_heard_of_is_looked_for() -> None:
-    server = Server(PLAIN)
+    server = LiveObjects(PLAIN)
     assert answer(request(JOB), server=server) == ALLOWED
     assert server.asked == [f"TrainingRuntime {NAMESPACE}/runtime"]
 
 
 def test_a_runtime_that_has_changed_since_is_read_again() -> None:
-    assert answer(request(JOB), BROKEN, server=Server(PLAIN)) == ALLOWED
-    assert not answer(request(JOB), BROKEN, server=Server(BROKEN)).allowed
+    assert answer(request(JOB), BROKEN, server=LiveObjects(PLAIN)) == ALLOWED
+    assert not answer(request(JOB), BROKEN, server=LiveObjects(BROKEN)).allowed
 
 
 def test_priority_classes_are_looked_for_too() -> None:
@@ -333,18 +312,18 @@ def test_priority_classes_are_looked_for_too() -> None:
     job["template"]["spec"]["template"]["spec"]["priorityClassName"] = "new"
     made = {**CLASSES, "metadata": {"name": "new"}}
     assert not answer(request(JOB), gang, CLASSES).allowed
-    assert not answer(request(JOB), gang, CLASSES, server=Server(gang)).allowed
-    assert answer(request(JOB), gang, CLASSES, server=Server(gang, made)).allowed
+    assert not answer(request(JOB), gang, CLASSES, server=LiveObjects(gang)).allowed
+    assert answer(request(JOB), gang, CLASSES, server=LiveObjects(gang, made)).allowed
 
 
 def test_who_is_let_in_is_not_looked_at_twice() -> None:
-    server = Server(PLAIN)
+    server = LiveObjects(PLAIN)
     assert answer(request(JOB), PLAIN, server=server).allowed
     assert server.asked == []
 
 
 def test_a_runtime_that_is_not_there_is_not_there() -> None:
-    verdict = answer(request(JOB), server=Server())
+    verdict = answer(request(JOB), server=LiveObjects())
     assert "must be created before the TrainJob is created" in verdict.message
 
 
@@ -356,7 +335,7 @@ def test_a_look_that_fails_leaves_the_first_answer(
 ) -> None:
     monkeypatch.setattr(second_look, "WITHIN", 0.01)
 
-    class Deaf(Server):
+    class Deaf(LiveObjects):
         async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
             if error is None:
                 await asyncio.Event().wait()  # for ever
@@ -378,15 +357,102 @@ def test_one_look_that_fails_does_not_spoil_the_others() -> None:
     def failing(resource: Resource[Any]) -> KubeError | None:
         return ForbiddenError(403, "", "no") if resource.kind == "PriorityClass" else None
 
-    server = Server(PLAIN, failing=failing)
+    server = LiveObjects(PLAIN, failing=failing)
     assert answer(request(JOB), gang, CLASSES, server=server).allowed
     assert sorted(each.split()[0] for each in server.asked) == ["PriorityClass", "TrainingRuntime"]
+
+
+class Counted(Runtimes):
+    """Counts validations."""
+
+    def __init__(self) -> None:
+        super().__init__(load_framework())
+        self.validations = 0
+
+    def validate(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+        self.validations += 1
+        return super().validate(old, new, existing)
+
+
+def versioned(obj: Object, version: int, generation: int = 1, **metadata: Any) -> Object:
+    numbers = {"uid": "u", "resourceVersion": str(version), "generation": generation}
+    return with_metadata(obj, **numbers, **metadata)
+
+
+def validations(
+    asked: AdmissionRequest, cached: list[Object], server: list[Object]
+) -> tuple[bool, int]:
+    """Whether it is allowed, and after how many validations."""
+    runtimes = Counted()
+    verdict = answer(asked, *cached, server=LiveObjects(*server), runtimes=runtimes)
+    return verdict.allowed, runtimes.validations
+
+
+UNKNOWN_JOB = changed(JOB, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
+AS_CACHED = versioned(PLAIN, 1)
+
+
+@pytest.mark.parametrize(
+    ("cached", "live", "expected"),
+    [
+        (AS_CACHED, AS_CACHED, 1),
+        (AS_CACHED, versioned(PLAIN, 2, finalizers=["a"]), 1),
+        (AS_CACHED, versioned(PLAIN, 2, labels={"a": "b"}), 2),
+        (AS_CACHED, versioned(PLAIN, 2, annotations={"a": "b"}), 2),
+        (AS_CACHED, versioned(PLAIN, 2, generation=2), 2),
+        (AS_CACHED, with_metadata(AS_CACHED, uid="other"), 2),
+        (PLAIN, PLAIN, 2),  # of unknown versions
+    ],
+    ids=["same", "finalizer", "label", "annotation", "spec", "recreated", "unknown"],
+)
+def test_rejected_trainjob_is_validated_again_only_if_its_runtime_differs(
+    cached: Object, live: Object, expected: int
+) -> None:
+    assert validations(request(UNKNOWN_JOB), [cached], [live]) == (False, expected)
+
+
+def test_trainjob_of_a_missing_runtime_is_validated_once() -> None:
+    assert validations(request(JOB), [], []) == (False, 1)
+
+
+def test_edit_that_no_jobset_follows_is_validated_once() -> None:
+    live = versioned(JOB_SET, 1)
+    assert validations(request(EDITED, JOB), [AS_CACHED], [AS_CACHED]) == (True, 1)
+    assert validations(request(EDITED, JOB), [AS_CACHED], [AS_CACHED, live]) == (False, 1)
+    assert validations(request(EDITED, JOB), [AS_CACHED, live], [AS_CACHED, live]) == (False, 1)
+    assert validations(request(EDITED, JOB), [AS_CACHED, live], [AS_CACHED]) == (True, 1)
+
+
+def test_runtime_that_was_read_again_is_decoded_once() -> None:
+    decoded, decode = [], TRAINING_RUNTIMES.decode
+
+    def counting(manifest: Manifest) -> Any:
+        decoded.append(manifest["metadata"]["resourceVersion"])
+        return decode(manifest)
+
+    counted = replace(TRAINING_RUNTIMES, decode=counting)
+    read = second_look.Refreshed(Given(), {(counted, key_of(PLAIN)): versioned(PLAIN, 2)})
+    first, again = (read.get(counted, key_of(PLAIN)) for _ in range(2))
+    assert first is again
+    assert decoded == ["2"]
+
+
+def test_each_validation_after_a_read_waits_for_a_turn() -> None:
+    turns: list[None] = []
+
+    async def turn() -> None:
+        turns.append(None)
+
+    asked = request(UNKNOWN_JOB, turn=turn)
+    newer = versioned(PLAIN, 2, generation=2)
+    assert validations(asked, [AS_CACHED], [newer]) == (False, 2)
+    assert len(turns) == 1
 
 
 def test_secrets_are_never_read() -> None:
     mpi = in_namespace(runtime(mlPolicy={"mpi": {"runLauncherAsNode": True}}))
     env = [{"name": "OMPI_MCA_plm_rsh_args"}]
-    server = Server(mpi)
+    server = LiveObjects(mpi)
     old = changed(JOB, trainer={"numNodes": 1})
     assert not answer(request(changed(JOB, trainer={"env": env}), old), mpi, server=server).allowed
     assert {each.split()[0] for each in server.asked} == {"TrainingRuntime", "JobSet"}
@@ -403,7 +469,7 @@ def test_one_of_an_older_schema_can_be_suspended() -> None:
 
 
 def test_large_runtime_is_read_from_the_server_before_the_verdict() -> None:
-    server = Server(PLAIN)
+    server = LiveObjects(PLAIN)
     kind, key = TRAINING_RUNTIMES, key_of(PLAIN)
 
     def reduced(job: ObjectKey, of: str, name: str) -> list[tuple[Resource[Any], ObjectKey]]:
@@ -418,7 +484,7 @@ def test_large_runtime_is_read_from_the_server_before_the_verdict() -> None:
 
     for asked, allowed in (
         (server, True),
-        (Server(failing=lambda _: TransportError("lost")), False),
+        (LiveObjects(failing=lambda _: TransportError("lost")), False),
     ):
         admission = TrainJobAdmission(RUNTIMES, Partial(), asked, reduced=reduced)  # type: ignore[arg-type]
         verdict = asyncio.run(admission(request(JOB)))

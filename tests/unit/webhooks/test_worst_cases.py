@@ -1,6 +1,8 @@
-"""The costliest TrainJobs and runtimes that were found, at sizes beyond the limits.
+"""The costliest TrainJobs and runtimes that were found.
 
-To reject one, or not to plan one that is stored, must cost about as much as reading its JSON.
+At sizes beyond the limits, to reject one, or not to plan one that is stored, must cost about as
+much as reading its JSON. At the limits, each review is validated once, and again only if an object
+that the cache holds has been edited since.
 """
 
 import asyncio
@@ -14,14 +16,27 @@ from typing import Any
 import orjson
 import pytest
 
-from kftrainer.api.resources import TRAINING_RUNTIMES
+from bench.hostile import FOUND, KNOWN, ApiServer, Cluster
+from bench.hostile import review as of_api_server
+from bench.hostile_objects import Attack, Objects, excess_in, objects_of, within_limits
+from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.readable import readable_part
+from kftrainer.kube.field import Findings
+from kftrainer.machinery.admission_handler import LARGE, admission
 from kftrainer.machinery.admission_review import decoded
+from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.webserver import Asked
 from kftrainer.runtime.errors import PlanningError
-from kftrainer.runtime.existing import Given
+from kftrainer.runtime.existing import Existing, Given
+from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.webhooks.registration import webhook_path
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 from tests.support.costly_objects import distinct_quantities
+from tests.support.live_objects import LiveObjects
 from tests.support.objects import Object, replicated_job
 from tests.support.objects import runtime as runtime_of
 from tests.support.plans import RUNTIMES, in_namespace, job_on
@@ -29,6 +44,7 @@ from tests.support.reviews import review
 
 GANG: Object = {"podGroupPolicy": {"coscheduling": {}}}
 PLAIN = runtime_of(mlPolicy={"numNodes": 1})
+JSON = {"Content-Type": "application/json"}
 MOST = 15  # times the CPU time of reading the JSON
 
 
@@ -120,6 +136,11 @@ def cpu_of(act: Callable[[], object]) -> float:
     return min(taken)
 
 
+def edited(runtime: Object) -> Object:
+    metadata = {**runtime["metadata"], "resourceVersion": "2", "generation": 2}
+    return {**runtime, "metadata": metadata}
+
+
 @dataclass(frozen=True)
 class Case:
     """A TrainJob and its runtime, one of which is beyond the limits."""
@@ -130,16 +151,28 @@ class Case:
 
     def create(self) -> bool:
         """Review the creation of the TrainJob; whether it is allowed."""
-        return self._admitted(review(self.job))
+        return self._admitted(review(self.job), self.runtime)
+
+    def create_after_edit(self) -> bool:
+        """Review the creation of the TrainJob; the cache lags behind an edit of the runtime."""
+        return self._admitted(review(self.job), edited(self.runtime))
 
     def update(self) -> bool:
         """Review an update of the TrainJob after which it is still as costly."""
-        old = {**self.job, "spec": {**self.job["spec"], "labels": {"a": "b"}}}
-        return self._admitted(review(self.job, old, operation="UPDATE"))
+        return self._admitted(self._update(), self.runtime)
 
-    def _admitted(self, asked: Object) -> bool:
-        admission = TrainJobAdmission(RUNTIMES, Given([self.runtime]), None)
-        return asyncio.run(admission(decoded(orjson.dumps(asked)))).allowed
+    def update_after_edit(self) -> bool:
+        """Review such an update; the cache lags behind an edit of the runtime."""
+        return self._admitted(self._update(), edited(self.runtime))
+
+    def _update(self) -> Object:
+        old = {**self.job, "spec": {**self.job["spec"], "labels": {"a": "b"}}}
+        return review(self.job, old, operation="UPDATE")
+
+    def _admitted(self, asked: Object, live: Object) -> bool:
+        server: Any = LiveObjects(live)
+        validator = TrainJobAdmission(RUNTIMES, Given([self.runtime]), server)
+        return asyncio.run(validator(decoded(orjson.dumps(asked)))).allowed
 
     def create_runtime(self) -> bool:
         """Review the creation of the runtime; whether it is allowed."""
@@ -163,7 +196,9 @@ def case(request: pytest.FixtureRequest) -> Case:
     else:
         runtime = RUNTIMES_OF_JOBS[request.param]()
         job = job_on(runtime, suspend=True)
-    body = orjson.dumps([job, in_namespace(runtime)])
+    runtime = in_namespace(runtime)
+    runtime["metadata"] |= {"uid": "1", "resourceVersion": "1", "generation": 1}
+    body = orjson.dumps([job, runtime])
     job, runtime = orjson.loads(body)
     return Case(job, runtime, reading=cpu_of(lambda: orjson.loads(body)))
 
@@ -171,7 +206,13 @@ def case(request: pytest.FixtureRequest) -> Case:
 def test_admission_of_objects_beyond_the_limits_costs_little_more_than_their_json(
     case: Case,
 ) -> None:
-    for act in (case.create, case.update, case.create_runtime):
+    for act in (
+        case.create,
+        case.create_after_edit,
+        case.update,
+        case.update_after_edit,
+        case.create_runtime,
+    ):
         assert cpu_of(act) < MOST * case.reading, act.__name__
     assert not case.create()
 
@@ -179,3 +220,90 @@ def test_admission_of_objects_beyond_the_limits_costs_little_more_than_their_jso
 def test_plan_of_objects_beyond_the_limits_costs_little_more_than_their_json(case: Case) -> None:
     assert cpu_of(case.plan) < MOST * case.reading
     assert not case.plan()
+
+
+class Counted(Runtimes):
+    """Counts validations."""
+
+    def __init__(self) -> None:
+        super().__init__(load_framework())
+        self.validations = 0
+
+    def validate(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+        self.validations += 1
+        return super().validate(old, new, existing)
+
+
+@pytest.fixture(params=[*KNOWN, *range(len(FOUND))])
+def at_the_limits(request: pytest.FixtureRequest) -> Objects:
+    """The objects of an attack, as large as the limits allow."""
+    attack = KNOWN[request.param] if request.param in KNOWN else FOUND[request.param]
+    return objects_of(within_limits(attack))
+
+
+def test_measured_attacks_are_within_the_limits(at_the_limits: Objects) -> None:
+    assert excess_in(at_the_limits) is None
+
+
+def test_review_at_the_limits_is_validated_once_unless_the_runtime_was_edited(
+    at_the_limits: Objects,
+) -> None:
+    objects = at_the_limits
+    outcomes = []
+    for live in (objects.runtime, edited(dict(objects.runtime))):
+        runtimes = Counted()
+        server: Any = ApiServer(live, objects.job_set)
+        validator = TrainJobAdmission(runtimes, Cluster(objects), server)
+        request = decoded(of_api_server(TRAIN_JOBS, objects.old, objects.new))
+        outcomes.append((asyncio.run(validator(request)).allowed, runtimes.validations))
+    allowed, _ = outcomes[0]
+    assert outcomes == [(allowed, 1), (allowed, 1 if allowed else 2)]
+
+
+class MeasuredLoop(asyncio.SelectorEventLoop):
+    """An event loop that records the CPU time of its longest pass."""
+
+    longest_pass = 0.0
+
+    def _run_once(self) -> None:
+        began = time.thread_time()
+        super()._run_once()  # type: ignore[misc]
+        self.longest_pass = max(self.longest_pass, time.thread_time() - began)
+
+
+def longest_pass(objects: Objects, count: int) -> float:
+    """Return the CPU time of the longest pass while reviews that come at once are answered."""
+    server: Any = ApiServer(objects.runtime, objects.job_set)
+    path = webhook_path(TRAIN_JOBS)
+    handle = admission(
+        {path: TrainJobAdmission(RUNTIMES, Cluster(objects), server)},
+        clock=SystemClock(),
+        metrics=Metrics(),
+    )
+    body = of_api_server(TRAIN_JOBS, objects.old, objects.new)
+
+    async def read_body() -> bytes:
+        return body
+
+    async def send() -> int:
+        return (await handle(Asked("POST", path, [], JSON, read_body))).status
+
+    async def send_all() -> list[int]:
+        async with asyncio.TaskGroup() as tasks:
+            sent = [tasks.create_task(send()) for _ in range(count)]
+        return [each.result() for each in sent]
+
+    gc.collect()
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        assert runner.run(send_all()) == [200] * count
+        loop = runner.get_loop()
+        assert isinstance(loop, MeasuredLoop)
+        return loop.longest_pass
+
+
+def test_pass_of_the_event_loop_takes_as_long_as_one_review_however_many_there_are() -> None:
+    attack = Attack(jobs=20, overrides=40, override_volumes=5, trainer_env=50, update=2, unknown=1)
+    objects = objects_of(within_limits(attack))
+    assert len(of_api_server(TRAIN_JOBS, objects.old, objects.new)) <= LARGE
+    alone, many = (min(longest_pass(objects, count) for _ in range(3)) for count in (1, 12))
+    assert many < 2 * alone
