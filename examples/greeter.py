@@ -2,10 +2,10 @@
 
 import asyncio
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.resource import Resource, as_it_is
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import Resource, as_it_is
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.controller import Controller

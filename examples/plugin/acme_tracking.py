@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from kftrainer.api.resources import CONFIG_MAPS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import Findings, forbidden, required
+from kftrainer.kube.objects.field_errors import Findings, forbidden, required
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.manifests import env_var, owned
 from kftrainer.runtime.phases import ComponentBuilder, CustomValidation, EnforceMLPolicy

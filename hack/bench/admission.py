@@ -34,9 +34,9 @@ from kftrainer.devcluster.ports import LOOPBACK
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.webhooks.registration import webhook_path
 
 HERE = Path(__file__).parent

@@ -62,12 +62,12 @@ from kftrainer.devcluster.ports import LOOPBACK
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.errors import KubeError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
-from kftrainer.kube.transport import HttpTransport
-from kftrainer.kube.watch import Upserted
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.errors import KubeError
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.client.watch import Upserted
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.webhooks import registration
 from kftrainer.webhooks.registration import webhook_path
 

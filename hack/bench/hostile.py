@@ -29,8 +29,8 @@ from bench.hostile_search import searched
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, JOB_SETS, TRAIN_JOBS, AnyResource
 from kftrainer.controllers.readable import planning_error, readable_part
 from kftrainer.controllers.standing import fitted
-from kftrainer.kube.errors import NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.client.errors import NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.admission import Validator
 from kftrainer.machinery.admission_review import MalformedReviewError, decoded, encoded
 from kftrainer.machinery.manager import YOUNG

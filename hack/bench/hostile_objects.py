@@ -8,7 +8,7 @@ from typing import Any
 from kftrainer.api import limits
 from kftrainer.api.names import API_VERSION, CLUSTER_TRAINING_RUNTIME, LABEL_ANCESTOR_STEP
 from kftrainer.api.resources import JOB_SETS
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.resource import Manifest
 
 Object = dict[str, Any]
 

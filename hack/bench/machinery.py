@@ -18,10 +18,10 @@ from bench.sample import train_job
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import Shape
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.resource import ObjectKey, Resource, as_it_is
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
 from kftrainer.machinery.backoff import Exponential
 from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.workqueue import WorkQueue

@@ -18,7 +18,7 @@ from kftrainer.api.limits import OBJECT_BYTES
 from kftrainer.api.resources import JOB_SETS, SECRETS, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.controllers.job_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.large_objects import reduction_of
-from kftrainer.kube.resource import Resource
+from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.entry import EntryMaker
 from kftrainer.machinery.reduction import LARGE
 from kftrainer.machinery.store import Store

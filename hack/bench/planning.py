@@ -15,7 +15,7 @@ from bench.parsing import JOB, TRAIN_JOB, best
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, SECRETS
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.runtime.loading import load_framework
 from kftrainer.runtime.runtimes import Runtimes
 

@@ -23,7 +23,7 @@ CRD_FOLDERS = (
     ROOT / "src" / "kftrainer" / "api" / "crds",
     ROOT / "charts" / "kftrainer" / "files" / "crds",
 )
-MERGE_KEYS = ROOT / "src" / "kftrainer" / "kube" / "pod_template_merge_keys.json"
+MERGE_KEYS = ROOT / "src" / "kftrainer" / "kube" / "objects" / "pod_template_merge_keys.json"
 DASHBOARD = ROOT / "charts" / "kftrainer" / "files" / "dashboard.json"
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 DEFINITIONS = "kubernetes-json-schema/v1.36.0-local/_definitions.json"

@@ -21,7 +21,7 @@ from kftrainer.api.markers import (
     NotServed,
     SchemaOf,
 )
-from kftrainer.kube.bounds import QUANTITY
+from kftrainer.kube.schema.values import QUANTITY
 
 Schema = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from kftrainer.api.configuration import Configuration
-from kftrainer.kube.model import InvalidDocumentError
+from kftrainer.kube.objects.model import InvalidDocumentError
 from kftrainer.kube.yaml_limits import check_expansion
 
 

@@ -2,10 +2,10 @@
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.errors import ApiError
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.errors import ApiError
+from kftrainer.kube.objects.resource import Manifest
 from tests.support.golden import CASES
 from tests.support.strict_transport import StrictTransport, lost
 

@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import InvalidError
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import InvalidError
 from kftrainer.runtime.jobset_rules import refusals
 from tests.support.informers import connected
 from tests.support.jobsets import (

@@ -14,9 +14,9 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import NotReadyError
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.resource import key_of
-from kftrainer.kube.watch import Upserted
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.watch import Upserted
+from kftrainer.kube.objects.resource import key_of
 from tests.support.informers import connected
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime

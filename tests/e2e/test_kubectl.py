@@ -11,8 +11,8 @@ from kftrainer.api.resources import JOB_SETS
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.errors import ApiError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.client.errors import ApiError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from tests.e2e.test_jobset import jobset
 from tests.integration.controllers.team import conditions_of
 from tests.support.history import version_now, versions_of

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from kftrainer.devcluster.client import ApiClient
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
-from kftrainer.kube.watch import Upserted
+from kftrainer.kube.client.watch import Upserted
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from tests.support.informers import connected
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.entry import Keep
 from kftrainer.machinery.informer_group import AnyInformer

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from kftrainer.kube.errors import KubeError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.client.errors import KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from tests.support.objects import Object
 
 

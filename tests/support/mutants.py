@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kftrainer.api.defaults import schema_of
-from kftrainer.kube.defaulting import Schema, schema_of_field
-from kftrainer.kube.metadata_rules import METADATA
+from kftrainer.kube.schema.defaulting import Schema, schema_of_field
+from kftrainer.kube.schema.metadata import METADATA
 from tests.support.golden import CASES, read
 from tests.support.objects import Object, replicated_job, runtime, train_job
 from tests.support.other_releases import KUEUE_ENTRY, UNSERVED

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import KubeError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
-from kftrainer.kube.watch import Bookmark, Deleted, Upserted
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import KubeError
+from kftrainer.kube.client.watch import Bookmark, Deleted, Upserted
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from tests.support.informers import connected
 
 LIFETIME = 900  # seconds, more than any test takes

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from kftrainer.kube.transport import Response
+from kftrainer.kube.client.transport import Response
 
 Object = dict[str, Any]
 

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.transport import HttpTransport, Response
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport, Response
 
 
 class OverhearingTransport(HttpTransport):

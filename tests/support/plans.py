@@ -4,8 +4,8 @@ from typing import Any
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import Findings
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.loading import load_framework

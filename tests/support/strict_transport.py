@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kftrainer.kube.transport import NOTHING, HttpTransport, Response
+from kftrainer.kube.client.transport import NOTHING, HttpTransport, Response
 from kftrainer.kube.warning_log import warnings_in
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from common import report
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.resource import Resource, as_it_is
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import Resource, as_it_is
 
 TRAIN_JOBS = Resource(
     "trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs", namespaced=True, decode=as_it_is

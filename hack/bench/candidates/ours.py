@@ -8,10 +8,10 @@ from typing import Any
 
 from common import Stalls, Start, report
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.resource import Resource, as_it_is
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import Resource, as_it_is
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.informer import Informer

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kftrainer.api import names
-from kftrainer.kube.model import KubeModel
+from kftrainer.kube.objects.model import KubeModel
 
 CONTROLLERS = {
     f"{names.TRAIN_JOB}.{names.GROUP}": 5,

@@ -5,12 +5,12 @@ from typing import Any
 from kftrainer.api.defaults import KINDS, schema_of
 from kftrainer.api.limits import ROOT, exceeded
 from kftrainer.api.rules import RULES
-from kftrainer.kube.cel_rules import BLOCKING, rule_errors
-from kftrainer.kube.defaulting import Schema, defaulted
-from kftrainer.kube.field import FieldError
-from kftrainer.kube.metadata_rules import METADATA, generated_name, metadata_errors
-from kftrainer.kube.model import Document
-from kftrainer.kube.structural import pruned, schema_errors, unknown_fields
+from kftrainer.kube.objects.field_errors import FieldError
+from kftrainer.kube.objects.model import Document
+from kftrainer.kube.schema.cel import BLOCKING, rule_errors
+from kftrainer.kube.schema.defaulting import Schema, defaulted
+from kftrainer.kube.schema.metadata import METADATA, generated_name, metadata_errors
+from kftrainer.kube.schema.structure import pruned, schema_errors, unknown_fields
 
 
 def creation_errors(document: Document) -> list[FieldError]:

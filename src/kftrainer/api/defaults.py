@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.kube.defaulting import Schema, defaulted
-from kftrainer.kube.model import Document, Problem
-from kftrainer.kube.structural import misfits, pruned
+from kftrainer.kube.objects.model import Document, Problem
+from kftrainer.kube.schema.defaulting import Schema, defaulted
+from kftrainer.kube.schema.structure import misfits, pruned
 
 FOLDER = "crds"
 KINDS = {each.kind: each for each in (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from kftrainer.kube.field import Fault, FieldError
-from kftrainer.kube.model import InvalidDocumentError, Problem
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.kube.objects.model import InvalidDocumentError, Problem
+from kftrainer.kube.objects.resource import Manifest
 
 T = TypeVar("T")
 

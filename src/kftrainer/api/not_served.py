@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, get_args
 
 from kftrainer.api.markers import NotServed
-from kftrainer.kube.model import KubeModel
+from kftrainer.kube.objects.model import KubeModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from kftrainer.api.markers import Atomic, Embedded, SchemaOf, list_map
 from kftrainer.api.template import TemplateMetadata
-from kftrainer.kube.model import KubeModel, Opaque, OpaqueList
+from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 
 POD = "replicatedJobs[].template.spec.template.spec"
 CONTAINER = f"{POD}.containers[]"

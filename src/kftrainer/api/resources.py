@@ -6,7 +6,7 @@ from kftrainer.api import names
 from kftrainer.api.limits import within_limits
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 
 
 def _foreign(

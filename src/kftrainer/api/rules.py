@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kftrainer.api import names
-from kftrainer.kube.cel_rules import Rule
+from kftrainer.kube.schema.cel import Rule
 
 HOST_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LONGEST_NAME = 63

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kftrainer.api.markers import AnyFields, Atomic, NotServed
-from kftrainer.kube.model import KubeModel, OpaqueList
+from kftrainer.kube.objects.model import KubeModel, OpaqueList
 
 MOST_PATCHES = 16
 _NAME, _RELEASE = "runtimePatches", "2.2"

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from kftrainer.api.markers import Cel
-from kftrainer.kube.model import KubeModel
+from kftrainer.kube.objects.model import KubeModel
 
 
 class TemplateMetadata(KubeModel):

@@ -20,8 +20,8 @@ from kftrainer.api.unserved_policies import (
     JaxPolicy,
     XGBoostPolicy,
 )
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.model import KubeModel, Opaque
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.model import KubeModel, Opaque
 
 # A policy is applied as a whole. Where the last field of a granular object is removed by
 # server-side apply, the API server computes null instead of {} and rejects it.

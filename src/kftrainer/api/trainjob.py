@@ -24,8 +24,8 @@ from kftrainer.api.overrides import (
     PodTemplateOverride,
 )
 from kftrainer.api.runtime_patches import MOST_PATCHES, RuntimePatch
-from kftrainer.kube.meta import Condition, ObjectMeta
-from kftrainer.kube.model import KubeModel, Opaque, OpaqueList
+from kftrainer.kube.objects.meta import Condition, ObjectMeta
+from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 
 IMMUTABLE = "self == oldSelf"
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kftrainer.api.markers import AnyFields, Atomic, Int32
-from kftrainer.kube.model import KubeModel, OpaqueList
+from kftrainer.kube.objects.model import KubeModel, OpaqueList
 
 
 class ElasticPolicy(KubeModel):

@@ -4,7 +4,7 @@ import argparse
 from math import inf
 from pathlib import Path
 
-from kftrainer.kube.metadata_rules import DNS_LABEL, LABEL_WORDS, LONGEST_LABEL
+from kftrainer.kube.schema.metadata import DNS_LABEL, LABEL_WORDS, LONGEST_LABEL
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:

@@ -47,13 +47,13 @@ from kftrainer.controllers.watching import (
     unfinished,
     watched_kinds,
 )
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import SERVICE_ACCOUNT, load_connection
-from kftrainer.kube.discovery import RestMapper
-from kftrainer.kube.errors import ForbiddenError, KindNotFoundError
-from kftrainer.kube.ratelimit import RateLimiter
-from kftrainer.kube.resource import Manifest, Resource
-from kftrainer.kube.transport import HttpTransport, Transport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import SERVICE_ACCOUNT, load_connection
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.errors import ForbiddenError, KindNotFoundError
+from kftrainer.kube.client.ratelimit import RateLimiter
+from kftrainer.kube.client.transport import HttpTransport, Transport
+from kftrainer.kube.objects.resource import Manifest, Resource
 from kftrainer.machinery.access import AccessReport
 from kftrainer.machinery.authorization import Authorization
 from kftrainer.machinery.backoff import Exponential, spread

@@ -12,10 +12,10 @@ from kftrainer.cli.documents import NO_ITEMS, Document
 from kftrainer.cli.given import head_problems, is_list_of, located, metadata_problems
 from kftrainer.cli.remarks import Remark, Severity, Tally, message_of, split_warning
 from kftrainer.cli.shapes import shape_problems
-from kftrainer.kube.field import Fault, FieldError, Findings, required
-from kftrainer.kube.metadata_rules import generated_name
-from kftrainer.kube.model import InvalidDocumentError, Problem
-from kftrainer.kube.resource import ObjectKey, key_of
+from kftrainer.kube.objects.field_errors import Fault, FieldError, Findings, required
+from kftrainer.kube.objects.model import InvalidDocumentError, Problem
+from kftrainer.kube.objects.resource import ObjectKey, key_of
+from kftrainer.kube.schema.metadata import generated_name
 
 Known = Mapping[tuple[str, str], AnyResource]  # by apiVersion and kind
 IS_REQUIRED = "is required"

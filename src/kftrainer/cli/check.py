@@ -19,18 +19,18 @@ from kftrainer.cli.manager_pods import (
     why_not_ready,
 )
 from kftrainer.controllers.shipped_steps import is_shipped
-from kftrainer.kube.client import Client
-from kftrainer.kube.discovery import RestMapper
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.errors import (
     ForbiddenError,
     InvalidError,
     KubeError,
     NotFoundError,
     ServerError,
 )
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import Manifest, ObjectKey
-from kftrainer.kube.transport import Transport
+from kftrainer.kube.client.transport import Transport
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.clock import Clock, SystemClock
 from kftrainer.webhooks.registration import webhook_name
 

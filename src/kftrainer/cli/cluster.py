@@ -13,9 +13,9 @@ import structlog
 from kftrainer import logs
 from kftrainer.cli.endings import in_one_line, within
 from kftrainer.cli.preflight import LAST_TRY, MAY_PASS
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.errors import KubeError, UnauthorizedError
-from kftrainer.kube.transport import HttpTransport, Transport
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.errors import KubeError, UnauthorizedError
+from kftrainer.kube.client.transport import HttpTransport, Transport
 from kftrainer.machinery.backoff import doubling
 from kftrainer.machinery.clock import Clock
 

@@ -7,8 +7,8 @@ from kftrainer.api import names, resources
 from kftrainer.api.defaults import KINDS
 from kftrainer.api.resources import AnyResource
 from kftrainer.cli.v1_jobs import is_v1_job, migration_hint
-from kftrainer.kube.model import Problem
-from kftrainer.kube.resource import Resource
+from kftrainer.kube.objects.model import Problem
+from kftrainer.kube.objects.resource import Resource
 
 DEFAULT_NAMESPACE = "default"
 NO_UID = "00000000-0000-0000-0000-000000000000"  # of a TrainJob that has not been created

@@ -15,8 +15,8 @@ from kftrainer.cli.cases import Case, case_of, mark_twins, require_names, tally_
 from kftrainer.cli.documents import Reading
 from kftrainer.cli.given import KNOWN
 from kftrainer.cli.remarks import UNREADABLE, Remark, Tally, unreadable
-from kftrainer.kube.field import Fault, FieldError
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.runtime.errors import PlanningError, PluginFailedError
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.framework import Framework

@@ -17,8 +17,8 @@ from kftrainer.cli.arguments import add_connection, namespace_name
 from kftrainer.cli.assembly import Surroundings, run_manager
 from kftrainer.cli.runtime_folder import RuntimeFolderError, runtimes_in
 from kftrainer.config import ConfigurationError
-from kftrainer.kube.errors import KubeError
-from kftrainer.kube.model import InvalidDocumentError, Problem
+from kftrainer.kube.client.errors import KubeError
+from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.machinery import cache, controller
 from kftrainer.machinery.election import LeaseLostError
 from kftrainer.machinery.path_tokens import PathTokenError

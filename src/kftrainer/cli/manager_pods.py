@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is, key_of
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is, key_of
 
 DEPLOYMENTS: Resource[Manifest] = Resource(
     "apps", "v1", "Deployment", "deployments", namespaced=True, decode=as_it_is

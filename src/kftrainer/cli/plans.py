@@ -13,7 +13,7 @@ from kftrainer.cli.documents import Reading
 from kftrainer.cli.given import DEFAULT_NAMESPACE
 from kftrainer.cli.judgement import Court, internal_error
 from kftrainer.cli.remarks import Remark
-from kftrainer.kube.resource import Manifest, key_of
+from kftrainer.kube.objects.resource import Manifest, key_of
 from kftrainer.runtime.errors import InvalidRuntimeError, PlanningError
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.explain import Explanation

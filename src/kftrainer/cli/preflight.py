@@ -6,9 +6,9 @@ from typing import Any
 
 import structlog
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.discovery import RestMapper
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.errors import (
     ForbiddenError,
     KubeError,
     ServerError,
@@ -16,8 +16,8 @@ from kftrainer.kube.errors import (
     TransportError,
     UnauthorizedError,
 )
-from kftrainer.kube.permission import refusals_to_list
-from kftrainer.kube.resource import Resource
+from kftrainer.kube.objects.resource import Resource
+from kftrainer.kube.permissions import refusals_to_list
 from kftrainer.machinery.backoff import doubling
 from kftrainer.machinery.clock import Clock
 

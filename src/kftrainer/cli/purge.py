@@ -20,10 +20,10 @@ from kftrainer.cli.remnants import (
     listed,
     next_step,
 )
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ConflictError, KubeError, NotFoundError
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.clock import Clock, SystemClock
 
 FAILED, MISUSED = 1, 2

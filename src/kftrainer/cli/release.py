@@ -8,10 +8,10 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAIN
 from kftrainer.cli.remnants import IN_USE, Found, listed
 from kftrainer.controllers.job_index import index_value, runtime_of_manifest
 from kftrainer.controllers.runtime_use import write_finalizers
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ConflictError, NotFoundError
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ConflictError, NotFoundError
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Resource
 
 MOST_ROUNDS = 5  # runtimes that change while we look are looked at again
 Places = Sequence[str | None]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from kftrainer.cli.documents import Unread
 from kftrainer.cli.output import visible
-from kftrainer.kube.field import WITHOUT_VALUE, FieldError, shown
+from kftrainer.kube.objects.field_errors import WITHOUT_VALUE, FieldError, shown
 
 UNREADABLE = "Unreadable"  # the type of what never came so far as to be looked at
 _SECRET = re.compile(r"\.env\[\d+\]\.value\Z")

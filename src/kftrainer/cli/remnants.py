@@ -9,8 +9,8 @@ import orjson
 from kftrainer.api import names
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.controllers.shipped_steps import is_shipped
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 
 KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 MOST_NAMED = 5

@@ -6,7 +6,7 @@ from pathlib import Path
 from kftrainer.api.creation import creation_errors
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES
 from kftrainer.cli.documents import SUFFIXES, Document, read
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.resource import Manifest
 
 SUFFIX = ".yaml"
 NONE = "none"  # the file that says that a folder without runtimes is meant

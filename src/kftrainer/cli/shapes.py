@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kftrainer.api.resources import JOB_SETS, LIMIT_RANGES, RUNTIME_CLASSES, AnyResource
-from kftrainer.kube.defaulting import Schema
-from kftrainer.kube.model import Problem
-from kftrainer.kube.quantity import Quantity, QuantityError
-from kftrainer.kube.structural import misfits
+from kftrainer.kube.objects.model import Problem
+from kftrainer.kube.objects.quantity import Quantity, QuantityError
+from kftrainer.kube.schema.defaulting import Schema
+from kftrainer.kube.schema.structure import misfits
 
 
 def _object(*required: str, **fields: Schema) -> Schema:

@@ -10,7 +10,7 @@ from kftrainer.controllers.first_pods import FirstPods
 from kftrainer.controllers.job_book import JobBook
 from kftrainer.controllers.job_metrics import JobHistograms
 from kftrainer.controllers.job_watch import JobWatch
-from kftrainer.kube.client import Client
+from kftrainer.kube.client.client import Client
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.metrics import Metrics

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kftrainer.api.configuration import Configuration
-from kftrainer.kube.client import Client
-from kftrainer.kube.resource import ObjectKey
-from kftrainer.kube.transport import Transport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.transport import Transport
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.admission import Validator
 from kftrainer.machinery.admission_handler import admission
 from kftrainer.machinery.ca_bundles import Injected

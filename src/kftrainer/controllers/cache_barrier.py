@@ -7,10 +7,10 @@ from typing import Any, Final
 import structlog
 
 from kftrainer.controllers.view import View
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import KubeError
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import KubeError
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.backoff import doubling
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.pause import pause

@@ -14,9 +14,9 @@ from kftrainer.api.resources import JOB_SETS, SECRETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.contest import Contest
 from kftrainer.controllers.view import View
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ConflictError, InvalidError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ConflictError, InvalidError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.backoff import Exponential
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.lru import Lru

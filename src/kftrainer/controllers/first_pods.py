@@ -11,10 +11,10 @@ import structlog
 
 from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.controllers.job_book import JobBook
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ForbiddenError, KubeError
-from kftrainer.kube.permission import refusals_to_list
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError, KubeError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.kube.permissions import refusals_to_list
 from kftrainer.machinery.cache import Cache, NotCachedError
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.clock import Clock

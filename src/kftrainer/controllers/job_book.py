@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from kftrainer.controllers.job_state import ENDED, JobFacts, State
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.bounded_labels import OTHER, BoundedLabels
 
 MOST_NAMESPACES, MOST_RUNTIMES = 500, 100

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kftrainer.api import names
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.changes import Seen
 
 INDEX_RUNTIME = "runtime"  # all TrainJobs, by their runtimes

@@ -10,7 +10,7 @@ from typing import Literal
 
 from kftrainer.api import names
 from kftrainer.controllers.job_index import LONGEST_NAME
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.resource import Manifest
 
 State = Literal["Pending", "Running", "Suspended", "Blocked", "Complete", "Failed"]
 ENDED: frozenset[State] = frozenset(("Complete", "Failed"))

@@ -13,7 +13,7 @@ from kftrainer.controllers.first_pods import FirstPods, is_controlled_by, metada
 from kftrainer.controllers.job_book import JobBook
 from kftrainer.controllers.job_metrics import JobCounts
 from kftrainer.controllers.job_state import facts_of
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.cache import Cache, NotCachedError
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.clock import Clock

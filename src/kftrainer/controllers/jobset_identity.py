@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kftrainer.api.trainjob import JobSetReference, TrainJob, TrainJobStatus
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.reconcile import Request
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.info import key_of_job, recorded_job_set

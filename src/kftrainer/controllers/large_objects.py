@@ -18,9 +18,9 @@ from kftrainer.api.resources import (
     TRAINING_RUNTIMES,
 )
 from kftrainer.controllers.view import Scope, View
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import KubeError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.garbage import collect_recent
 from kftrainer.machinery.reconcile import DONE, Reconciler, Request, Result

@@ -11,11 +11,11 @@ import structlog
 
 from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.controllers.runtime_use import FINALIZER, is_used, write_finalizers
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ConflictError, KubeError, NotFoundError
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.permission import may_everywhere
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import ObjectKey
+from kftrainer.kube.permissions import may_everywhere
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.pause import pause
 

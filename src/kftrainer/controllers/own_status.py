@@ -11,7 +11,7 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.children import digest
 from kftrainer.controllers.readable import readable_part
 from kftrainer.controllers.status import Status, present_status
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.reconcile import Request
 from kftrainer.machinery.store import is_older

@@ -10,9 +10,9 @@ from kftrainer.api import names
 from kftrainer.api.limits import STATUS_ROWS, LimitProblem
 from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.api.trainjob import JobSetReference, JobStatus, TrainJob, TrainJobSpec
-from kftrainer.kube.meta import Condition
-from kftrainer.kube.model import InvalidDocumentError, KubeModel, Problem
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.meta import Condition
+from kftrainer.kube.objects.model import InvalidDocumentError, KubeModel, Problem
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.runtime.errors import PlanningError
 
 READ_FIELDS = ("suspend", "managedBy")

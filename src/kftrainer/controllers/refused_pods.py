@@ -19,11 +19,11 @@ from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.first_pods import ASK_AGAIN, is_controlled_by
 from kftrainer.controllers.status import Trouble, present_trouble
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ForbiddenError, KubeError
-from kftrainer.kube.permission import refusals_to_list
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError, KubeError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.kube.permissions import refusals_to_list
 from kftrainer.kube.redaction import redacted
-from kftrainer.kube.resource import Manifest, ObjectKey
 from kftrainer.machinery.cache import Cache, NotCachedError
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.informer import Informer

@@ -21,11 +21,11 @@ from kftrainer.controllers.job_index import (
     runtime_of_manifest,
     runtimes_of_job,
 )
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ConflictError, KubeError, NotFoundError
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.permission import may_everywhere
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import ObjectKey, Resource
+from kftrainer.kube.permissions import may_everywhere
 from kftrainer.machinery.backoff import Exponential
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.changes import Change

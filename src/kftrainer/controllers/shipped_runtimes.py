@@ -20,15 +20,15 @@ from kftrainer.controllers.shipped_steps import (
     replacement,
     shipped,
 )
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import (
     AlreadyExistsError,
     ConflictError,
     KubeError,
     NotFoundError,
 )
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.backoff import Exponential
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import Clock

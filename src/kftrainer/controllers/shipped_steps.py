@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from kftrainer.api import names
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Manifest
 
 NOT_OURS = (
     "somebody else made it: to have it replaced by the one in the folder, label it "

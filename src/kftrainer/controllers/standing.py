@@ -13,7 +13,7 @@ from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.children import digest, holds
-from kftrainer.kube.resource import Manifest, key_of
+from kftrainer.kube.objects.resource import Manifest, key_of
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import claimed_job_set, own_job_set
 from kftrainer.runtime.planned import Planned

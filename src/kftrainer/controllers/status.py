@@ -8,7 +8,7 @@ from typing import Any
 from kftrainer.api import names
 from kftrainer.api.trainjob import JobStatus, TrainJob, TrainJobStatus
 from kftrainer.controllers.messages import condition_message, same_message
-from kftrainer.kube.meta import Condition
+from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.info import recorded_job_set
 from kftrainer.runtime.phases import Observed
 

@@ -53,8 +53,8 @@ from kftrainer.controllers.status import (
 )
 from kftrainer.controllers.troubles import RETRY_UNAVAILABLE, Hindrance, hindrance_of
 from kftrainer.controllers.view import View
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import (
     ConflictError,
     ForbiddenError,
     KindNotFoundError,
@@ -62,8 +62,8 @@ from kftrainer.kube.errors import (
     NamespaceTerminatingError,
     NotFoundError,
 )
-from kftrainer.kube.model import Problem
-from kftrainer.kube.resource import Manifest, key_of
+from kftrainer.kube.objects.model import Problem
+from kftrainer.kube.objects.resource import Manifest, key_of
 from kftrainer.machinery.backoff import Exponential
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.clock import Clock

@@ -9,7 +9,7 @@ from kftrainer.controllers.children import (
     PendingDeletionError,
 )
 from kftrainer.controllers.messages import condition_message
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.errors import (
     ConflictError,
     ForbiddenError,
     KindNotFoundError,
@@ -18,7 +18,7 @@ from kftrainer.kube.errors import (
     TooManyRequestsError,
     TransportError,
 )
-from kftrainer.kube.fence import FencedError
+from kftrainer.kube.client.write_guard import FencedError
 from kftrainer.runtime.errors import PlanningError, PluginFailedError
 
 FAILED = "ResourcesCreationFailed"

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache import Cache, NotCachedError
 from kftrainer.machinery.changes import Seen
 from kftrainer.machinery.entry import Entry, EntryMaker

@@ -11,7 +11,7 @@ from kftrainer.api.resources import (
     TRAINING_RUNTIMES,
 )
 from kftrainer.controllers.job_index import ALL, INDEX_UNFINISHED, in_namespace, index_value
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.handlers import Handler, enqueue_mapped, enqueue_owner

@@ -1,1 +1,4 @@
-"""Speaks Kubernetes: the wire. Knows no controllers and no TrainJobs."""
+"""The Kubernetes wire protocol: API client, object model and CRD schemas.
+
+It does not depend on controllers or on the kinds of this project.
+"""

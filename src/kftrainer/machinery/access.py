@@ -9,8 +9,8 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from kftrainer.kube.errors import ForbiddenError, KindNotFoundError
-from kftrainer.kube.resource import Resource
+from kftrainer.kube.client.errors import ForbiddenError, KindNotFoundError
+from kftrainer.kube.objects.resource import Resource
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kftrainer.kube.field import FieldError, Findings
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.field_errors import FieldError, Findings
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.bounded_labels import OTHER
 
 GOOD = 200

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.admission import AdmissionRequest, Verdict
 
 API_VERSION = "admission.k8s.io/v1"

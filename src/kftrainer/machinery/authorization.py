@@ -8,9 +8,14 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import KubeError, ServerError, TooManyRequestsError, TransportError
-from kftrainer.kube.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import (
+    KubeError,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
+)
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.lru import Lru
 from kftrainer.machinery.webserver import Answer, Asked, Handler

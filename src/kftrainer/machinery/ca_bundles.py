@@ -7,7 +7,7 @@ from typing import Any
 
 from cryptography import x509
 
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.x509_reading import certificates_in, pem_of
 
 VALIDATING_WEBHOOKS: Resource[Manifest] = Resource(

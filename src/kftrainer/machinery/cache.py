@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.informer_group import AnyInformer
 
 T = TypeVar("T")

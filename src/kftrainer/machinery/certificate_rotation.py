@@ -7,9 +7,9 @@ from random import Random, SystemRandom
 import structlog
 from cryptography import x509
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ForbiddenError, KubeError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError, KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.backoff import spread
 from kftrainer.machinery.ca_bundles import Injected, Seen, bundles_in, first_without
 from kftrainer.machinery.certificates import Leaf, Stored, is_better, next_content, ours_in, read

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 
 T_co = TypeVar("T_co", covariant=True)
 

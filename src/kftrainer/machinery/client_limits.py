@@ -2,7 +2,7 @@
 
 from contextvars import ContextVar
 
-from kftrainer.kube.ratelimit import Clock, RateLimiter
+from kftrainer.kube.client.ratelimit import Clock, RateLimiter
 from kftrainer.machinery.lru import Lru
 
 # The source address of the request in progress; empty outside of requests.

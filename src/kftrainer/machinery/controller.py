@@ -9,7 +9,7 @@ from uuid import uuid4
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from kftrainer.kube.resource import Resource
+from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.backoff import Backoff, Exponential
 from kftrainer.machinery.breather import SLICE, Breather
 from kftrainer.machinery.changes import Change

@@ -12,9 +12,9 @@ from random import Random, SystemRandom
 
 import structlog
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.lease import (
     LEASES,

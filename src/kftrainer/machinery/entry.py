@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import orjson
 
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.changes import Seen
 from kftrainer.machinery.reduction import Reduction
 

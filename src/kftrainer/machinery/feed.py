@@ -7,14 +7,14 @@ from typing import Generic, TypeVar, assert_never
 
 import structlog
 
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.errors import (
     ForbiddenError,
     KindNotFoundError,
     KubeError,
     RequestTimeoutError,
 )
-from kftrainer.kube.resource import key_of
-from kftrainer.kube.watch import Bookmark, Deleted, Upserted, WatchEvent
+from kftrainer.kube.client.watch import Bookmark, Deleted, Upserted, WatchEvent
+from kftrainer.kube.objects.resource import key_of
 from kftrainer.machinery.breather import Breather
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.entry import EntryMaker

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from kftrainer.kube.resource import Manifest, Resource
+from kftrainer.kube.objects.resource import Manifest, Resource
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.reconcile import Request
 

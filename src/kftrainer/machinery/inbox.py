@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.entry import Entry
 from kftrainer.machinery.store import Contents
 

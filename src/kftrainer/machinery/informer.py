@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar, assert_never
 
 import structlog
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import KindNotFoundError
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import KindNotFoundError
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.breather import Breather
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.clock import Clock

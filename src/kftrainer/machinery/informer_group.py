@@ -6,7 +6,7 @@ from itertools import chain
 from operator import or_
 from typing import Generic, TypeVar
 
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.changes import Seen
 from kftrainer.machinery.informer import ChangeHandler, Informer
 

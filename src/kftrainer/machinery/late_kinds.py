@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import structlog
 
-from kftrainer.kube.discovery import RestMapper
-from kftrainer.kube.errors import KubeError
-from kftrainer.kube.resource import Resource
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.errors import KubeError
+from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.backoff import spread
 from kftrainer.machinery.cache import Cache, NotCachedError
 from kftrainer.machinery.clock import Clock

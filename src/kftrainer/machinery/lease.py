@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 
 LEASES: Resource[Manifest] = Resource(
     "coordination.k8s.io", "v1", "Lease", "leases", namespaced=True, decode=as_it_is

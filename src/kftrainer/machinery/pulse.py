@@ -2,7 +2,7 @@
 
 from random import Random
 
-from kftrainer.kube.watch import Bookmark, WatchEvent
+from kftrainer.kube.client.watch import Bookmark, WatchEvent
 
 SHORTEST_WATCH, LONGEST_WATCH = 300, 600
 GRACE = 30.0  # that the server may take to end a watch whose time has come

@@ -2,9 +2,9 @@
 
 from typing import Any, TypeVar
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import NotFoundError
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import NotFoundError
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.cache import Cache, NotCachedError
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 
 Request = ObjectKey  # which object to look at
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import structlog
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ApiError, KubeError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ApiError, KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.correlation import Correlator, Entry, EventType, Occurrence, Reference
 from kftrainer.machinery.metrics import Metrics

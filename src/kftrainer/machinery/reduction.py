@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.resource import Manifest
 
 KIB: Final = 1024
 # Nearly all TrainJobs, JobSets and runtimes are smaller.

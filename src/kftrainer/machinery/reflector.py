@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, assert_never
 
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.errors import (
     ApiError,
     ExpiredError,
     ForbiddenError,

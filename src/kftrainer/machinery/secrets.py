@@ -3,7 +3,7 @@
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 
 SECRETS: Resource[Manifest] = Resource(
     "", "v1", "Secret", "secrets", namespaced=True, decode=as_it_is

@@ -5,9 +5,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from kftrainer.kube.client import Client, Page
-from kftrainer.kube.resource import Resource
-from kftrainer.kube.watch import WatchEvent
+from kftrainer.kube.client.client import Client, Page
+from kftrainer.kube.client.watch import WatchEvent
+from kftrainer.kube.objects.resource import Resource
 
 NOBODY = "metadata.name=no-such-object"
 

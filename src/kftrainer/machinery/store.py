@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.entry import Entry
 

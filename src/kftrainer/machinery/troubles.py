@@ -4,7 +4,7 @@ from types import TracebackType
 
 import structlog
 
-from kftrainer.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+from kftrainer.kube.client.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
 
 # What was read has changed, come or gone since.
 RACED = (ConflictError, AlreadyExistsError, NotFoundError)

@@ -6,8 +6,8 @@ from typing import Any
 from kftrainer.api import names
 from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.trainjob import TrainJob, TrainJobSpec
-from kftrainer.kube.field import FieldError, Findings, forbidden, without
-from kftrainer.kube.model import KubeModel
+from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, without
+from kftrainer.kube.objects.model import KubeModel
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import own_job_set, runs
 from kftrainer.runtime.manifests import thaw

@@ -2,7 +2,7 @@
 
 from kftrainer.api.configuration import Admission
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import Findings, invalid, shown
+from kftrainer.kube.objects.field_errors import Findings, invalid, shown
 from kftrainer.runtime.info import NO_TRAINER
 from kftrainer.runtime.rule_names import Rule
 

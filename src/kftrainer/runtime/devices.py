@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from kftrainer.kube.quantity import Quantity
+from kftrainer.kube.objects.quantity import Quantity
 
 # Resource names are what device plugins register. A name that merely has "gpu" in it, such as
 # nvidia.com/gpumem, is no device but a share of one; gpu.intel.com/i915_monitoring only watches.

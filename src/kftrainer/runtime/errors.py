@@ -13,7 +13,7 @@ All but the last are somebody's mistake in a document, and say in which field it
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from kftrainer.kube.field import FieldError
+from kftrainer.kube.objects.field_errors import FieldError
 
 
 class PlanningError(Exception):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from kftrainer.kube.model import FIELD_NAME
+from kftrainer.kube.objects.model import FIELD_NAME
 from kftrainer.runtime.planned import Planned
 
 # What tells the items of a list apart, if it is not their name.

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError
+from kftrainer.kube.objects.field_errors import FieldError
 from kftrainer.runtime.info import NO_TRAINER
 from kftrainer.runtime.overrides import LEGACY, MODERN
 from kftrainer.runtime.quantities import HALVES

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 from kftrainer.api.configuration import DEFAULT, Admission
 from kftrainer.api.trainingruntime import MPIPolicy, TorchPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, Findings, forbidden, invalid
+from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, invalid
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,

@@ -13,8 +13,8 @@ from kftrainer.api.resources import (
     TRAINING_RUNTIMES,
 )
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.quantity import ZERO, Quantity, QuantityError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.objects.quantity import ZERO, Quantity, QuantityError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.runtime.changes import is_finished
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.existing import Existing

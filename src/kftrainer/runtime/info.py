@@ -16,8 +16,8 @@ from kftrainer.api.trainingruntime import (
     TrainingRuntimeSpec,
 )
 from kftrainer.api.trainjob import Trainer, TrainJob
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.tape import Tape

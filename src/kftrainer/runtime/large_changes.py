@@ -5,7 +5,7 @@ from typing import Any
 
 from kftrainer.api import limits
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, forbidden
+from kftrainer.kube.objects.field_errors import FieldError, forbidden
 from kftrainer.runtime.changes import (
     AGAIN,
     CHANGEABLE,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kftrainer.kube.resource import Manifest, key_of
+from kftrainer.kube.objects.resource import Manifest, key_of
 from kftrainer.runtime.requests import pod_requests
 
 CONTAINER_LISTS = ("initContainers", "containers")

@@ -7,7 +7,7 @@ import orjson
 
 from kftrainer.api import names
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.resource import Resource
+from kftrainer.kube.objects.resource import Resource
 
 Piece = Mapping[str, Any]  # an env var, a port, a volume, a mount
 COMPLETION_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import MPIPolicy
-from kftrainer.kube.field import FieldError, invalid, required
+from kftrainer.kube.objects.field_errors import FieldError, invalid, required
 from kftrainer.runtime.info import AnyRuntime, container_names
 from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.runtime_jobs import whole_jobs

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, invalid
+from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.rule_names import Rule
 

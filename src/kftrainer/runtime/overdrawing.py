@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kftrainer.kube.quantity import Quantity
+from kftrainer.kube.objects.quantity import Quantity
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.quantities import HALVES
 

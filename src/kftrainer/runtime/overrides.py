@@ -10,8 +10,8 @@ from kftrainer.api import names
 from kftrainer.api.limits import values_in
 from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, forbidden, invalid
-from kftrainer.kube.strategic_merge import (
+from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid
+from kftrainer.kube.objects.strategic_merge import (
     StrategicMergeError,
     merge_in_place,
     retain_sources,

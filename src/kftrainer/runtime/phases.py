@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from kftrainer.api.trainjob import JobStatus, TrainJob
-from kftrainer.kube.field import Findings
-from kftrainer.kube.meta import Condition
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.meta import Condition
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.planned import Planned

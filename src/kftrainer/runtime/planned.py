@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kftrainer.kube.resource import Manifest, Resource
+from kftrainer.kube.objects.resource import Manifest, Resource
 
 
 @dataclass(frozen=True, slots=True)

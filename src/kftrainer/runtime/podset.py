@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kftrainer.kube.quantity import Quantity
+from kftrainer.kube.objects.quantity import Quantity
 from kftrainer.runtime.manifests import (
     Piece,
     by_mount_path,

@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import Any
 
 from kftrainer.api.limits import QUANTITY_LENGTH
-from kftrainer.kube.field import FieldError, invalid
-from kftrainer.kube.quantity import ZERO, Quantity, QuantityError
+from kftrainer.kube.objects.field_errors import FieldError, invalid
+from kftrainer.kube.objects.quantity import ZERO, Quantity, QuantityError
 from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.rule_names import Rule
 

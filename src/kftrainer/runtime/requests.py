@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kftrainer.kube.quantity import Quantity, QuantityError, ResourceList
+from kftrainer.kube.objects.quantity import Quantity, QuantityError, ResourceList
 
 HALVES = ("limits", "requests")
 HUGE_PAGES = "hugepages-"

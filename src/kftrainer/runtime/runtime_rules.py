@@ -6,7 +6,7 @@ from itertools import islice
 
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import MPIPolicy
-from kftrainer.kube.field import Fault, FieldError, Findings, forbidden, invalid
+from kftrainer.kube.objects.field_errors import Fault, FieldError, Findings, forbidden, invalid
 from kftrainer.runtime.deprecation import deprecation
 from kftrainer.runtime.info import AnyRuntime, container_names
 from kftrainer.runtime.jobset_rules import refusals

@@ -9,9 +9,9 @@ from kftrainer.api import names
 from kftrainer.api.limits import LimitExceededError
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import RuntimeRef, TrainJob
-from kftrainer.kube.field import FieldError, Findings, forbidden, invalid
-from kftrainer.kube.model import InvalidDocumentError
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, invalid
+from kftrainer.kube.objects.model import InvalidDocumentError
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.runtime.changes import NOT_NEW, change_errors, change_warnings, news
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,

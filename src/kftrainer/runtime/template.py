@@ -11,8 +11,8 @@ from kftrainer.api.not_served import unserved_fields
 from kftrainer.api.template import TemplateMetadata
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, forbidden, invalid, required
-from kftrainer.kube.model import KubeModel
+from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid, required
+from kftrainer.kube.objects.model import KubeModel
 from kftrainer.runtime.devices import without_accelerators
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.existing import NOTHING, Existing

@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import islice
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import Fault, FieldError
-from kftrainer.kube.metadata_rules import metadata_errors
+from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.kube.schema.metadata import metadata_errors
 from kftrainer.runtime.overrides import overrides
 from kftrainer.runtime.rule_names import Rule
 

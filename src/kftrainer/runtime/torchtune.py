@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kftrainer.kube.field import FieldError, invalid
+from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.rule_names import Rule
 
 ENTRYPOINT = ["tune", "run"]  # a TrainJob with this command has the rest of it written for it

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, invalid
+from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import NO_TRAINER, Info
 from kftrainer.runtime.manifests import Piece, by_name, places_by_name, thaw
 from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, place

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, Findings, invalid
-from kftrainer.kube.resource import ObjectKey, Resource
+from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid
+from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.runtime.client_compatibility import string_processes
 from kftrainer.runtime.deprecation import deprecation
 from kftrainer.runtime.errors import (

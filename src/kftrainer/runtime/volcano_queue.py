@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kftrainer.api import names
-from kftrainer.kube.field import FieldError, invalid
+from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.rule_names import Rule
 

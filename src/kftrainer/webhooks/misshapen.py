@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from kftrainer.api.limits import CLIENT_METADATA, MAX_PROPERTIES, exceeded
-from kftrainer.kube.field import Findings
-from kftrainer.kube.model import Problem
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.model import Problem
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.admission import AdmissionRequest, Verdict, refused, verdict_of
 from kftrainer.runtime.changes import NOT_NEW
 from kftrainer.runtime.large_changes import keeps_content

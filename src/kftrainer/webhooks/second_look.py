@@ -12,9 +12,9 @@ from kftrainer.api.resources import (
     PRIORITY_CLASSES,
     TRAINING_RUNTIMES,
 )
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import KubeError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.runtime.existing import Existing
 
 log = structlog.get_logger(__name__)

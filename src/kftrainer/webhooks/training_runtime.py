@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from kftrainer.api import names
 from kftrainer.api.defaults import schema_problems
 from kftrainer.api.resources import AnyResource
-from kftrainer.kube.field import Findings
-from kftrainer.kube.model import InvalidDocumentError, Problem
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.model import InvalidDocumentError, Problem
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict, verdict_of
 from kftrainer.runtime.changes import news
 from kftrainer.runtime.deprecation import deprecation

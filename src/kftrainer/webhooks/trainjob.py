@@ -11,10 +11,10 @@ from kftrainer.api.defaults import schema_problems
 from kftrainer.api.limits import exceeded
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.client import Client
-from kftrainer.kube.field import Findings
-from kftrainer.kube.model import InvalidDocumentError, Problem
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.model import InvalidDocumentError, Problem
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.admission import (
     ALLOWED,
     AdmissionRequest,

@@ -9,7 +9,7 @@ from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.devcluster.client import NOT_FOUND, ApiClient, Object
 from kftrainer.devcluster.errors import ApiError, DevClusterError
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from tests.integration.controllers.team import conditions_of
 from tests.support.kubelet import MERGE, end_pods
 from tests.support.managers import ManagerProcess

@@ -7,7 +7,7 @@ import pytest
 
 from kftrainer.api.defaults import schema_of, with_defaults
 from kftrainer.devcluster.client import ApiClient
-from kftrainer.kube.defaulting import Schema
+from kftrainer.kube.schema.defaulting import Schema
 from tests.support.objects import Object, runtime, train_job
 
 # The API server computes null for an object that loses its last field, and rejects that, unless

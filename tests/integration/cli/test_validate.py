@@ -8,9 +8,9 @@ import orjson
 
 from kftrainer.api.creation import creation_errors
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.field import Fault, FieldError
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.field_errors import Fault, FieldError
 from tests.support.mutants import corpus, mutants
 from tests.support.objects import COLLECTIONS, Object
 

@@ -10,8 +10,8 @@ from kftrainer.cli.assembly import Assembly, Surroundings
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.machinery.metrics import Metrics
 from kftrainer.runtime.loading import load_framework
 from tests.integration.controllers.team import ANY_MOMENT, JOB, Team

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
 
 
 @pytest.fixture

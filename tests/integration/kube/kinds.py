@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kftrainer.kube.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 
 Object = dict[str, Any]
 

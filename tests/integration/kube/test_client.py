@@ -8,9 +8,9 @@ from structlog.testing import capture_logs
 
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.errors import (
     AlreadyExistsError,
     ApiError,
     BadRequestError,
@@ -20,9 +20,9 @@ from kftrainer.kube.errors import (
     NamespaceTerminatingError,
     NotFoundError,
 )
-from kftrainer.kube.ratelimit import RateLimiter
-from kftrainer.kube.resource import Manifest, ObjectKey, key_of
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.ratelimit import RateLimiter
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, key_of
 from tests.integration.kube.kinds import CONFIG_MAPS, NAMESPACES, TRAIN_JOBS, config_map, resource
 from tests.support.fake_clock import FakeClock
 from tests.support.objects import train_job

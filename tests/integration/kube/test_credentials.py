@@ -16,16 +16,16 @@ import yaml
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import (
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import (
     LOOK_AGAIN_AFTER,
     Connection,
     CredentialsError,
     in_cluster,
     load_connection,
 )
-from kftrainer.kube.errors import ForbiddenError, TransportError, UnauthorizedError
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.errors import ForbiddenError, TransportError, UnauthorizedError
+from kftrainer.kube.client.transport import HttpTransport
 from tests.integration.kube.kinds import CONFIG_MAPS, resource
 from tests.support.fake_clock import FakeClock
 

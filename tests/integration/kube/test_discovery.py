@@ -5,10 +5,10 @@ from typing import Any
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.discovery import RestMapper
-from kftrainer.kube.resource import ObjectKey
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import ObjectKey
 from tests.integration.kube.kinds import CONFIG_MAPS, NAMESPACES, TRAIN_JOBS, resource
 
 DEFINITIONS = resource(

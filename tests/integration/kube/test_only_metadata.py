@@ -8,10 +8,10 @@ import pytest
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ForbiddenError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
-from kftrainer.kube.watch import Bookmark, Deleted, Upserted, WatchEvent
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError, NotFoundError
+from kftrainer.kube.client.watch import Bookmark, Deleted, Upserted, WatchEvent
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from tests.integration.kube.kinds import TRAIN_JOBS, Object, resource
 from tests.support.objects import train_job
 from tests.support.overhearing import OverhearingTransport, overheard

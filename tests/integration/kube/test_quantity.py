@@ -9,7 +9,7 @@ import pytest
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.kube.quantity import Format, Quantity, QuantityError
+from kftrainer.kube.objects.quantity import Format, Quantity, QuantityError
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 PER_DEVICE = 32

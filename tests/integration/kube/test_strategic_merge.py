@@ -13,7 +13,11 @@ import pytest
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.kube.strategic_merge import StrategicMergeError, retain_sources, strategic_merge
+from kftrainer.kube.objects.strategic_merge import (
+    StrategicMergeError,
+    retain_sources,
+    strategic_merge,
+)
 from tests.support.pod_templates import Object, features, override_of, patch_of, template
 
 STRATEGIC = "application/strategic-merge-patch+json"

@@ -12,13 +12,18 @@ import pytest
 
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube import sessions
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.errors import KubeError, NotFoundError, RequestTimeoutError, TransportError
-from kftrainer.kube.fence import FencedError
-from kftrainer.kube.resource import ObjectKey
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client import sessions
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.errors import (
+    KubeError,
+    NotFoundError,
+    RequestTimeoutError,
+    TransportError,
+)
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.client.write_guard import FencedError
+from kftrainer.kube.objects.resource import ObjectKey
 from tests.integration.kube.kinds import CONFIG_MAPS, NAMESPACES, config_map
 
 DEFAULT = ObjectKey("", "default")

@@ -6,11 +6,16 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ExpiredError, InvalidError, NotFoundError, RequestTimeoutError
-from kftrainer.kube.resource import ObjectKey, key_of
-from kftrainer.kube.transport import HttpTransport
-from kftrainer.kube.watch import Bookmark, Deleted, Upserted, WatchEvent
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import (
+    ExpiredError,
+    InvalidError,
+    NotFoundError,
+    RequestTimeoutError,
+)
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.client.watch import Bookmark, Deleted, Upserted, WatchEvent
+from kftrainer.kube.objects.resource import ObjectKey, key_of
 from tests.integration.kube.kinds import CONFIG_MAPS, TRAIN_JOBS, config_map, resource
 
 TOLD_WITHIN = 30.0

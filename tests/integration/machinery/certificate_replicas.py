@@ -13,7 +13,7 @@ from cryptography import x509
 
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.ca_bundles import Injected
 from kftrainer.machinery.certificate_rotation import CertificateRotation
 from kftrainer.machinery.certificates import read

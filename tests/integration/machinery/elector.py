@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.resource import Manifest, Resource, as_it_is
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.controller import Controller

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery import certificates, trust
 from kftrainer.machinery.certificates import (
     CA_CERTIFICATE,

@@ -8,8 +8,8 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.informer import Informer

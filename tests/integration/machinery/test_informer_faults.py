@@ -14,8 +14,8 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.controlplane import running as running_plane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.informer import Informer
 from tests.support.fast_clock import FastClock
 from tests.support.fault_proxy import (

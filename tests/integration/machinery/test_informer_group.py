@@ -9,9 +9,9 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ForbiddenError
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.controller import Controller

@@ -11,11 +11,11 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.discovery import RestMapper
-from kftrainer.kube.resource import Manifest, Resource, as_it_is
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.informer import Informer
 from kftrainer.machinery.late_kinds import LateKinds

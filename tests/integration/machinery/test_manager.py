@@ -15,11 +15,11 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.fence import FencedError
-from kftrainer.kube.resource import Resource, as_it_is
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.client.write_guard import FencedError
+from kftrainer.kube.objects.resource import Resource, as_it_is
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.controller import Controller

@@ -9,9 +9,9 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.transport import HttpTransport
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.machinery import recorder as recorder_module
 from kftrainer.machinery.clock import SystemClock
 from kftrainer.machinery.lifetime import Budget, running

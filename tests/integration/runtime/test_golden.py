@@ -9,10 +9,10 @@ from kftrainer.api.resources import JOB_SETS
 from kftrainer.devcluster import parts, pytest_plugin
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.shape import Shape
-from kftrainer.kube.client import Client
-from kftrainer.kube.credentials import load_connection
-from kftrainer.kube.errors import ApiError
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.errors import ApiError
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.runtime.manifests import thaw
 from tests.integration.kube.kinds import NAMESPACES, resource
 from tests.support.golden import CASES, NAMES, Case

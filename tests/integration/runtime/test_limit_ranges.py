@@ -9,7 +9,7 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.quantity import Quantity
+from kftrainer.kube.objects.quantity import Quantity
 from kftrainer.runtime.limit_ranges import with_defaults
 from kftrainer.runtime.requests import pod_requests
 

@@ -9,7 +9,7 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.quantity import ZERO, Quantity
+from kftrainer.kube.objects.quantity import ZERO, Quantity
 from kftrainer.runtime.requests import merge_resources, pod_requests
 
 Object = dict[str, Any]

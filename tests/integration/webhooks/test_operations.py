@@ -15,7 +15,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.meta import ObjectMeta
+from kftrainer.kube.objects.meta import ObjectMeta
 from tests.integration.webhooks.cases import KINDS, expected, job_with, placed, reference, torch
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime as runtime_of

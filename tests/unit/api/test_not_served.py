@@ -7,7 +7,7 @@ import pytest
 
 from kftrainer.api.defaults import KINDS, schema_of
 from kftrainer.api.not_served import unserved_fields
-from kftrainer.kube.defaulting import schema_of_field
+from kftrainer.kube.schema.defaulting import schema_of_field
 from tests.support.objects import Object, runtime, train_job
 from tests.support.other_releases import KUEUE_ENTRY, UNSERVED, Unserved
 

@@ -8,7 +8,7 @@ from hypothesis.strategies import SearchStrategy
 
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.model import KubeModel
+from kftrainer.kube.objects.model import KubeModel
 
 words = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=8)
 maps = st.dictionaries(words, words, max_size=3)

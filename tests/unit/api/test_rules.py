@@ -7,7 +7,7 @@ import pytest
 
 from kftrainer.api.defaults import KINDS, schema_of
 from kftrainer.api.rules import RULES
-from kftrainer.kube.defaulting import Schema
+from kftrainer.kube.schema.defaulting import Schema
 
 BY_NAME = {rule.__name__: rule for rule in RULES.values()}
 IN_ORDER = {"startupPolicyOrder": "InOrder"}

@@ -1,7 +1,7 @@
 import pytest
 
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, MPIPolicy, TrainingRuntime
-from kftrainer.kube.model import InvalidDocumentError
+from kftrainer.kube.objects.model import InvalidDocumentError
 from tests.support.objects import runtime
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.model import InvalidDocumentError
+from kftrainer.kube.objects.model import InvalidDocumentError
 from tests.support.objects import train_job
 
 

@@ -9,8 +9,8 @@ import pytest
 from kftrainer.cli.check import NO_RUNTIME, Inspection
 from kftrainer.cli.cluster import CommandError, OutOfTimeError
 from kftrainer.cli.main import main
-from kftrainer.kube.errors import BadRequestError, ForbiddenError
-from kftrainer.kube.transport import Response
+from kftrainer.kube.client.errors import BadRequestError, ForbiddenError
+from kftrainer.kube.client.transport import Response
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.object_server import Object, ObjectServer, refusal
 

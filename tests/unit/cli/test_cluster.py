@@ -6,7 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from kftrainer.cli.cluster import CommandError, OutOfTimeError, Patience, run_on_cluster
-from kftrainer.kube.errors import ForbiddenError, KubeError, TransportError, UnauthorizedError
+from kftrainer.kube.client.errors import (
+    ForbiddenError,
+    KubeError,
+    TransportError,
+    UnauthorizedError,
+)
 from kftrainer.machinery.clock import SystemClock
 from tests.support.fake_clock import FakeClock, at_rest
 

@@ -11,7 +11,7 @@ import yaml
 
 from kftrainer.cli import manager
 from kftrainer.cli.main import main
-from kftrainer.kube.errors import KubeError
+from kftrainer.kube.client.errors import KubeError
 from kftrainer.machinery.controller import NotSyncedError
 from kftrainer.machinery.election import LeaseLostError
 from kftrainer.machinery.webserver import BindError

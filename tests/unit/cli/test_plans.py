@@ -13,8 +13,8 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.cli.documents import Document, Place, Reading
 from kftrainer.cli.given import NO_UID
 from kftrainer.cli.plans import Outcome, plan_all
-from kftrainer.kube.field import invalid
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.field_errors import invalid
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.info import Info

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 
 from kftrainer.api.resources import JOB_SETS, RUNTIME_CLASSES, TRAIN_JOBS
 from kftrainer.cli.preflight import SETTLE_FOR, TRY_FOR, Preflight, PreflightError
-from kftrainer.kube.client import Client
-from kftrainer.kube.discovery import RestMapper
-from kftrainer.kube.errors import TransportError
-from kftrainer.kube.resource import Resource
-from kftrainer.kube.transport import Response
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.errors import TransportError
+from kftrainer.kube.client.transport import Response
+from kftrainer.kube.objects.resource import Resource
 from tests.support.fake_clock import FakeClock, at_rest
 
 

@@ -12,11 +12,11 @@ from kftrainer.cli.cluster import OutOfTimeError
 from kftrainer.cli.main import main
 from kftrainer.cli.purge import Purge
 from kftrainer.cli.remnants import Found, advice, listed, next_step
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ForbiddenError
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import Resource
-from kftrainer.kube.transport import Response
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError
+from kftrainer.kube.client.transport import Response
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Resource
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.object_server import Object, ObjectServer, refusal
 

@@ -1,7 +1,7 @@
 import pytest
 
 from kftrainer.cli.remarks import Remark, Tally, counted, message_of, split_warning
-from kftrainer.kube.field import Fault, FieldError, forbidden, invalid, required
+from kftrainer.kube.objects.field_errors import Fault, FieldError, forbidden, invalid, required
 
 
 @pytest.mark.parametrize(

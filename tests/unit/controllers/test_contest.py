@@ -1,7 +1,7 @@
 """What is undone again and again is done again more and more slowly."""
 
 from kftrainer.controllers.contest import CALM, SWEEP_AT, Contest
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.backoff import Exponential
 from tests.support.fake_clock import FakeClock
 

@@ -10,8 +10,8 @@ from kftrainer.controllers.deleted_jobsets import (
     outcome_without_job_set,
     replicas_in,
 )
-from kftrainer.kube.meta import Condition
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.meta import Condition
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.entry import EntryMaker
 from kftrainer.runtime.phases import Observed

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kftrainer.controllers.job_book import NAMESPACED, JobBook
 from kftrainer.controllers.job_state import JobFacts, State
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.bounded_labels import OTHER
 
 KEY = ObjectKey("team", "train")

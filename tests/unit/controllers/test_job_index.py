@@ -22,8 +22,8 @@ from kftrainer.controllers.job_index import (
 from kftrainer.controllers.runtime_use import enqueue_runtime
 from kftrainer.controllers.status import is_finished
 from kftrainer.controllers.watching import enqueue_unfinished, unfinished
-from kftrainer.kube.client import Client
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery import entry
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.changes import Change

@@ -12,7 +12,7 @@ from kftrainer.controllers.job_metrics import (
     JobHistograms,
 )
 from kftrainer.controllers.job_state import JobFacts, State
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.exposition import exposition
 
 CREATED = 1_700_000_000.0

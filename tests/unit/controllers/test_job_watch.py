@@ -16,10 +16,10 @@ from kftrainer.controllers.first_pods import ASK_AGAIN, LABEL_JOB_SET, FirstPods
 from kftrainer.controllers.job_book import JobBook
 from kftrainer.controllers.job_metrics import JobHistograms
 from kftrainer.controllers.job_watch import JobWatch
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ForbiddenError, TransportError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
-from kftrainer.kube.watch import Bookmark, Upserted, WatchEvent
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError, TransportError
+from kftrainer.kube.client.watch import Bookmark, Upserted, WatchEvent
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.cache import Cache, NotCachedError
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.entry import EntryMaker

@@ -9,7 +9,7 @@ from kftrainer.controllers.jobset_identity import (
     recorded_in,
     with_job_set,
 )
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.info import own_job_set, recorded_job_set
 from tests.support.objects import Object, train_job

@@ -13,9 +13,9 @@ from kftrainer.controllers.large_objects import (
     Schedule,
 )
 from kftrainer.controllers.view import View
-from kftrainer.kube.client import Page
-from kftrainer.kube.errors import KubeError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.client.client import Page
+from kftrainer.kube.client.errors import KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.entry import Entry, EntryMaker
 from kftrainer.machinery.reconcile import DONE, Request, Result
 from tests.support.fake_clock import FakeClock

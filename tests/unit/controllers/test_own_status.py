@@ -7,7 +7,7 @@ import pytest
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.own_status import OwnStatusWrites
 from kftrainer.controllers.status import Status, present_status
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.entry import Entry
 from tests.support.objects import Object, train_job

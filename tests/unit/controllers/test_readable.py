@@ -3,7 +3,7 @@ from kftrainer.controllers.readable import (
     planning_error,
     readable_part,
 )
-from kftrainer.kube.model import Problem
+from kftrainer.kube.objects.model import Problem
 from tests.support.objects import Object, train_job
 
 COMPLETE = {

@@ -15,9 +15,9 @@ from kftrainer.controllers.refused_pods import (
     refusal_of,
 )
 from kftrainer.controllers.status import Trouble
-from kftrainer.kube.client import Client, Page
-from kftrainer.kube.errors import TransportError
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.client.client import Client, Page
+from kftrainer.kube.client.errors import TransportError
+from kftrainer.kube.objects.resource import ObjectKey
 from tests.support.fake_clock import FakeClock
 from tests.support.objects import Object, train_job
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
 from kftrainer.controllers.resync import PERIOD, SLOTS, Resync
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.cache import NotSyncedError
 from kftrainer.machinery.controller import INITIAL_PRIORITY
 from kftrainer.machinery.reconcile import Request

@@ -23,21 +23,21 @@ from kftrainer.controllers.shipped_steps import (
     replacement,
     shipped,
 )
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.errors import (
     AlreadyExistsError,
     ConflictError,
     ForbiddenError,
     KubeError,
     NotFoundError,
 )
-from kftrainer.kube.meta import ObjectMeta
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.reconcile import DONE, Result
 from tests.support.fake_clock import FakeClock
 from tests.support.objects import Object, runtime
 
 if TYPE_CHECKING:
-    from kftrainer.kube.client import Client
+    from kftrainer.kube.client.client import Client
     from kftrainer.machinery.cache import Cache
 
 LABEL = "trainer.kubeflow.org/managed-by"

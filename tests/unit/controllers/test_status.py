@@ -11,7 +11,7 @@ from kftrainer.controllers.status import (
     present_status,
     removal_of_empty_conditions,
 )
-from kftrainer.kube.meta import Condition
+from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.phases import Observed
 from tests.support.objects import Object, train_job
 

@@ -7,7 +7,7 @@ import pytest
 
 from kftrainer.controllers.children import ForeignObjectError, PendingDeletionError
 from kftrainer.controllers.troubles import hindrance_of
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.errors import (
     ConflictError,
     ForbiddenError,
     InvalidError,

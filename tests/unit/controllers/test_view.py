@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kftrainer.controllers.view import HeldParts, ReducedObjectError, View
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.entry import Entry, EntryMaker
 from kftrainer.machinery.reduction import Reduction
 

@@ -3,7 +3,7 @@ from importlib.resources import files
 
 import pytest
 
-TABLE = json.loads((files("kftrainer.kube") / "pod_template_merge_keys.json").read_bytes())
+TABLE = json.loads((files("kftrainer.kube.objects") / "pod_template_merge_keys.json").read_bytes())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from generate.schema import Library, of_model
 from kftrainer.api.markers import Atomic, Cel, Embedded, Int32, SchemaOf, list_map
-from kftrainer.kube.model import KubeModel, Opaque, OpaqueList
+from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 
 LIBRARY = Library(
     {

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from kftrainer.kube.errors import error_from_status
+from kftrainer.kube.client.errors import error_from_status
 from kftrainer.kube.redaction import redacted
 
 SECRET = "hunter2"  # noqa: S105

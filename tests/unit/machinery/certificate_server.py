@@ -3,9 +3,9 @@
 from collections.abc import Generator, Mapping
 from typing import Any, cast
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.ca_bundles import Injected
 from kftrainer.machinery.secrets import SECRETS, content_of, new_secret, with_content
 from tests.support.fake_clock import FakeClock

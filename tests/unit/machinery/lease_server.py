@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from kftrainer.kube.transport import Lane, Response
+from kftrainer.kube.client.transport import Lane, Response
 
 
 class LeaseServer:

@@ -5,8 +5,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from kftrainer.kube.errors import ForbiddenError, KindNotFoundError
-from kftrainer.kube.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.client.errors import ForbiddenError, KindNotFoundError
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.access import AccessReport
 
 FORBIDDEN = ForbiddenError(403, "Forbidden", "lamps is forbidden")

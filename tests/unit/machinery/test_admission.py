@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.field import Findings, forbidden, invalid, required
+from kftrainer.kube.objects.field_errors import Findings, forbidden, invalid, required
 from kftrainer.machinery.admission import (
     ALLOWED,
     AdmissionRequest,

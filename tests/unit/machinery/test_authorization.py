@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import TransportError
-from kftrainer.kube.transport import Lane, Response
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import TransportError
+from kftrainer.kube.client.transport import Lane, Response
 from kftrainer.machinery.authorization import Authorization, bearer_token, guarded
 from kftrainer.machinery.webserver import Answer, Asked
 from tests.support.fake_clock import FakeClock, at_rest

@@ -3,7 +3,7 @@
 from base64 import b64encode
 from typing import Any
 
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.ca_bundles import first_without
 from tests.support.certificates import authority
 from tests.support.fake_clock import START

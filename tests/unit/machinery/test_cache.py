@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.cache import Cache, NotCachedError, NotSyncedError
 from kftrainer.machinery.informer import Informer
 from tests.support.fake_clock import FakeClock, at_rest

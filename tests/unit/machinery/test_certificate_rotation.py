@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from kftrainer.kube.errors import ForbiddenError, NotFoundError, ServerError
+from kftrainer.kube.client.errors import ForbiddenError, NotFoundError, ServerError
 from kftrainer.machinery.certificate_rotation import (
     LONGEST_PAUSE,
     LOOK_EVERY,

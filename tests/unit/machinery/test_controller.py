@@ -9,7 +9,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.resource import ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
 from kftrainer.machinery.backoff import Exponential
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.controller import Controller, NotSyncedError

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import TransportError
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import TransportError
 from kftrainer.machinery import election as election_module
 from kftrainer.machinery.election import LeaderElection, LeaseLostError
 from kftrainer.machinery.metrics import Metrics

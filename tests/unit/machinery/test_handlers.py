@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.kube.resource import ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.handlers import enqueue_mapped, enqueue_owner, enqueue_self
 from kftrainer.machinery.reconcile import Request

@@ -6,7 +6,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.entry import EntryMaker
 from kftrainer.machinery.inbox import (
     LIMIT,

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import ApiError, error_from_status
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.kube.transport import Lane, Response
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ApiError, error_from_status
+from kftrainer.kube.client.transport import Lane, Response
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.informer import Informer
 from kftrainer.machinery.metrics import Metrics

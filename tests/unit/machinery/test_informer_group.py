@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.cache import Cache
 from kftrainer.machinery.informer import Informer
 from kftrainer.machinery.informer_group import AnyInformer, InformerGroup, in_namespaces

@@ -10,11 +10,11 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.discovery import RestMapper
-from kftrainer.kube.errors import TransportError
-from kftrainer.kube.resource import Manifest, Resource, as_it_is
-from kftrainer.kube.transport import Response
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.errors import TransportError
+from kftrainer.kube.client.transport import Response
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.cache import Cache, NotSyncedError
 from kftrainer.machinery.informer import Informer
 from kftrainer.machinery.late_kinds import LateKinds, pauses

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.lease import (
     Hold,
     Wait,

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.changes import Change
 from kftrainer.machinery.predicates import (
     Predicate,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.client import Client
-from kftrainer.kube.errors import TransportError
-from kftrainer.kube.transport import Lane, Response
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import TransportError
+from kftrainer.kube.client.transport import Lane, Response
 from kftrainer.machinery.correlation import Correlator, Entry, Occurrence, cut
 from kftrainer.machinery.lru import Lru
 from kftrainer.machinery.metrics import Metrics

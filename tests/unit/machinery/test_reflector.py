@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.errors import (
     ExpiredError,
     ForbiddenError,
     KindNotFoundError,

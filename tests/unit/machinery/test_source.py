@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from kftrainer.kube.client import Client, Page
+from kftrainer.kube.client.client import Client, Page
 from kftrainer.machinery.source import NOBODY, Source
 from tests.support.informers import CONFIG_MAPS
 

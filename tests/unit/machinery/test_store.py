@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.changes import Change, Seen
 from kftrainer.machinery.entry import Entry, EntryMaker
 from kftrainer.machinery.store import Contents, Store, UnknownIndexError, is_older

@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from kftrainer.kube.errors import (
+from kftrainer.kube.client.errors import (
     AlreadyExistsError,
     ApiError,
     ConflictError,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError
+from kftrainer.kube.objects.field_errors import FieldError
 from kftrainer.runtime.changes import change_errors, change_warnings
 from kftrainer.runtime.existing import Given
 from tests.support.objects import Object, runtime

@@ -4,7 +4,7 @@ import pytest
 
 from kftrainer.api.configuration import Admission
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import Findings
+from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.loading import load_framework
 from kftrainer.runtime.runtimes import Runtimes

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from kftrainer.api.resources import CONFIG_MAPS, JOB_SETS, SECRETS, VOLCANO_POD_GROUPS
 from kftrainer.api.trainingruntime import TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import Findings, forbidden, invalid, required
-from kftrainer.kube.resource import Resource, as_it_is
+from kftrainer.kube.objects.field_errors import Findings, forbidden, invalid, required
+from kftrainer.kube.objects.resource import Resource, as_it_is
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,

@@ -12,7 +12,7 @@ from kftrainer.api.resources import (
     RUNTIME_CLASSES,
     VOLCANO_POD_GROUPS,
 )
-from kftrainer.kube.resource import ObjectKey
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.gang import (

@@ -11,7 +11,7 @@ import pytest
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.loading import load_framework
 from kftrainer.runtime.runtimes import Runtimes

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.quantity import ZERO, QuantityError
+from kftrainer.kube.objects.quantity import ZERO, QuantityError
 from kftrainer.runtime.requests import merge_resources, pod_requests
 
 Object = dict[str, Any]

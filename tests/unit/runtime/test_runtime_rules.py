@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
-from kftrainer.kube.field import Findings
+from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.runtime.runtime_rules import runtime_findings
 from tests.support.golden import CASES
 from tests.support.objects import Object, replicated_job, runtime

@@ -2,7 +2,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from kftrainer.kube.field import FieldError
+from kftrainer.kube.objects.field_errors import FieldError
 from kftrainer.runtime.torchtune import (
     Method,
     Tuning,

@@ -7,7 +7,7 @@ import pytest
 
 from kftrainer.api.resources import CONFIG_MAPS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import Findings, required
+from kftrainer.kube.objects.field_errors import Findings, required
 from kftrainer.runtime.errors import InvalidTrainJobError, PlanningError, PluginFailedError
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.framework import Framework

@@ -9,8 +9,8 @@ import pytest
 from kftrainer.api import limits
 from kftrainer.api.limits import exceeded
 from kftrainer.api.resources import JOB_SETS, TRAINING_RUNTIMES
-from kftrainer.kube.errors import KubeError, NotFoundError, TransportError
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.client.errors import KubeError, NotFoundError, TransportError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict
 from kftrainer.runtime.existing import Given
 from kftrainer.webhooks.training_runtime import RuntimeAdmission

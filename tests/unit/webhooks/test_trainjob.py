@@ -9,9 +9,9 @@ import structlog
 
 from kftrainer.api.resources import JOB_SETS, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.errors import ForbiddenError, KubeError, TransportError
-from kftrainer.kube.field import Findings, forbidden
-from kftrainer.kube.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.client.errors import ForbiddenError, KubeError, TransportError
+from kftrainer.kube.objects.field_errors import Findings, forbidden
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict
 from kftrainer.runtime.existing import Existing, Given
 from kftrainer.runtime.framework import Framework

@@ -22,7 +22,7 @@ from bench.hostile_objects import Attack, Objects, excess_in, objects_of, within
 from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.readable import readable_part
-from kftrainer.kube.field import Findings
+from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.machinery.admission_handler import LARGE, admission
 from kftrainer.machinery.admission_review import decoded
 from kftrainer.machinery.clock import SystemClock

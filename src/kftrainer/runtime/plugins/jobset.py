@@ -7,8 +7,8 @@ from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import Asset, Initializer, JobStatus, TrainJob
-from kftrainer.kube.field import FieldError, Findings, invalid, required
-from kftrainer.kube.meta import Condition
+from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid, required
+from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs

@@ -10,8 +10,8 @@ from kftrainer.api import names
 from kftrainer.api.resources import CONFIG_MAPS, SECRETS
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, Findings, invalid
-from kftrainer.kube.resource import Manifest
+from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid
+from kftrainer.kube.objects.resource import Manifest
 from kftrainer.runtime.crowding import crowding
 from kftrainer.runtime.devices import accelerators
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import Findings
+from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.runtime.info import NO_TRAINER, Info
 from kftrainer.runtime.phases import CustomValidation, EnforceMLPolicy
 from kftrainer.runtime.user_env import set_user_env

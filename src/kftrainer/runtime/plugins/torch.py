@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import TorchPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, Findings
+from kftrainer.kube.objects.field_errors import FieldError, Findings
 from kftrainer.runtime import torchtune
 from kftrainer.runtime.crowding import crowding
 from kftrainer.runtime.devices import accelerators, cpus, is_accelerator

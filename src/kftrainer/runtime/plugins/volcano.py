@@ -7,8 +7,8 @@ from kftrainer.api import names
 from kftrainer.api.resources import PRIORITY_CLASSES, VOLCANO_POD_GROUPS
 from kftrainer.api.trainingruntime import VolcanoPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.field import FieldError, Findings, invalid
-from kftrainer.kube.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.gang import gang_of, pod_group, watches
 from kftrainer.runtime.info import RUNTIME, Info

@@ -1,0 +1,394 @@
+"""The verbs of the API server, on manifests as they are on the wire."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import orjson
+
+from kftrainer.kube.client.errors import KindNotFoundError, TransportError, error_from_response
+from kftrainer.kube.client.ratelimit import Limiter
+from kftrainer.kube.client.transport import (
+    FIRST_FAILURE,
+    JSON,
+    NOTHING,
+    REQUEST_TIMEOUT,
+    Lane,
+    Transport,
+)
+from kftrainer.kube.client.watch import WatchEvent, events_in
+from kftrainer.kube.client.write_guard import Fence
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.warning_log import WarningLog
+
+APPLY_PATCH = "application/apply-patch+yaml"  # and JSON is YAML
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+# Nothing else is accepted besides: a server that cannot leave out the rest is to say so.
+PARTIAL = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+PARTIAL_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+PAGE_SIZE = 100  # objects; a page is read as a whole, and each object may have a mebibyte
+# Of one page: decoding takes up to 20 times as much memory, and nothing else runs meanwhile.
+MOST_PAGE_BYTES = 4 * 2**20
+LIST_TIMEOUT = 120.0
+WATCH_GRACE = 30.0  # seconds that the server may take to end a watch whose time has come
+
+Propagation = Literal["Background", "Foreground", "Orphan"]
+AnyResource = Resource[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, and the resourceVersion at which it is true."""
+
+    items: list[Manifest]
+    resource_version: str
+
+
+class _PageTooLargeError(Exception):
+    """A page has more bytes than are decoded at a time."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"a page of {size} bytes")
+        self.size = size
+
+
+def smaller_page(limit: int, size: int) -> int:
+    """Return the limit of a page that is read again because its objects had `size` bytes."""
+    return max(1, min(limit // 2, limit * MOST_PAGE_BYTES // size))
+
+
+class Client:
+    """Reads and writes objects; answers that are errors are raised as `ApiError`.
+
+    After a `TransportError` a write was carried out or not: nobody knows until it is read again.
+    With a fence, writes raise `FencedError` instead of being sent once the fence says no.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        limiter: Limiter | None = None,
+        lane: Lane = "general",
+        field_manager: str = "kftrainer",
+        fence: Fence | None = None,
+    ) -> None:
+        self._transport = transport
+        self._fence = fence
+        self._limiter = limiter
+        self._lane = lane
+        self._field_manager = field_manager
+        self._warnings = WarningLog()
+
+    async def get(self, resource: AnyResource, key: ObjectKey) -> Manifest:
+        """Read one object, as it is now."""
+        accept = PARTIAL if resource.partial else JSON
+        told = await self._ask(resource, "GET", resource.object_path(key), accept=accept)
+        return _typed(resource, told)
+
+    async def list(
+        self,
+        resource: AnyResource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str = "",
+        limit: int = PAGE_SIZE,
+    ) -> Page:
+        """All pages as one, true at the resourceVersion of the first."""
+        pages = [
+            page
+            async for page in self.list_pages(
+                resource,
+                namespace=namespace,
+                label_selector=label_selector,
+                field_selector=field_selector,
+                resource_version=resource_version,
+                limit=limit,
+            )
+        ]
+        return Page([item for page in pages for item in page.items], pages[0].resource_version)
+
+    async def list_pages(
+        self,
+        resource: AnyResource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str = "",
+        limit: int = PAGE_SIZE,
+    ) -> AsyncGenerator[Page, None]:
+        """One page after the other; ExpiredError later than on the first means: begin again.
+
+        Who may leave before the last page closes it, as with `aclosing`. A page that is too large
+        is read again with fewer objects, before it is decoded.
+        """
+        path = resource.collection_path(namespace)
+        accept = PARTIAL_LIST if resource.partial else JSON
+        selectors = _selectors(label_selector, field_selector)
+        query = {**selectors, **_not_older_than(resource_version)}
+        most = limit
+        while True:
+            try:
+                told = await self._ask(
+                    resource,
+                    "GET",
+                    path,
+                    query={**query, "limit": str(limit)},
+                    accept=accept,
+                    timeout=LIST_TIMEOUT,
+                    most_bytes=None if limit == 1 else MOST_PAGE_BYTES,
+                )
+            except _PageTooLargeError as error:
+                limit = smaller_page(limit, error.size)
+                continue
+            limit = min(2 * limit, most)
+            metadata = told["metadata"]
+            items = [_typed(resource, item) for item in told["items"] or ()]
+            yield Page(items, metadata["resourceVersion"])
+            if not metadata.get("continue"):
+                return
+            # The token holds the resourceVersion, and the server refuses to hear it twice.
+            query = {**selectors, "continue": metadata["continue"]}
+
+    async def create(
+        self,
+        resource: AnyResource,
+        manifest: Manifest,
+        *,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+    ) -> Manifest:
+        """Create the object; AlreadyExistsError if there is one of that name."""
+        path = _whole(resource).collection_path(manifest["metadata"].get("namespace"))
+        query = self._write(dry_run, field_manager)
+        return await self._ask(resource, "POST", path, query=query, body=manifest)
+
+    async def update(
+        self,
+        resource: AnyResource,
+        manifest: Manifest,
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Manifest:
+        """Replace the object; ConflictError unless its resourceVersion is the newest."""
+        path = _whole(resource).object_path(key_of(manifest), subresource)
+        return await self._ask(resource, "PUT", path, query=self._write(dry_run), body=manifest)
+
+    async def apply(
+        self,
+        resource: AnyResource,
+        manifest: Manifest,
+        *,
+        field_manager: str | None = None,
+        force: bool = True,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Manifest:
+        """Say all that we want of the object: what we wanted before and leave out is removed.
+
+        Without force, ConflictError if a field belongs to somebody else. A deleted object comes
+        back, unless the manifest has its uid.
+        """
+        path = _whole(resource).object_path(key_of(manifest), subresource)
+        query = {**self._write(dry_run, field_manager), "force": "true" if force else "false"}
+        return await self._ask(
+            resource, "PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH
+        )
+
+    async def merge_patch(
+        self,
+        resource: AnyResource,
+        key: ObjectKey,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+    ) -> Manifest:
+        """Change some fields; null removes one, a list replaces the whole list."""
+        path = _whole(resource).object_path(key, subresource)
+        query = self._write(dry_run, field_manager)
+        return await self._ask(
+            resource, "PATCH", path, query=query, body=patch, content_type=MERGE_PATCH
+        )
+
+    async def probe(self, resource: AnyResource, key: ObjectKey) -> Manifest:
+        """Return the metadata of the object by an empty patch in a dry run.
+
+        It takes the permission to patch, not to get, and admission policies apply to it:
+        InvalidError if one of them denies it.
+        """
+        path, query = _whole(resource).object_path(key), self._write(dry_run=True)
+        answer = await self._ask(
+            resource,
+            "PATCH",
+            path,
+            query=query,
+            body={},
+            content_type=MERGE_PATCH,
+            accept=PARTIAL,
+        )
+        return _typed(resource.only_metadata(), answer)
+
+    async def json_patch(
+        self,
+        resource: AnyResource,
+        key: ObjectKey,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+        field_manager: str | None = None,
+    ) -> Manifest:
+        """Change the object step by step; InvalidError if a `test` among the steps fails."""
+        path = _whole(resource).object_path(key, subresource)
+        query = self._write(dry_run, field_manager)
+        return await self._ask(
+            resource, "PATCH", path, query=query, body=operations, content_type=JSON_PATCH
+        )
+
+    async def delete(
+        self,
+        resource: AnyResource,
+        key: ObjectKey,
+        *,
+        propagation: Propagation = "Background",
+        uid: str | None = None,
+        resource_version: str | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Delete the object, if it is the one that is meant; ConflictError if it is another."""
+        conditions = {**_set("uid", uid), **_set("resourceVersion", resource_version)}
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": propagation,
+            **({"preconditions": conditions} if conditions else {}),
+            **({"dryRun": ["All"]} if dry_run else {}),
+        }
+        await self._ask(resource, "DELETE", _whole(resource).object_path(key), body=options)
+
+    def watch(  # noqa: PLR0913  all that the server lets one choose
+        self,
+        resource: AnyResource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str = "",
+        send_initial_events: bool = False,
+        timeout_seconds: int,
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
+        """What happens from a resourceVersion on, until the server ends it; never held back.
+
+        With `send_initial_events` all objects that are there come first, as if they were added,
+        and then a bookmark that says so.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(timeout_seconds),
+            **_selectors(label_selector, field_selector),
+            **_set("resourceVersion", resource_version),
+        }
+        if send_initial_events:
+            query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        return self._watch(resource, namespace, query, timeout_seconds)
+
+    @asynccontextmanager
+    async def _watch(
+        self,
+        resource: AnyResource,
+        namespace: str | None,
+        query: Mapping[str, str],
+        timeout_seconds: int,
+    ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        path, deadline = resource.collection_path(namespace), timeout_seconds + WATCH_GRACE
+        accept = PARTIAL if resource.partial else JSON
+        async with (
+            self._transport.stream(path, query=query, accept=accept, timeout=deadline) as chunks,
+            # Nobody else would close it where a watch is left early.
+            aclosing(events_in(chunks, partial(_typed, resource))) as events,
+        ):
+            yield events
+
+    async def _ask(  # noqa: PLR0913  what the transport takes
+        self,
+        resource: AnyResource,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] = NOTHING,
+        body: object = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  it is the transport's
+        most_bytes: int | None = None,
+    ) -> dict[str, Any]:
+        if self._limiter is not None:
+            await self._limiter.wait()
+        send = self._transport.request
+        if self._fence is not None and method != "GET":
+            send = partial(send, fence=self._fence)
+        response = await send(
+            method,
+            path,
+            query=query,
+            body=None if body is None else orjson.dumps(body),
+            content_type=content_type,
+            accept=accept,
+            timeout=timeout,
+            lane=self._lane,
+        )
+        self._warnings.log(response.headers, path)
+        if response.status >= FIRST_FAILURE:
+            error = error_from_response(response.status, response.headers, response.body)
+            if isinstance(error, KindNotFoundError):
+                error.resource = resource
+            raise error
+        if most_bytes is not None and len(response.body) > most_bytes:
+            raise _PageTooLargeError(len(response.body))
+        try:
+            answer: dict[str, Any] = orjson.loads(response.body)
+        except orjson.JSONDecodeError as broken:
+            raise TransportError(f"{method} {path}: the answer is no JSON") from broken
+        return answer
+
+    def _write(self, dry_run: bool, field_manager: str | None = None) -> dict[str, str]:  # noqa: FBT001
+        manager = {"fieldManager": field_manager or self._field_manager}
+        return {**manager, "dryRun": "All"} if dry_run else manager
+
+
+def _set(name: str, value: str | None) -> dict[str, str]:
+    return {name: value} if value else {}
+
+
+def _not_older_than(resource_version: str) -> dict[str, str]:
+    # Without the match, a limit would turn "at least this version" into "exactly this version".
+    match = {"resourceVersionMatch": "NotOlderThan"}
+    return {"resourceVersion": resource_version, **match} if resource_version else {}
+
+
+def _selectors(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    return {**_set("labelSelector", label_selector), **_set("fieldSelector", field_selector)}
+
+
+def _typed(resource: AnyResource, item: dict[str, Any]) -> Manifest:
+    # In lists of its own kinds the server leaves out what the list says for all, and an object
+    # that it has cut down to the metadata it calls by another kind.
+    if resource.partial or "kind" not in item:
+        item["apiVersion"], item["kind"] = resource.api_version, resource.kind
+    return item
+
+
+def _whole(resource: AnyResource) -> AnyResource:
+    if resource.partial:
+        raise ValueError(f"{resource.group_kind} is read as metadata only: write to the whole kind")
+    return resource

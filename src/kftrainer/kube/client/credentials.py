@@ -1,0 +1,321 @@
+"""Where the API server is and who we are there: from a kubeconfig, or from the pod we run in.
+
+Files are read by kubernetes-asyncio. Tokens are kept fresh here, and certificates are read again
+when their files change; only those of exec plugins are read once.
+"""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import aiohttp
+import structlog
+import yaml
+
+from kftrainer.kube.client.errors import KubeError
+from kftrainer.kube.client.ratelimit import LOOP_CLOCK, Clock
+from kftrainer.kube.client.tls import Loaded, ReloadedTls, existing
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config.kube_config import KubeConfigLoader
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+HOME_KUBECONFIG = Path("~/.kube/config")
+LOOK_AGAIN_AFTER = 50.0  # seconds; the kubelet writes a new token long before the old one ends
+LOOK_UP_TIMEOUT = 30.0  # seconds; all requests wait meanwhile
+# What kubernetes-asyncio lets through when a file, or what a plugin or an OpenID provider says, is
+# not what it takes for granted.
+MALFORMED = (
+    yaml.YAMLError,
+    aiohttp.ClientError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+)
+
+log = structlog.get_logger()
+
+
+class CredentialsError(KubeError):
+    """There is no way to the API server, or no proof of who we are."""
+
+
+class Credentials(Protocol):
+    """What we say to the API server about who we are."""
+
+    async def authorization(self) -> str | None:
+        """The header of the next request; None where a client certificate says it."""
+        ...
+
+    async def renew(self, refused: str | None) -> bool:
+        """Look for something better than what the server has refused; False if there is nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """All that it takes to talk to an API server."""
+
+    host: str  # with its scheme, without a slash at the end
+    tls: ssl.SSLContext | None
+    credentials: Credentials
+    server_name: str | None = None  # in the server's certificate, where it is not the host's
+    proxy: str | None = None
+    reloaded_tls: ReloadedTls | None = None  # in the place of `tls`, where its files may change
+
+    async def tls_of_new_connections(self) -> ssl.SSLContext | None:
+        """Return the TLS context to connect with now."""
+        if self.reloaded_tls is None:
+            return self.tls
+        return await self.reloaded_tls.context()
+
+
+class ClientCertificate:
+    """Credentials that are part of the TLS context, or none at all."""
+
+    async def authorization(self) -> str | None:
+        """Nothing to add."""
+        return None
+
+    async def renew(self, refused: str | None) -> bool:
+        """There is nothing better."""
+        return False
+
+
+class RenewedToken:
+    """An authorization header that is looked up again now and then, and whenever it is refused.
+
+    `look_up` is told whether the last one was refused. When it fails or takes too long, the last
+    good header stays.
+    """
+
+    def __init__(
+        self, first: str | None, look_up: Callable[[bool], Awaitable[str | None]], clock: Clock
+    ) -> None:
+        self._header = first
+        self._look_up = look_up
+        self._clock = clock
+        self._looked_at = clock.monotonic()
+        self._looking = asyncio.Lock()
+        self._renewals = 0
+
+    async def authorization(self) -> str | None:
+        """The newest header that is known."""
+        if self._is_due():
+            async with self._looking:
+                if self._is_due():  # nobody else has looked while we waited
+                    await self._look(refused=False)
+        return self._header
+
+    async def renew(self, refused: str | None) -> bool:
+        """Look now, unless somebody else has found a new one already."""
+        renewals = self._renewals
+        async with self._looking:
+            # Nobody looks again for what another has just looked for in vain.
+            if self._header == refused and self._renewals == renewals:
+                await self._look(refused=True)
+                self._renewals += 1
+        return self._header != refused
+
+    def _is_due(self) -> bool:
+        return self._clock.monotonic() - self._looked_at >= LOOK_AGAIN_AFTER
+
+    async def _look(self, *, refused: bool) -> None:
+        try:
+            async with asyncio.timeout(LOOK_UP_TIMEOUT):
+                self._header = await self._look_up(refused) or self._header
+        except TimeoutError:
+            log.warning("credentials.kept_old", error=f"no answer in {LOOK_UP_TIMEOUT:g} seconds")
+        except (CredentialsError, OSError) as error:
+            log.warning("credentials.kept_old", error=str(error))
+        self._looked_at = self._clock.monotonic()
+
+
+async def load_connection(
+    kubeconfig: Path | None = None, context: str | None = None, *, clock: Clock = LOOP_CLOCK
+) -> Connection:
+    """From the file given, $KUBECONFIG, the pod we run in or ~/.kube/config, in that order.
+
+    A context is looked for in kubeconfigs only.
+    """
+    if kubeconfig is not None:
+        return await from_kubeconfig(str(kubeconfig), context, clock=clock)
+    if paths := os.environ.get("KUBECONFIG"):
+        return await from_kubeconfig(paths, context, clock=clock)
+    try:
+        return await in_cluster(clock=clock)
+    except CredentialsError as not_in_cluster:
+        home = HOME_KUBECONFIG.expanduser()
+        if not os.path.isfile(home):  # nor if it stands in a folder that we may not look into
+            raise CredentialsError(
+                "No API server to talk to: no kubeconfig was named, KUBECONFIG is not set, this is "
+                f"no pod ({not_in_cluster}) and there is no {HOME_KUBECONFIG}."
+            ) from None
+    return await from_kubeconfig(str(home), context, clock=clock)
+
+
+async def in_cluster(folder: Path = SERVICE_ACCOUNT, *, clock: Clock = LOOP_CLOCK) -> Connection:
+    """The connection of a pod: the service account in this folder, the host in the environment."""
+    from kubernetes_asyncio.client import Configuration
+    from kubernetes_asyncio.config import ConfigException
+    from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader
+
+    token_file = folder / "token"
+    configuration = Configuration()
+    try:
+        InClusterConfigLoader(
+            token_filename=str(token_file),
+            cert_filename=str(folder / "ca.crt"),
+            try_refresh_token=False,
+        ).load_and_set(configuration)
+        first = _token_in(token_file)
+    except (ConfigException, OSError) as error:
+        raise CredentialsError(str(error).rstrip(".")) from error
+
+    async def look_up(_refused: bool) -> str:  # noqa: FBT001
+        return _token_in(token_file)
+
+    async def load() -> Loaded:
+        return _loaded(configuration)
+
+    return _connection(configuration, RenewedToken(first, look_up, clock), load, clock)
+
+
+def _token_in(file: Path) -> str:
+    token = file.read_text().strip()
+    if not token:
+        raise CredentialsError(f"{file} is empty")
+    return f"Bearer {token}"
+
+
+async def from_kubeconfig(
+    paths: str, context: str | None = None, *, clock: Clock = LOOP_CLOCK
+) -> Connection:
+    """The connection of a context, by default the current one; paths are joined by colons."""
+    user = _KubeconfigUser(paths, context)
+    configuration = await user.load()
+    first = user.header()
+    files = paths.split(os.pathsep)
+
+    async def load() -> Loaded:
+        return _loaded(await user.load(), files)
+
+    if first is not None:
+        token = RenewedToken(first, user.look_up, clock)
+        return _connection(configuration, token, load, clock, files)
+    if user.has_plugin and not configuration.cert_file:
+        raise CredentialsError(
+            f"The exec plugin in {paths} gave neither a token nor a certificate."
+        )
+    return _connection(configuration, ClientCertificate(), load, clock, files)
+
+
+class _KubeconfigUser:
+    """Who a context of a kubeconfig says that we are."""
+
+    def __init__(self, paths: str, context: str | None) -> None:
+        self._paths = paths
+        self._context = context
+        self._loader: KubeConfigLoader | None = None
+        self.has_plugin = False
+
+    async def load(self) -> "Configuration":
+        """Read the file, and run its exec plugin if it has one."""
+        from kubernetes_asyncio.client import Configuration
+        from kubernetes_asyncio.config import ConfigException
+        from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+        paths = map(os.path.expanduser, self._paths.split(os.pathsep))
+        if not any(map(os.path.isfile, paths)):
+            raise CredentialsError(f"There is no kubeconfig {self._paths}.")
+        configuration = Configuration()
+        try:
+            merged = KubeConfigMerger(self._paths).config
+            loader = KubeConfigLoader(merged, active_context=self._context, config_base_path=None)
+            self.has_plugin = _has_plugin(merged, loader.current_context)
+            await loader.load_and_set(configuration)
+        except (ConfigException, AssertionError, *MALFORMED) as error:
+            raise CredentialsError(
+                f"The kubeconfig {self._paths} is of no use: {_what_is_wrong(error)}"
+            ) from error
+        self._loader = loader
+        return configuration
+
+    def header(self) -> str | None:
+        """The authorization header, if there is a token."""
+        return getattr(self._loader, "token", None)
+
+    async def look_up(self, refused: bool) -> str | None:  # noqa: FBT001
+        """The header as it is now. A plugin runs only when its token ends or was refused."""
+        if refused or not self.has_plugin:
+            await self.load()
+        elif self._loader is not None and hasattr(self._loader, "exec_plugin_expiry"):
+            await self._run_plugin(self._loader)
+        return self.header()
+
+    async def _run_plugin(self, loader: "KubeConfigLoader") -> None:
+        from kubernetes_asyncio.config import ConfigException
+
+        try:
+            await loader.load_from_exec_plugin()
+        except (ConfigException, AssertionError, *MALFORMED) as error:
+            raise CredentialsError(f"The exec plugin in {self._paths} failed: {error}") from error
+
+
+def _what_is_wrong(error: BaseException) -> str:
+    # What these say is about Python, and not about the file.
+    if isinstance(error, TypeError | AttributeError | LookupError):
+        return "it does not have the form of one"
+    return str(error)
+
+
+def _has_plugin(merged: Any, context: Any) -> bool:
+    user = merged["users"].get_with_name(context["context"].get("user"), safe=True)
+    return user is not None and "exec" in user["user"]
+
+
+def _connection(
+    configuration: "Configuration",
+    credentials: Credentials,
+    load: Callable[[], Awaitable[Loaded]],
+    clock: Clock,
+    files: Sequence[str] = (),
+) -> Connection:
+    host: str = configuration.host or ""
+    first = _loaded(configuration, files) if host.startswith("https:") else None
+    return Connection(
+        host=host,
+        tls=first.context if first else None,
+        credentials=credentials,
+        server_name=configuration.tls_server_name,
+        proxy=configuration.proxy,
+        reloaded_tls=ReloadedTls(first, load, clock) if first else None,
+    )
+
+
+def _loaded(configuration: "Configuration", files: Sequence[str] = ()) -> Loaded:
+    """Build the TLS context; it depends on these files, and on those that are named in them."""
+    named = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    return Loaded(_tls(configuration), existing((*files, *named)))
+
+
+def _tls(configuration: "Configuration") -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
+        if configuration.cert_file:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file)
+    except OSError as error:  # which every error of the ssl module is
+        raise CredentialsError(f"A certificate or key cannot be used: {error}") from error
+    # Python 3.13 began to refuse the authorities of older clusters, which Go's clients accept.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not configuration.verify_ssl:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,87 @@
+"""Which kinds the API server serves, and where; kinds may come and go while we run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from kftrainer.kube.client.errors import NotFoundError, TransportError, error_from_response
+from kftrainer.kube.client.transport import FIRST_FAILURE, Transport
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+
+Kinds = Mapping[str, Resource[Manifest]]
+CORE_VERSIONS = ("v1",)
+NO_KINDS: Kinds = {}
+
+
+class RestMapper:
+    """Finds the resource of a kind.
+
+    What was found once is taken for granted; what was not is looked for again each time.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._kinds: dict[tuple[str, str], Kinds] = {}  # by group and version
+        self._chosen: dict[tuple[str, str], str] = {}  # versions, by group and kind
+
+    async def is_served(self, resource: Resource[Any]) -> bool:
+        """Whether the server knows this kind in this version."""
+        found = await self._find_in(resource.group, resource.version, resource.kind)
+        return found is not None and found.plural == resource.plural
+
+    async def find(self, group: str, kind: str) -> Resource[Manifest] | None:
+        """The kind in the version that the server prefers, or else in any that has it."""
+        chosen = self._chosen.get((group, kind), "")
+        if found := self._kinds.get((group, chosen), NO_KINDS).get(kind):
+            return found
+        for version in await self._versions(group):
+            if found := await self._find_in(group, version, kind):
+                self._chosen[group, kind] = version
+                return found
+        return None
+
+    async def _find_in(self, group: str, version: str, kind: str) -> Resource[Manifest] | None:
+        known = self._kinds.get((group, version), NO_KINDS)
+        if kind not in known:
+            known = await self._look(group, version)
+        return known.get(kind)
+
+    async def _versions(self, group: str) -> list[str]:
+        if not group:
+            return list(CORE_VERSIONS)
+        told = await self._read(f"/apis/{group}")
+        if told is None:
+            return []
+        preferred = told["preferredVersion"]["version"]
+        others = (each["version"] for each in told["versions"])
+        return [preferred, *(version for version in others if version != preferred)]
+
+    async def _look(self, group: str, version: str) -> Kinds:
+        told = await self._read(f"/apis/{group}/{version}" if group else f"/api/{version}")
+        if told is None:
+            self._kinds.pop((group, version), None)
+            return NO_KINDS
+        kinds = {
+            each["kind"]: Resource(
+                group, version, each["kind"], each["name"], each["namespaced"], as_it_is
+            )
+            for each in told["resources"] or ()
+            if "/" not in each["name"]  # a subresource
+        }
+        self._kinds[group, version] = kinds
+        return kinds
+
+    async def _read(self, path: str) -> dict[str, Any] | None:
+        """What the server says there; None if it knows no such group or version."""
+        response = await self._transport.request("GET", path)
+        if response.status < FIRST_FAILURE:
+            try:
+                told: dict[str, Any] = orjson.loads(response.body)
+            except orjson.JSONDecodeError as broken:
+                raise TransportError(f"GET {path}: the answer is no JSON") from broken
+            return told
+        error = error_from_response(response.status, response.headers, response.body)
+        if isinstance(error, NotFoundError):
+            return None
+        raise error

@@ -1,0 +1,104 @@
+"""Connections to the API server: a pool of their own for each lane."""
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import aiohttp
+
+from kftrainer.kube.client.errors import TransportError
+from kftrainer.kube.client.write_guard import FencedRequest
+
+if TYPE_CHECKING:
+    from aiohttp.connector import AddrInfoType
+
+    from kftrainer.kube.client.transport import Lane
+
+KEEP_IDLE_CONNECTIONS = 90.0  # seconds; a TLS handshake for every burst of requests is dear
+HANG_UP_WITHIN = 1.0
+CLOSED = -1  # the number of a file that is closed
+
+# Watches hold their connections for minutes, and a lease is renewed in time or lost: neither
+# shares connections with the rest.
+CONNECTIONS: Mapping["Lane", int] = {"general": 100, "watch": 0, "lease": 4}  # 0: any number
+
+# A peer that is gone without a word is noticed within a minute, on idle watches too. Not every
+# system has every option.
+KEEP_ALIVE = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 30),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 10),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 45_000),  # milliseconds
+)
+
+
+class Sessions:
+    """One aiohttp session to a lane, made when it is first needed."""
+
+    def __init__(self, user_agent: str) -> None:
+        self._headers = {"User-Agent": user_agent}
+        self._sessions: dict[Lane, aiohttp.ClientSession] = {}
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._is_closed = False
+
+    def of(self, lane: "Lane") -> aiohttp.ClientSession:
+        """The lane's session."""
+        if self._is_closed:
+            raise TransportError("The connections to the API server have been closed.")
+        if lane not in self._sessions:
+            self._sessions[lane] = self._make(CONNECTIONS[lane])
+        return self._sessions[lane]
+
+    async def close(self) -> None:
+        """Let all connections go, for good."""
+        self._is_closed = True
+        while self._sessions:
+            _, session = self._sessions.popitem()
+            await session.close()
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        """End the connections whose requests were cancelled before there was an answer.
+
+        They wait for the server to say goodbye, as TLS has it, for up to half a minute.
+        """
+        for left in self._sockets:
+            if left.fileno() != CLOSED:
+                with suppress(OSError):  # the peer was faster
+                    left.shutdown(socket.SHUT_RDWR)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HANG_UP_WITHIN):
+                # The event loop closes them when it sees their end, and tells nobody.
+                while any(left.fileno() != CLOSED for left in self._sockets):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+
+    def _make(self, connections: int) -> aiohttp.ClientSession:
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=connections,
+                keepalive_timeout=KEEP_IDLE_CONNECTIONS,
+                socket_factory=self._new_socket,
+            ),
+            request_class=FencedRequest,
+            headers=self._headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,  # a proxy is named in the kubeconfig or there is none
+        )
+        # Otherwise it sends PUT and DELETE a second time when a kept connection breaks, and a
+        # write that was carried out comes back as a conflict with itself.
+        session._retry_connection = False  # noqa: SLF001
+        return session
+
+    def _new_socket(self, address: "AddrInfoType") -> socket.socket:
+        """A socket that finds out by itself when its peer is gone."""
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        for level, option, value in KEEP_ALIVE:
+            if hasattr(socket, option):
+                made.setsockopt(level, getattr(socket, option), value)
+        self._sockets.add(made)
+        return made

@@ -1,0 +1,89 @@
+"""The TLS context of new connections: rebuilt when the files that it was built from change.
+
+A cluster's authority and client certificates are rotated while we run. Connections that are open
+stay open; only new ones use the new context.
+"""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from kftrainer.kube.client.errors import KubeError
+from kftrainer.kube.client.ratelimit import Clock
+
+LOOK_EVERY = 5.0  # seconds; less than a leader may need to renew its Lease
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A context, and the files that it was built from."""
+
+    context: ssl.SSLContext
+    files: tuple[str, ...]
+
+    def contents(self) -> tuple[bytes | None, ...]:
+        """Return what is in the files now; None for one that cannot be read."""
+        return tuple(map(_content, self.files))
+
+
+class ReloadedTls:
+    """Provides the context, and builds a new one soon after one of its files has changed.
+
+    Files that cannot be used leave the last context in place: they may be half written.
+    """
+
+    def __init__(self, first: Loaded, load: Callable[[], Awaitable[Loaded]], clock: Clock) -> None:
+        self._loaded = first
+        self._contents = first.contents()
+        self._load = load
+        self._clock = clock
+        self._looked_at = clock.monotonic()
+        self._looking = asyncio.Lock()
+        self._reported = ""
+
+    async def context(self) -> ssl.SSLContext:
+        """Return the context for a new connection."""
+        if self._is_due():
+            async with self._looking:
+                if self._is_due():  # no other request has looked meanwhile
+                    await self._look()
+        return self._loaded.context
+
+    def _is_due(self) -> bool:
+        return self._clock.monotonic() - self._looked_at >= LOOK_EVERY
+
+    async def _look(self) -> None:
+        self._looked_at = self._clock.monotonic()
+        seen, files = self._loaded.contents(), self._loaded.files
+        if seen == self._contents:
+            return
+        try:
+            loaded = await self._load()
+        except (KubeError, OSError) as error:
+            if str(error) != self._reported:
+                self._reported = str(error)
+                log.warning("certificates_not_reloaded", error=str(error))
+            return
+        # What was read before: a file that changed during the load is then loaded once more.
+        self._contents = seen if loaded.files == files else loaded.contents()
+        self._loaded, self._reported = loaded, ""
+        log.info("certificates_reloaded")
+
+
+def existing(paths: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the paths of files that are named at all."""
+    return tuple(path for path in paths if path)
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        with open(os.path.expanduser(path), "rb") as file:
+            return file.read()
+    except OSError:
+        return None

@@ -1,0 +1,259 @@
+"""Bytes to the API server and back; whoever is above knows nothing of the HTTP library."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, Protocol, Self
+
+import aiohttp
+from yarl import URL
+
+from kftrainer.kube.client import exchange, retry
+from kftrainer.kube.client.credentials import Connection
+from kftrainer.kube.client.errors import TransportError, error_from_response
+from kftrainer.kube.client.ratelimit import LOOP_CLOCK, Clock
+from kftrainer.kube.client.sessions import Sessions
+from kftrainer.kube.client.write_guard import Fence, ask, before
+
+Lane = Literal["general", "watch", "lease"]
+NOTHING: Mapping[str, str] = MappingProxyType({})
+REQUEST_TIMEOUT = 60.0
+CONNECT_TIMEOUT = 10.0
+UNAUTHORIZED = 401
+JSON = "application/json"
+FIRST_FAILURE = 300  # the API server does not redirect, and a token is not to follow if it does
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer, whatever its status; the names of headers are in any case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport(Protocol):
+    """Carries requests; tests of those above put their own in its place."""
+
+    async def request(  # noqa: PLR0913  all that HTTP has
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] = NOTHING,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
+        lane: Lane = "general",
+        fence: Fence | None = None,
+    ) -> Response:
+        """The answer, of any status; raises TransportError when there is none in time."""
+        ...
+
+    def stream(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        accept: str = JSON,
+        timeout: float,
+        lane: Lane = "watch",
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The body of a GET as it comes; entering raises ApiError for an answer that is one."""
+        ...
+
+    async def close(self) -> None:
+        """Let all connections go."""
+        ...
+
+
+# code, method, host and seconds; the code is "<error>" where no answer came, as in client-go.
+OnResponse = Callable[[str, str, str, float], None]
+NO_ANSWER = "<error>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: bytes | None
+    content_type: str
+    accept: str
+    lane: Lane
+    fence: Fence | None = None
+
+    @property
+    def what(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+@dataclass(slots=True)
+class _Outcome:
+    code: str = NO_ANSWER
+
+
+class HttpTransport:
+    """Carries requests over aiohttp; connections are made when they are first needed."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        user_agent: str,
+        on_response: OnResponse | None = None,
+        clock: Clock = LOOP_CLOCK,
+    ) -> None:
+        self._connection = connection
+        self._credentials = connection.credentials
+        self._on_response = on_response
+        self._clock = clock
+        self._host = URL(connection.host).authority
+        self._sessions = Sessions(user_agent)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let all connections go; what is under way fails."""
+        await self._sessions.close()
+
+    async def request(  # noqa: PLR0913  all that HTTP has
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] = NOTHING,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        accept: str = JSON,
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
+        lane: Lane = "general",
+        fence: Fence | None = None,
+    ) -> Response:
+        """The answer, of any status; the timeout is for all attempts together."""
+        request = _Request(method, path, query, body, content_type, accept, lane, fence)
+        deadline = self._clock.monotonic() + timeout
+        so_far = retry.Retries()
+        while True:
+            try:
+                response = await self._attempt(request, deadline)
+            except TransportError as error:
+                again = retry.after_failure(method, error, so_far, self._until(deadline))
+                if again is None:
+                    raise
+            else:
+                left = self._until(deadline)
+                again = retry.after_answer(response.status, response.headers, so_far, left)
+                if again is None:
+                    return response
+            so_far = again.retries
+            await self._clock.sleep(again.pause)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        accept: str = JSON,
+        timeout: float,  # noqa: ASYNC109  which goes on while the body is read
+        lane: Lane = "watch",
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The body of a GET as it comes; opening it is tried once, for its user has a backoff."""
+        request = _Request("GET", path, query, None, "", accept, lane)
+        answer = await self._open(request, self._clock.monotonic() + timeout)
+        try:
+            if answer.status >= FIRST_FAILURE:
+                with exchange.translated(request.what):
+                    raise error_from_response(answer.status, answer.headers, await answer.read())
+            yield exchange.Chunks(request.what, answer)
+        finally:
+            exchange.hang_up(answer)
+
+    async def _attempt(self, request: _Request, deadline: float) -> Response:
+        """Send it; once more if we are not known and have found a better token."""
+        authorization = await self._credentials.authorization()
+        response = await self._send(request, authorization, deadline)
+        if response.status == UNAUTHORIZED and await self._credentials.renew(authorization):
+            authorization = await self._credentials.authorization()
+            return await self._send(request, authorization, deadline)
+        return response
+
+    async def _open(self, request: _Request, deadline: float) -> aiohttp.ClientResponse:
+        authorization = await self._credentials.authorization()
+        answer = await self._begin(request, authorization, deadline)
+        if answer.status == UNAUTHORIZED and await self._credentials.renew(authorization):
+            exchange.hang_up(answer)
+            authorization = await self._credentials.authorization()
+            return await self._begin(request, authorization, deadline)
+        return answer
+
+    async def _send(
+        self, request: _Request, authorization: str | None, deadline: float
+    ) -> Response:
+        ask(request.fence, request.what)
+        with self._exchange(request) as outcome:
+            with before(request.fence):
+                answer = await self._fetch(request, authorization, deadline)
+            try:
+                body = await answer.read()
+            finally:
+                exchange.hang_up(answer)
+            outcome.code = str(answer.status)
+        return Response(answer.status, exchange.folded(answer.headers), body)
+
+    async def _begin(
+        self, request: _Request, authorization: str | None, deadline: float
+    ) -> aiohttp.ClientResponse:
+        with self._exchange(request) as outcome:
+            answer = await self._fetch(request, authorization, deadline)
+            outcome.code = str(answer.status)
+        return answer
+
+    async def _fetch(
+        self, request: _Request, authorization: str | None, deadline: float
+    ) -> aiohttp.ClientResponse:
+        left = self._until(deadline)
+        if left <= 0:  # its time was up before it was sent; to aiohttp, 0 would mean for ever
+            raise TimeoutError
+        headers = {"Accept": request.accept}
+        if authorization is not None:
+            headers["Authorization"] = authorization
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        tls = await self._connection.tls_of_new_connections()
+        return await self._sessions.of(request.lane).request(
+            request.method,
+            URL(self._connection.host + request.path),
+            params=request.query,
+            data=exchange.payload(request.body),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=left, sock_connect=CONNECT_TIMEOUT),
+            allow_redirects=False,
+            proxy=self._connection.proxy,
+            server_hostname=self._connection.server_name,
+            ssl=tls if tls is not None else True,
+        )
+
+    @contextmanager
+    def _exchange(self, request: _Request) -> Iterator[_Outcome]:
+        """Translate what goes wrong, and tell how it went and how long it took."""
+        began = self._clock.monotonic()
+        outcome = _Outcome()
+        try:
+            with exchange.translated(request.what):
+                yield outcome
+        finally:
+            if self._on_response is not None:
+                seconds = self._clock.monotonic() - began
+                self._on_response(outcome.code, request.method, self._host, seconds)
+
+    def _until(self, deadline: float) -> float:
+        return deadline - self._clock.monotonic()

@@ -1,0 +1,75 @@
+"""What Kubernetes objects have in common: metadata, and the conditions of a status."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from kftrainer.kube.objects.model import KubeModel, OpaqueList
+
+
+class OwnerReference(KubeModel):
+    """Who an object belongs to."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(KubeModel):
+    """Metadata as the API server keeps it; times stay the strings that they are on the wire."""
+
+    name: str = ""
+    generate_name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    generation: int | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[OwnerReference] | None = None
+    managed_fields: OpaqueList | None = None
+
+
+CONDITION_TYPE = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+)
+CONDITION_REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+
+
+class Condition(KubeModel):
+    """One aspect of an object's state, as Kubernetes' API conventions have it."""
+
+    type: Annotated[
+        str, Field(max_length=316, pattern=CONDITION_TYPE, description="What this is about.")
+    ]
+    status: Annotated[Literal["True", "False", "Unknown"], Field(description="Whether it holds.")]
+    reason: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=1024,
+            pattern=CONDITION_REASON,
+            description="Why, in one word for programs.",
+        ),
+    ]
+    message: Annotated[str, Field(max_length=32768, description="Why, in words for people.")]
+    last_transition_time: Annotated[
+        str,
+        Field(description="When status last changed.", json_schema_extra={"format": "date-time"}),
+    ]
+    observed_generation: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="The generation of the object that this was seen on.",
+            json_schema_extra={"format": "int64"},
+        ),
+    ] = None

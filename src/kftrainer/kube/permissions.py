@@ -1,0 +1,54 @@
+"""Whether we may do something with a kind: found out by trying, or by a review."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+
+OWN_ACCESS_REVIEWS: Resource[Manifest] = Resource(
+    "authorization.k8s.io",
+    "v1",
+    "SelfSubjectAccessReview",
+    "selfsubjectaccessreviews",
+    namespaced=False,
+    decode=as_it_is,
+)
+
+
+async def refusals_to_list(
+    client: Client, resource: Resource[Any], namespaces: Sequence[str]
+) -> Mapping[str, ForbiddenError]:
+    """Return why the kind must not be listed, by namespace; the key is empty if none is given."""
+    everywhere = not namespaces or not resource.namespaced
+    refusals: dict[str, ForbiddenError] = {}
+    for namespace in (None,) if everywhere else namespaces:
+        try:
+            async with aclosing(client.list_pages(resource, namespace=namespace, limit=1)) as pages:
+                async for _ in pages:
+                    break
+        except ForbiddenError as error:
+            refusals[namespace or ""] = error
+        except NotFoundError:  # it was uninstalled in this moment
+            return {}
+    return refusals
+
+
+async def may_everywhere(client: Client, verb: str, resource: Resource[Any]) -> bool:
+    """Return whether we may do this with the kind in all namespaces.
+
+    Unlike a request that is tried, a review is not refused. Raises KubeError.
+    """
+    attributes = {"verb": verb, "group": resource.group, "resource": resource.plural}
+    review = await client.create(
+        OWN_ACCESS_REVIEWS,
+        {
+            "apiVersion": OWN_ACCESS_REVIEWS.api_version,
+            "kind": OWN_ACCESS_REVIEWS.kind,
+            "metadata": {},
+            "spec": {"resourceAttributes": attributes},
+        },
+    )
+    return bool((review.get("status") or {}).get("allowed"))

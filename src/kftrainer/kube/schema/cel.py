@@ -1,0 +1,56 @@
+"""The rules in CEL of a CRD's schema, by functions that somebody wrote for each of them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.kube.schema.defaulting import Schema, schema_of_field
+from kftrainer.kube.schema.structure import below
+
+Rule = Callable[[Any, Any], bool]  # of self and oldSelf; a LookupError is a missing field
+# What else is wrong with an object for the API server not to look at its rules.
+BLOCKING = frozenset(
+    {
+        Fault.TYPE_INVALID,
+        Fault.REQUIRED,
+        Fault.NOT_SUPPORTED,
+        Fault.TOO_LONG,
+        Fault.TOO_MANY,
+    }
+)
+
+
+def rule_errors(
+    value: Any, schema: Schema | None, rules: Mapping[str, Rule], path: str = "", old: Any = None
+) -> Iterator[FieldError]:
+    """The rules that do not hold; those about a change are left out where there is no old value.
+
+    `rules` has a function for the text of each rule. Old items of lists are not looked for.
+    """
+    if schema is None or value is None:
+        return
+    for rule in schema.get("x-kubernetes-validations") or ():
+        if old is not None or "oldSelf" not in rule["rule"]:
+            yield from _broken(value, rule, rules[rule["rule"]], path, old)
+    if isinstance(value, Mapping):
+        for field, each in value.items():
+            before = old.get(field) if isinstance(old, Mapping) else None
+            inner = schema_of_field(schema, field)
+            yield from rule_errors(each, inner, rules, below(path, field), before)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from rule_errors(item, schema.get("items"), rules, f"{path}[{index}]")
+
+
+def _broken(
+    value: Any, rule: Mapping[str, Any], holds: Rule, path: str, old: Any
+) -> Iterator[FieldError]:
+    # Nobody evaluates messageExpression here; the API server, too, falls back on the message.
+    said = rule.get("message") or f"failed rule: {rule['rule']}"
+    try:
+        if holds(value, old):
+            return
+    except LookupError as error:  # CEL would say: no such key
+        said = f"{error.args[0]} is missing, so that this cannot be seen: {said}"
+    where = f"{path}{rule.get('fieldPath', '')}".removeprefix(".")
+    yield FieldError(where, Fault(rule.get("reason", Fault.INVALID)), said, value)

@@ -1,0 +1,136 @@
+"""Whether a document has the structure that a CRD's schema says, as the API server looks at it."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from kftrainer.kube.objects.field_errors import Fault, FieldError, invalid, required
+from kftrainer.kube.objects.model import FIELD_NAME, Problem
+from kftrainer.kube.schema.defaulting import Schema, schema_of_field
+from kftrainer.kube.schema.suggestions import closest
+from kftrainer.kube.schema.values import bound_errors
+
+HEAD = ("apiVersion", "kind", "metadata")  # of every object, whatever its schema says
+FLOATS_ARE_EXACT = 2**53  # below this each whole number is a float of its own
+STRUCTURE = (Fault.TYPE_INVALID, Fault.REQUIRED, Fault.NOT_SUPPORTED)
+Unknown = list[tuple[str, str, Collection[str]]]  # path, name, and which names are known there
+
+
+def pruned(document: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any], list[str]]:
+    """A copy of an object without the fields that the schema does not know, and their paths."""
+    unknown: Unknown = []
+    head = {field: document[field] for field in HEAD if field in document}
+    rest = {field: value for field, value in document.items() if field not in head}
+    kept = _pruned(rest, schema, "", unknown)
+    return {**head, **kept}, [path for path, _, _ in unknown]
+
+
+def unknown_fields(value: Any, schema: Schema, path: str = "") -> Iterator[FieldError]:
+    """The fields that the schema does not know.
+
+    The API server refuses them if it is asked to be strict, as kubectl asks it; else it drops them.
+    """
+    unknown: Unknown = []
+    _pruned(value, schema, path, unknown)
+    for where, name, known in unknown:
+        near = closest(name, known)
+        yield FieldError(where, Fault.UNKNOWN, f"did you mean {near}?" if near else "")
+
+
+def misfits(value: Any, schema: Schema | None, path: str = "") -> Iterator[Problem]:
+    """What is not of the type that the schema says, is missing, or is not one of those allowed."""
+    for error in schema_errors(value, schema, path):
+        if error.fault in STRUCTURE:
+            said = "is required" if error.fault is Fault.REQUIRED else error.detail
+            yield Problem(error.path, said)
+
+
+def schema_errors(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:
+    """All that the schema forbids, but for what its rules in CEL do."""
+    if schema is None or (value is None and schema.get("nullable")):
+        return
+    kind = "integer or string" if schema.get("x-kubernetes-int-or-string") else schema.get("type")
+    if kind is not None:
+        words, fits = _TYPES[kind]
+        if not fits(value):
+            # YAML takes 3, yes and 1e3 for other things than texts.
+            hint = ": put it in quotes" if kind == "string" and _is_scalar(value) else ""
+            yield FieldError(path, Fault.TYPE_INVALID, f"must be {words}{hint}", value)
+            return
+    yield from bound_errors(value, schema, path)
+    if isinstance(value, Mapping):
+        yield from _errors_of_object(value, schema, path)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from schema_errors(item, schema.get("items"), f"{path}[{index}]")
+    choices = schema.get("anyOf")
+    if choices and all(any(schema_errors(value, choice)) for choice in choices):
+        yield invalid(path, value, "must be one of the forms that its schema names")
+
+
+def below(path: str, field: str) -> str:
+    """The path of a field, or of a key of a map, in what is at the path."""
+    if not FIELD_NAME.fullmatch(field):
+        return f"{path}[{field}]"
+    return f"{path}.{field}" if path else field
+
+
+def _errors_of_object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[FieldError]:
+    for field in schema.get("required") or ():
+        if field not in value:
+            yield required(below(path, field))
+    for field, each in value.items():
+        yield from schema_errors(each, schema_of_field(schema, field), below(path, field))
+
+
+def _pruned(value: Any, schema: Schema, path: str, unknown: Unknown) -> Any:
+    if isinstance(value, Mapping):
+        return _pruned_object(value, schema, path, unknown)
+    if isinstance(value, list):
+        items = schema.get("items") or {}
+        return [
+            _pruned(item, items, f"{path}[{index}]", unknown) for index, item in enumerate(value)
+        ]
+    return value
+
+
+def _pruned_object(
+    value: Mapping[str, Any], schema: Schema, path: str, unknown: Unknown
+) -> dict[str, Any]:
+    kept = {}
+    for field, each in value.items():
+        inner, where = schema_of_field(schema, field), below(path, field)
+        if inner is not None:
+            kept[field] = _pruned(each, inner, where, unknown)
+        elif schema.get("x-kubernetes-preserve-unknown-fields"):
+            kept[field] = each
+        else:
+            unknown.append((where, field, schema.get("properties") or ()))
+    return kept
+
+
+def _is_whole(value: object) -> bool:
+    if isinstance(value, float):
+        return value.is_integer() and abs(value) < FLOATS_ARE_EXACT
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+    "object": ("an object", lambda value: isinstance(value, Mapping)),
+    "array": ("a list", lambda value: isinstance(value, list)),
+    "string": ("a string", lambda value: isinstance(value, str)),
+    "boolean": ("true or false", lambda value: isinstance(value, bool)),
+    "integer": ("an integer", _is_whole),
+    "number": ("a number", _is_number),
+    "integer or string": (
+        "an integer or a string",
+        lambda value: isinstance(value, str) or _is_whole(value),
+    ),
+}

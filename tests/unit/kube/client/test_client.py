@@ -1,0 +1,168 @@
+"""What a client asks of its transport, where the real API server cannot be made to show it."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+
+import orjson
+import pytest
+
+from kftrainer.kube.client.client import MOST_PAGE_BYTES, Client
+from kftrainer.kube.client.errors import ApiError, ExpiredError, TransportError
+from kftrainer.kube.client.transport import NOTHING, Lane, Response
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+
+PODS: Resource[Manifest] = Resource(
+    group="", version="v1", kind="Pod", plural="pods", namespaced=True, decode=as_it_is
+)
+
+
+class Told:
+    """A transport that gives the answers that it was made with, and remembers the questions."""
+
+    def __init__(self, *answers: tuple[int, object]) -> None:
+        self._answers = list(answers)
+        self.queries: list[dict[str, str]] = []
+        self.lanes: list[Lane] = []
+        self.accepted: list[str] = []
+
+    async def request(  # noqa: PLR0913
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] = NOTHING,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        timeout: float = 60.0,  # noqa: ASYNC109
+        lane: Lane = "general",
+    ) -> Response:
+        self.queries.append(dict(query))
+        self.lanes.append(lane)
+        self.accepted.append(accept)
+        status, answer = self._answers.pop(0)
+        return Response(status, {}, answer if isinstance(answer, bytes) else orjson.dumps(answer))
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        raise AssertionError("nobody watches here")
+
+    async def close(self) -> None:
+        pass
+
+
+def page(number: int, token: str = "") -> tuple[int, object]:
+    metadata = {"resourceVersion": str(number), "continue": token}
+    return 200, {"metadata": metadata, "items": [{"metadata": {"name": f"pod-{number}"}}]}
+
+
+async def test_only_the_first_page_is_asked_for_at_a_version() -> None:
+    transport = Told(page(7, "more"), page(8))
+    listed = await Client(transport).list(
+        PODS, resource_version="5", label_selector="a=b", field_selector="c=d", limit=1
+    )
+    selected = {"labelSelector": "a=b", "fieldSelector": "c=d", "limit": "1"}
+    assert transport.queries == [
+        {**selected, "resourceVersion": "5", "resourceVersionMatch": "NotOlderThan"},
+        {**selected, "continue": "more"},
+    ]
+    assert listed.resource_version == "7", "that of the first page"
+    assert [item["metadata"]["name"] for item in listed.items] == ["pod-7", "pod-8"]
+
+
+async def test_page_that_is_too_large_is_read_again_with_fewer_objects_before_it_is_decoded() -> (
+    None
+):
+    # Were it decoded, it would not be valid JSON.
+    too_large = (200, b"x" * (4 * MOST_PAGE_BYTES))
+    transport = Told(page(1, "first"), too_large, page(2, "second"), page(3, "third"), page(4))
+    listed = await Client(transport).list(PODS, limit=100)
+    assert [(each["limit"], each.get("continue")) for each in transport.queries] == [
+        ("100", None),
+        ("100", "first"),
+        ("25", "first"),
+        ("50", "second"),
+        ("100", "third"),
+    ]
+    assert len(listed.items) == 4
+
+
+async def test_single_object_is_decoded_whatever_its_size() -> None:
+    name = "x" * MOST_PAGE_BYTES
+    one = {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": name}}]}
+    transport = Told((200, one), (200, one))
+    listed = await Client(transport).list(PODS, limit=2)
+    assert len(listed.items) == 1
+    assert [each["limit"] for each in transport.queries] == ["2", "1"]
+
+
+async def test_a_list_that_expires_between_its_pages_is_told_as_expired() -> None:
+    transport = Told(page(7, "more"), (410, {"kind": "Status", "reason": "Expired"}))
+    with pytest.raises(ExpiredError):
+        await Client(transport).list(PODS)
+
+
+async def test_a_list_without_items_may_say_null() -> None:
+    listed = await Client(Told((200, {"metadata": {"resourceVersion": "1"}, "items": None}))).list(
+        PODS
+    )
+    assert listed.items == []
+
+
+async def test_requests_go_by_the_lane_of_their_client() -> None:
+    transport = Told((200, {}), (200, {}))
+    await Client(transport).get(PODS, ObjectKey("team", "one"))
+    await Client(transport, lane="lease").get(PODS, ObjectKey("team", "one"))
+    assert transport.lanes == ["general", "lease"]
+
+
+async def test_a_redirect_is_an_error() -> None:
+    with pytest.raises(ApiError, match="HTTP 302"):
+        await Client(Told((302, b""))).get(PODS, ObjectKey("team", "one"))
+
+
+async def test_an_answer_that_is_no_json_is_an_error() -> None:
+    with pytest.raises(TransportError, match="GET /api/v1/namespaces/team/pods/one"):
+        await Client(Told((200, b"<html>"))).get(PODS, ObjectKey("team", "one"))
+
+
+async def test_of_a_partial_kind_nothing_else_than_metadata_is_accepted() -> None:
+    told = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {}}
+    listed = {"metadata": {"resourceVersion": "7"}, "items": [dict(told)]}
+    transport = Told((200, told), (200, listed), (200, {}))
+    client = Client(transport)
+    one = await client.get(PODS.only_metadata(), ObjectKey("team", "one"))
+    page = await client.list(PODS.only_metadata())
+    await client.get(PODS, ObjectKey("team", "one"))
+    cut_down = "application/json;as={};g=meta.k8s.io;v=v1"
+    assert transport.accepted == [
+        cut_down.format("PartialObjectMetadata"),
+        cut_down.format("PartialObjectMetadataList"),
+        "application/json",
+    ]
+    assert [one, *page.items] == [{"apiVersion": "v1", "kind": "Pod", "metadata": {}}] * 2
+
+
+KEY = ObjectKey("team", "one")
+POD = {"metadata": {"name": "one", "namespace": "team"}}
+WRITES: dict[str, Callable[[Client, Resource[Manifest]], Awaitable[object]]] = {
+    "create": lambda client, pods: client.create(pods, POD),
+    "update": lambda client, pods: client.update(pods, POD),
+    "apply": lambda client, pods: client.apply(pods, POD),
+    "merge_patch": lambda client, pods: client.merge_patch(pods, KEY, {}),
+    "json_patch": lambda client, pods: client.json_patch(pods, KEY, []),
+    "probe": lambda client, pods: client.probe(pods, KEY),
+    "delete": lambda client, pods: client.delete(pods, KEY),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+async def test_a_partial_kind_is_not_written_to(
+    write: Callable[[Client, Resource[Manifest]], Awaitable[object]],
+) -> None:
+    transport = Told((200, {}))
+    with pytest.raises(ValueError, match="Pod is read as metadata only"):
+        await write(Client(transport), PODS.only_metadata())
+    assert transport.queries == []
+    await write(Client(transport), PODS)

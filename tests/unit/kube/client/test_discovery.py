@@ -1,0 +1,92 @@
+"""Which version of a kind is found, whatever was asked before."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+
+import orjson
+import pytest
+
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.errors import TransportError
+from kftrainer.kube.client.transport import NOTHING, Lane, Response
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+
+GROUP = "furniture.example"
+
+
+class Served:
+    """A transport to a server with one group; its versions, the preferred one first."""
+
+    def __init__(self, **kinds: tuple[str, ...]) -> None:
+        self.kinds = kinds
+        self.asked: list[str] = []
+
+    async def request(  # noqa: PLR0913
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] = NOTHING,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float = 60.0,  # noqa: ASYNC109
+        lane: Lane = "general",
+    ) -> Response:
+        self.asked.append(path)
+        if path == f"/apis/{GROUP}":
+            versions = [{"version": version} for version in self.kinds]
+            answer = {"preferredVersion": versions[0], "versions": versions}
+        else:
+            kinds = self.kinds[path.removeprefix(f"/apis/{GROUP}/")]
+            named = [{"kind": kind, "name": f"{kind.lower()}s"} for kind in kinds]
+            answer = {"resources": [{**each, "namespaced": True} for each in named]}
+        return Response(200, {}, orjson.dumps(answer))
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        raise AssertionError("nobody watches here")
+
+    async def close(self) -> None:
+        pass
+
+
+def chairs(version: str) -> Resource[Manifest]:
+    return Resource(GROUP, version, "Chair", "chairs", namespaced=True, decode=as_it_is)
+
+
+@pytest.mark.parametrize("before", ["v1", "v1beta1", "v1alpha1"])
+async def test_the_preferred_version_is_found_whichever_was_asked_for_before(before: str) -> None:
+    mapper = RestMapper(Served(v1=("Table",), v1beta1=("Chair",), v1alpha1=("Chair",)))
+    await mapper.is_served(chairs(before))
+    assert await mapper.find(GROUP, "Chair") == chairs("v1beta1")
+
+
+async def test_a_version_that_was_chosen_for_another_kind_says_nothing() -> None:
+    served = Served(v1=("Table",), v1alpha1=("Chair", "Table"))
+    mapper = RestMapper(served)
+    assert await mapper.find(GROUP, "Table") is not None
+    assert await mapper.is_served(chairs("v1alpha1"))
+    served.kinds["v1"] = ("Chair", "Table")
+    assert await mapper.find(GROUP, "Chair") == chairs("v1")
+
+
+async def test_what_was_found_in_a_group_is_not_asked_for_again() -> None:
+    served = Served(v1=("Table",), v1alpha1=("Chair",))
+    mapper = RestMapper(served)
+    assert await mapper.find(GROUP, "Chair") == chairs("v1alpha1")
+    served.asked.clear()
+    assert await mapper.find(GROUP, "Chair") == chairs("v1alpha1")
+    assert served.asked == []
+
+
+class Babbling(Served):
+    """A transport to something that is no API server."""
+
+    async def request(self, method: str, path: str, **_: object) -> Response:
+        return Response(200, {}, b"<html>")
+
+
+async def test_an_answer_that_is_no_json_is_an_error_of_the_wire() -> None:
+    with pytest.raises(TransportError, match=f"GET /apis/{GROUP}/v1: the answer is no JSON"):
+        await RestMapper(Babbling()).is_served(chairs("v1"))

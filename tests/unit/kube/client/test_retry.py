@@ -1,0 +1,61 @@
+import pytest
+
+from kftrainer.kube.client.errors import RequestTimeoutError, TransportError
+from kftrainer.kube.client.retry import (
+    RETRIES_ASKED_FOR,
+    Again,
+    ConnectionBrokenError,
+    Retries,
+    after_answer,
+    after_failure,
+)
+
+FIRST = Retries()
+LONG = 60.0
+ASKS = {"Retry-After": "2"}
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+def test_a_server_that_says_when_gets_the_request_again(status: int) -> None:
+    assert after_answer(status, ASKS, FIRST, LONG) == Again(2.0, Retries(asked_for=1))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}])
+def test_an_error_that_does_not_say_when_stands(status: int, headers: dict[str, str]) -> None:
+    assert after_answer(status, headers, FIRST, LONG) is None
+
+
+@pytest.mark.parametrize("status", [200, 201, 301, 401, 403, 404, 409, 410, 422])
+def test_every_other_answer_stands(status: int) -> None:
+    assert after_answer(status, ASKS, FIRST, LONG) is None
+
+
+def test_patience_ends() -> None:
+    last = Retries(asked_for=RETRIES_ASKED_FOR - 1)
+    again = after_answer(503, ASKS, last, LONG)
+    assert again is not None
+    assert after_answer(503, ASKS, again.retries, LONG) is None
+
+
+def test_nobody_waits_for_longer_than_there_is_time() -> None:
+    assert after_answer(429, ASKS, FIRST, 2.5) is not None
+    assert after_answer(429, ASKS, FIRST, 2.0) is None
+    assert after_answer(429, {"Retry-After": "inf"}, FIRST, LONG) is None
+    assert after_failure("GET", ConnectionBrokenError(), FIRST, 1.0) is None
+
+
+def test_a_read_whose_connection_broke_is_repeated_once() -> None:
+    again = after_failure("GET", ConnectionBrokenError(), FIRST, LONG)
+    assert again == Again(1.0, Retries(broken=1))
+    assert after_failure("GET", ConnectionBrokenError(), again.retries, LONG) is None
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_a_write_whose_connection_broke_is_not_repeated(method: str) -> None:
+    assert after_failure(method, ConnectionBrokenError(), FIRST, LONG) is None
+
+
+@pytest.mark.parametrize("error", [TransportError("refused"), RequestTimeoutError("late")])
+def test_a_read_that_failed_in_another_way_is_not_repeated(error: TransportError) -> None:
+    assert after_failure("GET", error, FIRST, LONG) is None

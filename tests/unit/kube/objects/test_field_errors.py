@@ -1,0 +1,66 @@
+from kftrainer.kube.objects.field_errors import (
+    Fault,
+    FieldError,
+    Findings,
+    forbidden,
+    invalid,
+    required,
+    without,
+)
+
+
+def test_errors_read_as_those_of_the_api_server() -> None:
+    errors = [
+        invalid("spec.a", "x", "must be y"),
+        invalid("spec.a", {"b": [1]}, "must be y"),
+        required("spec.a"),
+        required("spec.a", "the name"),
+        forbidden("spec.a", "not now"),
+        FieldError("spec.a", Fault.NOT_FOUND, value="x"),
+    ]
+    assert [str(error) for error in errors] == [
+        'spec.a: Invalid value: "x": must be y',
+        'spec.a: Invalid value: {"b":[1]}: must be y',
+        "spec.a: Required value",
+        "spec.a: Required value: the name",
+        "spec.a: Forbidden: not now",
+        'spec.a: Not found: "x"',
+    ]
+
+
+def test_long_values_are_cut() -> None:
+    said = str(invalid("a", "x" * 10_000, "too long"))
+    assert len(said) < 200
+    assert said.endswith("…: too long")
+
+
+def test_what_json_has_no_room_for_is_shown_all_the_same() -> None:
+    assert str(invalid("a", 2**70, "b")) == f"a: Invalid value: {2**70}: b"
+
+
+def test_the_rule_is_for_programs_and_does_not_tell_errors_apart() -> None:
+    told = [
+        (invalid("a", 1, "b", rule="first"), invalid("a", 1, "b", rule="second")),
+        (required("a", rule="first"), required("a")),
+        (forbidden("a", "b", rule="first"), forbidden("a", "b", rule="second")),
+    ]
+    for one, other in told:
+        assert one.rule == "first"
+        assert (one, hash(one), str(one)) == (other, hash(other), str(other))
+        assert without([one], [other]) == []
+    assert required("a").rule == ""
+
+
+def test_findings_are_told_once() -> None:
+    findings = Findings()
+    findings.refuse(required("a"), required("a"))
+    findings.warn("w")
+    other = Findings([required("a"), required("b")], ["w", "v"])
+    findings.add(other)
+    assert findings == Findings([required("a"), required("b")], ["w", "v"])
+
+
+def test_errors_that_are_known_are_left_out_whatever_they_hold() -> None:
+    known = invalid("a", {"b": [1]}, "c")
+    others = [invalid("a", {"b": [2]}, "c"), invalid("b", {"b": [1]}, "c"), required("a", "c")]
+    assert without([known], [others[0], known, *others]) == others
