@@ -6,13 +6,13 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Resource, as_it_is
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.controller import Controller
-from kftrainer.machinery.handlers import enqueue_owner, enqueue_self
-from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.manager import Manager, Parts, run_until_signalled
-from kftrainer.machinery.reconcile import DONE, Request, Result
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.controller.controller import Controller
+from kftrainer.machinery.controller.handlers import enqueue_owner, enqueue_self
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.manager.clock import SystemClock
+from kftrainer.machinery.manager.manager import Manager, Parts, run_until_signalled
 
 CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is)
 

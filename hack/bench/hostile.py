@@ -31,9 +31,9 @@ from kftrainer.controllers.readable import planning_error, readable_part
 from kftrainer.controllers.standing import fitted
 from kftrainer.kube.client.errors import NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.admission import Validator
-from kftrainer.machinery.admission_review import MalformedReviewError, decoded, encoded
-from kftrainer.machinery.manager import YOUNG
+from kftrainer.machinery.manager.manager import YOUNG
+from kftrainer.machinery.webhook.admission import Validator
+from kftrainer.machinery.webhook.review import MalformedReviewError, decoded, encoded
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.loading import load_framework
 from kftrainer.runtime.rule_names import Rule

@@ -22,9 +22,9 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
-from kftrainer.machinery.backoff import Exponential
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.workqueue import WorkQueue
+from kftrainer.machinery.manager.clock import SystemClock
+from kftrainer.machinery.queue.backoff import Exponential
+from kftrainer.machinery.queue.workqueue import WorkQueue
 
 HERE = Path(__file__).parent
 CRDS = HERE.parent.parent / "src" / "kftrainer" / "api" / "crds"

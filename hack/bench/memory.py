@@ -19,9 +19,9 @@ from kftrainer.api.resources import JOB_SETS, SECRETS, TRAIN_JOBS, TRAINING_RUNT
 from kftrainer.controllers.job_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.large_objects import reduction_of
 from kftrainer.kube.objects.resource import Resource
-from kftrainer.machinery.entry import EntryMaker
-from kftrainer.machinery.reduction import LARGE
-from kftrainer.machinery.store import Store
+from kftrainer.machinery.cache.cached_object import EntryMaker
+from kftrainer.machinery.cache.reduction import LARGE
+from kftrainer.machinery.cache.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from kftrainer.devcluster.controlplane import running
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.parts import PROMETHEUS
 from kftrainer.devcluster.progress import Progress
-from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.manager.clock import SystemClock
 from monitoring.picture import Picture, Span
 from monitoring.prometheus import Target, reader_token, scraping
 from monitoring.stage import NAMESPACES, ROOT, SERVICE, SHAPE, furnish, managers, play

@@ -21,7 +21,7 @@ from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.process import ManagedProcess
 from kftrainer.devcluster.shape import FULL, Shape
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.manager.clock import Clock
 from kftrainer.webhooks import registration
 
 ROOT = Path(__file__).parent.parent.parent

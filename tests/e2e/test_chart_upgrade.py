@@ -15,7 +15,7 @@ import yaml
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery.path_tokens import TOKEN
+from kftrainer.machinery.webhook.path_tokens import TOKEN
 from tests.support.audit import refused, rights_of
 from tests.support.helm import WITHOUT_CRDS, merged
 from tests.support.installations import (

@@ -5,16 +5,16 @@ from datetime import datetime, timedelta
 
 from cryptography import x509
 
-from kftrainer.machinery.certificates import CA_CERTIFICATE, CA_KEY, CERTIFICATE, KEY
-from kftrainer.machinery.secrets import Content
-from kftrainer.machinery.x509_making import (
+from kftrainer.machinery.certs.authority import CA_CERTIFICATE, CA_KEY, CERTIFICATE, KEY
+from kftrainer.machinery.certs.secrets import Content
+from kftrainer.machinery.certs.x509_issuing import (
     AUTHORITY_LIFETIME,
     LEAF_LIFETIME,
     Identity,
     issue,
     new_authority,
 )
-from kftrainer.machinery.x509_reading import PrivateKey, key_pem, pem_of
+from kftrainer.machinery.certs.x509_parsing import PrivateKey, key_pem, pem_of
 
 IDENTITY = Identity("our-ca", "our-organization", ("hooks.ours.svc", "127.0.0.1"))
 STRANGER = replace(IDENTITY, authority="their-ca")

@@ -14,10 +14,10 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.entry import Keep
-from kftrainer.machinery.informer_group import AnyInformer
-from kftrainer.machinery.service import Service
+from kftrainer.machinery.cache.cached_object import Keep
+from kftrainer.machinery.cache.multi_namespace import AnyInformer
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.manager.runnable import Service
 
 CONFIG_MAPS: Resource[Manifest] = Resource(
     "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is

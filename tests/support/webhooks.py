@@ -17,7 +17,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import train_job

@@ -12,9 +12,9 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Resource, as_it_is
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.manager.clock import SystemClock
 
 TRAIN_JOBS = Resource(
     "trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs", namespaced=True, decode=as_it_is

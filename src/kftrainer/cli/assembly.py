@@ -54,35 +54,35 @@ from kftrainer.kube.client.errors import ForbiddenError, KindNotFoundError
 from kftrainer.kube.client.ratelimit import RateLimiter
 from kftrainer.kube.client.transport import HttpTransport, Transport
 from kftrainer.kube.objects.resource import Manifest, Resource
-from kftrainer.machinery.access import AccessReport
-from kftrainer.machinery.authorization import Authorization
-from kftrainer.machinery.backoff import Exponential, spread
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.client_limits import PerClientRateLimiter
-from kftrainer.machinery.clock import Clock, SystemClock
-from kftrainer.machinery.controller import Controller
-from kftrainer.machinery.election import LeaderElection
-from kftrainer.machinery.eventloop import LoopLag
-from kftrainer.machinery.handlers import enqueue_self
+from kftrainer.machinery.access_report import AccessReport
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import NO_INDEXES, Informer
+from kftrainer.machinery.cache.multi_namespace import AnyInformer, in_namespaces
+from kftrainer.machinery.cache.optional_kinds import LateKinds
+from kftrainer.machinery.certs.serving import CertificateFiles, self_signed
+from kftrainer.machinery.controller.controller import Controller
+from kftrainer.machinery.controller.handlers import enqueue_self
+from kftrainer.machinery.controller.predicates import content_changed, generation_changed
+from kftrainer.machinery.controller.reconcile import Reconciler, Request
+from kftrainer.machinery.events.recorder import EventRecorder
 from kftrainer.machinery.health import Probe, ReadinessMetrics, ping, probes
-from kftrainer.machinery.informer import NO_INDEXES, Informer
-from kftrainer.machinery.informer_group import AnyInformer, in_namespaces
-from kftrainer.machinery.late_kinds import LateKinds
-from kftrainer.machinery.manager import Manager, Parts, run_until_signalled
-from kftrainer.machinery.metrics import Metrics
-from kftrainer.machinery.metrics_server import metrics_server
-from kftrainer.machinery.predicates import content_changed, generation_changed
-from kftrainer.machinery.reconcile import Reconciler, Request
-from kftrainer.machinery.recorder import EventRecorder
-from kftrainer.machinery.service import Service
-from kftrainer.machinery.serving_tls import CertificateFiles, self_signed
-from kftrainer.machinery.webserver import WebServer
+from kftrainer.machinery.manager.clock import Clock, SystemClock
+from kftrainer.machinery.manager.leader_election import LeaderElection
+from kftrainer.machinery.manager.manager import Manager, Parts, run_until_signalled
+from kftrainer.machinery.manager.runnable import Service
+from kftrainer.machinery.metrics.authorization import Authorization
+from kftrainer.machinery.metrics.event_loop import LoopLag
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.metrics.server import metrics_server
+from kftrainer.machinery.queue.backoff import Exponential, spread
+from kftrainer.machinery.webhook.client_limits import PerClientRateLimiter
+from kftrainer.machinery.webhook.server import WebServer
 from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks.validators import validators_by_path
 
 if TYPE_CHECKING:
-    from kftrainer.machinery.entry import IndexFunction
+    from kftrainer.machinery.cache.cached_object import IndexFunction
 
 log = structlog.get_logger(__name__)
 

@@ -31,7 +31,7 @@ from kftrainer.kube.client.errors import (
 from kftrainer.kube.client.transport import Transport
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
-from kftrainer.machinery.clock import Clock, SystemClock
+from kftrainer.machinery.manager.clock import Clock, SystemClock
 from kftrainer.webhooks.registration import webhook_name
 
 SECONDS = 60.0

@@ -16,8 +16,8 @@ from kftrainer.cli.preflight import LAST_TRY, MAY_PASS
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.errors import KubeError, UnauthorizedError
 from kftrainer.kube.client.transport import HttpTransport, Transport
-from kftrainer.machinery.backoff import doubling
-from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import doubling
 
 log = structlog.get_logger(__name__)
 

@@ -19,11 +19,12 @@ from kftrainer.cli.runtime_folder import RuntimeFolderError, runtimes_in
 from kftrainer.config import ConfigurationError
 from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
-from kftrainer.machinery import cache, controller
-from kftrainer.machinery.election import LeaseLostError
-from kftrainer.machinery.path_tokens import PathTokenError
-from kftrainer.machinery.serving_tls import CertificateError
-from kftrainer.machinery.webserver import BindError
+from kftrainer.machinery.cache import cache
+from kftrainer.machinery.certs.serving import CertificateError
+from kftrainer.machinery.controller import controller
+from kftrainer.machinery.manager.leader_election import LeaseLostError
+from kftrainer.machinery.webhook.path_tokens import PathTokenError
+from kftrainer.machinery.webhook.server import BindError
 from kftrainer.runtime.framework import in_one_line
 from kftrainer.runtime.loading import PluginLoadError, load_framework
 

@@ -18,8 +18,8 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.objects.resource import Resource
 from kftrainer.kube.permissions import refusals_to_list
-from kftrainer.machinery.backoff import doubling
-from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import doubling
 
 log = structlog.get_logger(__name__)
 

@@ -24,7 +24,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Resource
-from kftrainer.machinery.clock import Clock, SystemClock
+from kftrainer.machinery.manager.clock import Clock, SystemClock
 
 FAILED, MISUSED = 1, 2
 SECONDS = 300.0

@@ -11,9 +11,9 @@ from kftrainer.controllers.job_book import JobBook
 from kftrainer.controllers.job_metrics import JobHistograms
 from kftrainer.controllers.job_watch import JobWatch
 from kftrainer.kube.client.client import Client
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.metrics.registry import Metrics
 
 
 def tell_build(registry: CollectorRegistry) -> None:

@@ -9,21 +9,21 @@ from kftrainer.api.configuration import Configuration
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.transport import Transport
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.admission import Validator
-from kftrainer.machinery.admission_handler import admission
-from kftrainer.machinery.ca_bundles import Injected
-from kftrainer.machinery.certificate_rotation import CertificateRotation
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.metrics import Metrics
-from kftrainer.machinery.path_tokens import tokens_in, with_tokens
-from kftrainer.machinery.service import Service
-from kftrainer.machinery.serving_tls import (
+from kftrainer.machinery.certs.ca_bundle import Injected
+from kftrainer.machinery.certs.rotation import CertificateRotation
+from kftrainer.machinery.certs.serving import (
     CertificateFiles,
     ClientAuthorityFile,
     ServingCertificate,
 )
-from kftrainer.machinery.webserver import WebServer
-from kftrainer.machinery.x509_making import Identity
+from kftrainer.machinery.certs.x509_issuing import Identity
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.manager.runnable import Service
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.webhook.admission import Validator
+from kftrainer.machinery.webhook.handler import admission
+from kftrainer.machinery.webhook.path_tokens import tokens_in, with_tokens
+from kftrainer.machinery.webhook.server import WebServer
 from kftrainer.webhooks import registration
 from kftrainer.webhooks.denials import Denials
 

@@ -11,11 +11,11 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.machinery.backoff import doubling
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.pause import pause
-from kftrainer.machinery.source import NOBODY
-from kftrainer.machinery.store import is_older
+from kftrainer.machinery.cache.source import NOBODY
+from kftrainer.machinery.cache.store import is_older
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.manager.pause import pause
+from kftrainer.machinery.queue.backoff import doubling
 
 log = structlog.get_logger(__name__)
 

@@ -17,9 +17,9 @@ from kftrainer.controllers.view import View
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, InvalidError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
-from kftrainer.machinery.backoff import Exponential
-from kftrainer.machinery.clock import Clock
 from kftrainer.machinery.lru import Lru
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import Exponential
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.info import is_controlled_by, own_job_set, recorded_job_set
 from kftrainer.runtime.planned import Planned

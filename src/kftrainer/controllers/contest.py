@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from kftrainer.machinery.backoff import Backoff
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.reconcile import Request
+from kftrainer.machinery.controller.reconcile import Request
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import Backoff
 
 CALM = 60.0  # seconds after which an earlier write does not matter any more
 SWEEP_AT = 1_000  # writes that are remembered before the calm ones are dropped

@@ -11,7 +11,7 @@ from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import JobStatus, TrainJob
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.changes import Change
+from kftrainer.machinery.controller.events import Change
 from kftrainer.runtime.existing import NOTHING, Existing, Given
 from kftrainer.runtime.info import recorded_job_set
 from kftrainer.runtime.phases import Observed

@@ -15,12 +15,12 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, KubeError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.kube.permissions import refusals_to_list
-from kftrainer.machinery.cache import Cache, NotCachedError
-from kftrainer.machinery.changes import Change, Seen
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.informer_group import in_namespaces
-from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.cache.multi_namespace import in_namespaces
+from kftrainer.machinery.controller.events import Change, Seen
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.metrics.registry import Metrics
 
 log = structlog.get_logger(__name__)
 

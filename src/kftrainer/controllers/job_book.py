@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from kftrainer.controllers.job_state import ENDED, JobFacts, State
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.bounded_labels import OTHER, BoundedLabels
+from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
 
 MOST_NAMESPACES, MOST_RUNTIMES = 500, 100
 MOST_PLACES = 2000  # of a namespace and a runtime: with all states, 12,000 series

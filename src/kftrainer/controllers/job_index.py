@@ -9,7 +9,7 @@ from typing import Any
 
 from kftrainer.api import names
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.changes import Seen
+from kftrainer.machinery.controller.events import Seen
 
 INDEX_RUNTIME = "runtime"  # all TrainJobs, by their runtimes
 INDEX_UNFINISHED = "unfinished"  # those that have not ended: by runtime, by namespace, and all

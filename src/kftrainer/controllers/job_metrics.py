@@ -14,7 +14,7 @@ from kftrainer.controllers.job_book import (
     JobBook,
 )
 from kftrainer.controllers.job_state import State
-from kftrainer.machinery.bounded_labels import OTHER, BoundedLabels
+from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 JOB_SET_BUCKETS = (0.5, 1, 2, 5, 10, 30, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, DAY)

@@ -14,9 +14,9 @@ from kftrainer.controllers.job_book import JobBook
 from kftrainer.controllers.job_metrics import JobCounts
 from kftrainer.controllers.job_state import facts_of
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.machinery.cache import Cache, NotCachedError
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.clock import Clock
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.manager.clock import Clock
 
 
 class JobWatch:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from kftrainer.api.trainjob import JobSetReference, TrainJob, TrainJobStatus
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.reconcile import Request
+from kftrainer.machinery.controller.reconcile import Request
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.info import key_of_job, recorded_job_set
 

@@ -21,10 +21,10 @@ from kftrainer.controllers.view import Scope, View
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.garbage import collect_recent
-from kftrainer.machinery.reconcile import DONE, Reconciler, Request, Result
-from kftrainer.machinery.reduction import Reduction
+from kftrainer.machinery.cache.reduction import Reduction
+from kftrainer.machinery.controller.reconcile import DONE, Reconciler, Request, Result
+from kftrainer.machinery.garbage_collection import collect_recent
+from kftrainer.machinery.manager.clock import Clock
 
 log = structlog.get_logger(__name__)
 

@@ -16,8 +16,8 @@ from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.kube.permissions import may_everywhere
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.pause import pause
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.manager.pause import pause
 
 log = structlog.get_logger(__name__)
 

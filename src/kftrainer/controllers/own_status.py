@@ -12,9 +12,9 @@ from kftrainer.controllers.children import digest
 from kftrainer.controllers.readable import readable_part
 from kftrainer.controllers.status import Status, present_status
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.changes import Change, Seen
-from kftrainer.machinery.reconcile import Request
-from kftrainer.machinery.store import is_older
+from kftrainer.machinery.cache.store import is_older
+from kftrainer.machinery.controller.events import Change, Seen
+from kftrainer.machinery.controller.reconcile import Request
 
 MOST_UNCONFIRMED = 8  # writes of one TrainJob that got no response
 VOLATILE_METADATA = ("resourceVersion", "managedFields")

@@ -24,12 +24,12 @@ from kftrainer.kube.client.errors import ForbiddenError, KubeError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.kube.permissions import refusals_to_list
 from kftrainer.kube.redaction import redacted
-from kftrainer.machinery.cache import Cache, NotCachedError
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.informer_group import AnyInformer, in_namespaces
-from kftrainer.machinery.reconcile import Request
-from kftrainer.machinery.recorder import EVENTS
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.cache.multi_namespace import AnyInformer, in_namespaces
+from kftrainer.machinery.controller.reconcile import Request
+from kftrainer.machinery.events.recorder import EVENTS
+from kftrainer.machinery.manager.clock import Clock
 
 log = structlog.get_logger(__name__)
 

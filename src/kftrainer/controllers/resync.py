@@ -9,11 +9,11 @@ from random import Random, SystemRandom
 from zlib import crc32
 
 from kftrainer.controllers.watching import unfinished
-from kftrainer.machinery.cache import Cache, NotCachedError
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.controller import INITIAL_PRIORITY, Controller
-from kftrainer.machinery.pause import pause
-from kftrainer.machinery.reconcile import Request
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.controller.controller import INITIAL_PRIORITY, Controller
+from kftrainer.machinery.controller.reconcile import Request
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.manager.pause import pause
 
 PERIOD = 10 * 3600.0  # seconds, as controller-runtime's SyncPeriod
 SLOTS = 600  # so that with the default period some are enqueued every minute

@@ -26,12 +26,12 @@ from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.kube.permissions import may_everywhere
-from kftrainer.machinery.backoff import Exponential
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.handlers import Handler
-from kftrainer.machinery.reconcile import DONE, Request, Result
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.handlers import Handler
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import Exponential
 
 log = structlog.get_logger(__name__)
 

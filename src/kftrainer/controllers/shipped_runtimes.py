@@ -29,14 +29,14 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
-from kftrainer.machinery.backoff import Exponential
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.controller import Controller
-from kftrainer.machinery.handlers import enqueue_self
-from kftrainer.machinery.metrics import Metrics
-from kftrainer.machinery.predicates import generation_changed
-from kftrainer.machinery.reconcile import DONE, Request, Result
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.controller.controller import Controller
+from kftrainer.machinery.controller.handlers import enqueue_self
+from kftrainer.machinery.controller.predicates import generation_changed
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.queue.backoff import Exponential
 
 log = structlog.get_logger(__name__)
 

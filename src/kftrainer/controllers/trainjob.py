@@ -64,11 +64,11 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Manifest, key_of
-from kftrainer.machinery.backoff import Exponential
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.reconcile import DONE, Request, Result
-from kftrainer.machinery.recorder import EventRecorder
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.events.recorder import EventRecorder
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import Exponential
 from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import (

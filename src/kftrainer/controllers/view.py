@@ -6,11 +6,11 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.cache import Cache, NotCachedError
-from kftrainer.machinery.changes import Seen
-from kftrainer.machinery.entry import Entry, EntryMaker
-from kftrainer.machinery.reduction import Reduction
-from kftrainer.machinery.store import is_older
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.cache.cached_object import Entry, EntryMaker
+from kftrainer.machinery.cache.reduction import Reduction
+from kftrainer.machinery.cache.store import is_older
+from kftrainer.machinery.controller.events import Seen
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ from kftrainer.api.resources import (
 )
 from kftrainer.controllers.job_index import ALL, INDEX_UNFINISHED, in_namespace, index_value
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.handlers import Handler, enqueue_mapped, enqueue_owner
-from kftrainer.machinery.reconcile import Request
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.handlers import Handler, enqueue_mapped, enqueue_owner
+from kftrainer.machinery.controller.reconcile import Request
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.phases import Watch
 

@@ -1,1 +1,4 @@
-"""Keeps things reconciled: queues, informers, controllers, election. Knows nothing of training."""
+"""A controller-runtime for asyncio: caches, queues, controllers, leader election, webhooks.
+
+It does not depend on TrainJobs. Code that is specific to training belongs in `controllers`.
+"""

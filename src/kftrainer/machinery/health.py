@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from kftrainer.machinery.clock import Clock
-from kftrainer.machinery.metrics import Metrics
-from kftrainer.machinery.pause import pause
-from kftrainer.machinery.webserver import NOT_FOUND, Answer, Asked, Handler
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.manager.pause import pause
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.webhook.server import NOT_FOUND, Answer, Asked, Handler
 
 log = structlog.get_logger(__name__)
 

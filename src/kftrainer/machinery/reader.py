@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import NotFoundError
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.machinery.cache import Cache, NotCachedError
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter
 
-from kftrainer.machinery.admission import AdmissionRequest, Verdict
-from kftrainer.machinery.admission_handler import OWN_RULES
-from kftrainer.machinery.bounded_labels import OTHER, BoundedLabels
+from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
+from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict
+from kftrainer.machinery.webhook.handler import OWN_RULES
 from kftrainer.runtime.rule_names import Rule
 from kftrainer.webhooks.registration import KINDS, webhook_path
 

@@ -8,7 +8,7 @@ from kftrainer.api.limits import CLIENT_METADATA, MAX_PROPERTIES, exceeded
 from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.admission import AdmissionRequest, Verdict, refused, verdict_of
+from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict, refused, verdict_of
 from kftrainer.runtime.changes import NOT_NEW
 from kftrainer.runtime.large_changes import keeps_content
 from kftrainer.runtime.rule_names import Rule

@@ -8,7 +8,7 @@ from kftrainer.api.resources import AnyResource
 from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict, verdict_of
+from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict, verdict_of
 from kftrainer.runtime.changes import news
 from kftrainer.runtime.deprecation import deprecation
 from kftrainer.runtime.info import AnyRuntime

@@ -15,7 +15,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.admission import (
+from kftrainer.machinery.webhook.admission import (
     ALLOWED,
     AdmissionRequest,
     Verdict,

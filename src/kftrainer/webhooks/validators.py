@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.kube.client.client import Client
-from kftrainer.machinery.admission import Validator
+from kftrainer.machinery.webhook.admission import Validator
 from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks.registration import webhook_path

@@ -3,7 +3,7 @@
 import pytest
 
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.controllers.team import ANY_MOMENT, COMPLETED, JOB, ROW, Team
 from tests.integration.controllers.test_blocked import NEEDED
 from tests.integration.controllers.test_retries import (

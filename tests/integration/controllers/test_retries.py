@@ -10,7 +10,7 @@ import pytest
 
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.controllers.team import (
     ANY_MOMENT,
     JOB,

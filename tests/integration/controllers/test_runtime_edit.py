@@ -10,13 +10,13 @@ from kftrainer.controllers.job_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.watching import enqueue_unfinished
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery import entry
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.controller import Controller
-from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.predicates import content_changed
-from kftrainer.machinery.reconcile import DONE, Request, Result
+from kftrainer.machinery.cache import cached_object
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.controller.controller import Controller
+from kftrainer.machinery.controller.predicates import content_changed
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.controllers.burst import some_at_a_time
 from tests.integration.controllers.team import ANY_MOMENT, Team
 from tests.support.informers import connected, running
@@ -39,7 +39,7 @@ class Noting:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds of the objects that were decoded."""
     kinds: list[str] = []
-    for kind in (entry.Entry, entry._Unpacked):
+    for kind in (cached_object.Entry, cached_object._Unpacked):
         decode = kind.object.fget  # type: ignore[attr-defined]
 
         def counted(self: Any, decode: Callable[[Any], Any] = decode) -> Any:

@@ -16,14 +16,14 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.controller import Controller
-from kftrainer.machinery.election import LeaderElection
-from kftrainer.machinery.handlers import enqueue_self
-from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.manager import Manager, Parts, run_until_signalled
-from kftrainer.machinery.reconcile import Request, Result
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.controller.controller import Controller
+from kftrainer.machinery.controller.handlers import enqueue_self
+from kftrainer.machinery.controller.reconcile import Request, Result
+from kftrainer.machinery.manager.clock import SystemClock
+from kftrainer.machinery.manager.leader_election import LeaderElection
+from kftrainer.machinery.manager.manager import Manager, Parts, run_until_signalled
 
 CONFIG_MAPS: Resource[Manifest] = Resource(
     "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is

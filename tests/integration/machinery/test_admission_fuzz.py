@@ -20,13 +20,13 @@ import structlog
 from structlog.testing import capture_logs
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.machinery.admission_handler import admission
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.connection import Limits
-from kftrainer.machinery.lifetime import Budget, running
-from kftrainer.machinery.metrics import Metrics
-from kftrainer.machinery.serving_tls import self_signed
-from kftrainer.machinery.webserver import DEFAULT_LIMITS, WebServer
+from kftrainer.machinery.certs.serving import self_signed
+from kftrainer.machinery.manager.clock import SystemClock
+from kftrainer.machinery.manager.lifetime import Budget, running
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.webhook.connection import Limits
+from kftrainer.machinery.webhook.handler import admission
+from kftrainer.machinery.webhook.server import DEFAULT_LIMITS, WebServer
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.loading import load_framework
 from kftrainer.runtime.rule_names import Rule

@@ -12,8 +12,9 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery import certificates, trust
-from kftrainer.machinery.certificates import (
+from kftrainer.machinery.certs import authority as authority_module
+from kftrainer.machinery.certs import trust
+from kftrainer.machinery.certs.authority import (
     CA_CERTIFICATE,
     CA_KEY,
     CERTIFICATE,
@@ -21,9 +22,9 @@ from kftrainer.machinery.certificates import (
     SETTLED_AFTER,
     read,
 )
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.secrets import SECRETS, Content
-from kftrainer.machinery.x509_reading import certificates_in
+from kftrainer.machinery.certs.secrets import SECRETS, Content
+from kftrainer.machinery.certs.x509_parsing import certificates_in
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.machinery.certificate_replicas import (
     SECRET,
     SOON,
@@ -233,7 +234,7 @@ OVERLAP = 900.0
 @pytest.fixture
 def short_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not an hour, for which time would have to run so fast that few looks are quick enough."""
-    for module in (certificates, trust):
+    for module in (authority_module, trust):
         monkeypatch.setattr(module, "OVERLAP", OVERLAP)
 
 

@@ -10,9 +10,9 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.informers import (
     CONFIG_MAPS,
     Reading,

@@ -18,16 +18,17 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery import breather, feed, inbox, informer, source
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.cache import delta_queue, informer, list_watcher, source
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.manager import time_slices
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.fault_proxy import FaultProxy, running_proxy, status_answer
 from tests.support.informers import CONFIG_MAPS, Server, Witness, agreement, running
 from tests.support.suspensions import Canceller, Wait, watched_tasks
 
 # All that an informer is made of and that can wait; below is the wire.
-MODULES = (informer, feed, inbox, source, breather)
+MODULES = (informer, list_watcher, delta_queue, source, time_slices)
 EXPIRED = status_answer(410, "Expired")
 STREAMS_NO_LISTS = status_answer(422, "Invalid")
 SOON = 30.0

@@ -16,7 +16,7 @@ from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
-from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.cache.informer import Informer
 from tests.support.fast_clock import FastClock
 from tests.support.fault_proxy import (
     Answer,

@@ -12,13 +12,13 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.controller import Controller
-from kftrainer.machinery.handlers import enqueue_self
-from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.informer_group import AnyInformer, in_namespaces
-from kftrainer.machinery.reconcile import DONE, Request, Result
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.cache.multi_namespace import AnyInformer, in_namespaces
+from kftrainer.machinery.controller.controller import Controller
+from kftrainer.machinery.controller.handlers import enqueue_self
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.informers import CONFIG_MAPS, Server, Witness, connected, running
 
 RBAC = "rbac.authorization.k8s.io"

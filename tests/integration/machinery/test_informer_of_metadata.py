@@ -10,9 +10,9 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.machinery.cache import Cache, NotCachedError
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.fault_proxy import FaultProxy, running_proxy, status_answer
 from tests.support.informers import Witness, running
 from tests.support.overhearing import overheard

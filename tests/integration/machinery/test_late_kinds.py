@@ -16,9 +16,9 @@ from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.discovery import RestMapper
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.late_kinds import LateKinds
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.cache.optional_kinds import LateKinds
 from tests.support.fast_clock import FastClock
 from tests.support.fault_proxy import FaultProxy, running_proxy
 from tests.support.informers import CONFIG_MAPS, Witness, running

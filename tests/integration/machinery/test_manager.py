@@ -20,14 +20,14 @@ from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.client.write_guard import FencedError
 from kftrainer.kube.objects.resource import Resource, as_it_is
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.controller import Controller
-from kftrainer.machinery.election import LeaderElection, LeaseLostError
-from kftrainer.machinery.handlers import enqueue_self
-from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.manager import YOUNG, Manager, Parts
-from kftrainer.machinery.reconcile import DONE, Reconciler, Request, Result
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.controller.controller import Controller
+from kftrainer.machinery.controller.handlers import enqueue_self
+from kftrainer.machinery.controller.reconcile import DONE, Reconciler, Request, Result
+from kftrainer.machinery.manager.clock import SystemClock
+from kftrainer.machinery.manager.leader_election import LeaderElection, LeaseLostError
+from kftrainer.machinery.manager.manager import YOUNG, Manager, Parts
 
 MERGE = "application/merge-patch+json"
 EXAMPLE = Path(__file__).parent.parent.parent.parent / "examples" / "greeter.py"

@@ -12,12 +12,12 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.machinery.authorization import Authorization
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.lifetime import Budget, running
-from kftrainer.machinery.metrics import Metrics
-from kftrainer.machinery.metrics_server import metrics_server
-from kftrainer.machinery.serving_tls import self_signed
+from kftrainer.machinery.certs.serving import self_signed
+from kftrainer.machinery.manager.clock import SystemClock
+from kftrainer.machinery.manager.lifetime import Budget, running
+from kftrainer.machinery.metrics.authorization import Authorization
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.metrics.server import metrics_server
 
 RBAC = "rbac.authorization.k8s.io"
 

@@ -6,9 +6,9 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.informer import Informer
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.machinery.reader import Reader
 
 CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is)

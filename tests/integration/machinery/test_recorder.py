@@ -12,10 +12,10 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.machinery import recorder as recorder_module
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.lifetime import Budget, running
-from kftrainer.machinery.recorder import EventRecorder
+from kftrainer.machinery.events import recorder as recorder_module
+from kftrainer.machinery.events.recorder import EventRecorder
+from kftrainer.machinery.manager.clock import SystemClock
+from kftrainer.machinery.manager.lifetime import Budget, running
 
 
 async def config_map(api: ApiClient, namespace: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery.admission_handler import OWN_RULES
-from kftrainer.machinery.bounded_labels import OTHER
+from kftrainer.machinery.metrics.bounded_labels import OTHER
+from kftrainer.machinery.webhook.handler import OWN_RULES
 from kftrainer.runtime.rule_names import Rule
 from tests.integration.webhooks.cases import placed
 from tests.integration.webhooks.trainjob_cases import STORED_BEFORE

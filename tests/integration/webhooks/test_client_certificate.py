@@ -15,7 +15,7 @@ from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.pki import Authority, KeyPair
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
-from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.integration.webhooks.conftest import SHAPE
 from tests.support.managers import ManagerProcess, manager_process

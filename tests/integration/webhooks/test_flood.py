@@ -13,7 +13,7 @@ from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery.admission_handler import LARGE
+from kftrainer.machinery.webhook.handler import LARGE
 from kftrainer.webhooks.registration import webhook_path
 from tests.integration.webhooks.cases import job_on, placed, torch
 from tests.support.reviews import review

@@ -25,16 +25,16 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.certificates import (
+from kftrainer.machinery.certs.authority import (
     CERTIFICATE,
     SETTLED_AFTER,
     Leaf,
     Stored,
     read,
 )
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.secrets import SECRETS, Content, content_of
-from kftrainer.machinery.x509_making import Identity
+from kftrainer.machinery.certs.secrets import SECRETS, Content, content_of
+from kftrainer.machinery.certs.x509_issuing import Identity
+from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.support.certificates import Pair, authority, content, leaf
 from tests.support.history import version_now, versions_of

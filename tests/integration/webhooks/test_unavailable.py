@@ -12,7 +12,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
-from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.webhooks.cases import KINDS, job_on, placed, torch
 from tests.integration.webhooks.conftest import until_stored
 from tests.support.certificates import authority, leaf

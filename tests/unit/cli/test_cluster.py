@@ -12,7 +12,7 @@ from kftrainer.kube.client.errors import (
     TransportError,
     UnauthorizedError,
 )
-from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.fake_clock import FakeClock, at_rest
 
 

@@ -12,9 +12,9 @@ import yaml
 from kftrainer.cli import manager
 from kftrainer.cli.main import main
 from kftrainer.kube.client.errors import KubeError
-from kftrainer.machinery.controller import NotSyncedError
-from kftrainer.machinery.election import LeaseLostError
-from kftrainer.machinery.webserver import BindError
+from kftrainer.machinery.controller.controller import NotSyncedError
+from kftrainer.machinery.manager.leader_election import LeaseLostError
+from kftrainer.machinery.webhook.server import BindError
 
 HEAD = {"apiVersion": "config.trainer.kubeflow.org/v1alpha1", "kind": "Configuration"}
 JOBS = "TrainJob.trainer.kubeflow.org"

@@ -2,7 +2,7 @@
 
 from kftrainer.controllers.contest import CALM, SWEEP_AT, Contest
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.backoff import Exponential
+from kftrainer.machinery.queue.backoff import Exponential
 from tests.support.fake_clock import FakeClock
 
 TORCH, PLAIN = ObjectKey("", "torch"), ObjectKey("", "plain")

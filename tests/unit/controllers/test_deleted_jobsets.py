@@ -12,8 +12,8 @@ from kftrainer.controllers.deleted_jobsets import (
 )
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.entry import EntryMaker
+from kftrainer.machinery.cache.cached_object import EntryMaker
+from kftrainer.machinery.controller.events import Change
 from kftrainer.runtime.phases import Observed
 from tests.support.objects import Object, train_job
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kftrainer.controllers.job_book import NAMESPACED, JobBook
 from kftrainer.controllers.job_state import JobFacts, State
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.bounded_labels import OTHER
+from kftrainer.machinery.metrics.bounded_labels import OTHER
 
 KEY = ObjectKey("team", "train")
 CREATED = 1000.0

@@ -24,18 +24,18 @@ from kftrainer.controllers.status import is_finished
 from kftrainer.controllers.watching import enqueue_unfinished, unfinished
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery import entry
-from kftrainer.machinery.cache import Cache
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.controller import Controller
-from kftrainer.machinery.handlers import enqueue_mapped, enqueue_self
-from kftrainer.machinery.informer import Informer
-from kftrainer.machinery.reconcile import DONE, Request, Result
+from kftrainer.machinery.cache import cached_object
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.controller.controller import Controller
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.handlers import enqueue_mapped, enqueue_self
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.fake_clock import FakeClock
 from tests.support.informers import running
 from tests.support.objects import Object, train_job
-from tests.unit.machinery.test_informer import Wire, all_sent
+from tests.unit.machinery.cache.test_informer import Wire, all_sent
 
 MANY = 5_000
 NODES = [{"name": f"VARIABLE_{number}", "value": "x" * 20} for number in range(30)]
@@ -78,7 +78,7 @@ async def cached(*jobs: Object) -> AsyncIterator[Cache]:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the objects that were decoded."""
     names: list[str] = []
-    for kind in (entry.Entry, entry._Unpacked):
+    for kind in (cached_object.Entry, cached_object._Unpacked):
         decode = kind.object.fget  # type: ignore[attr-defined]
 
         def counted(self: Any, decode: Callable[[Any], Any] = decode) -> Any:

@@ -13,7 +13,7 @@ from kftrainer.controllers.job_metrics import (
 )
 from kftrainer.controllers.job_state import JobFacts, State
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.exposition import exposition
+from kftrainer.machinery.metrics.text_format import exposition
 
 CREATED = 1_700_000_000.0
 

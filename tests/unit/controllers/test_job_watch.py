@@ -20,11 +20,11 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, TransportError
 from kftrainer.kube.client.watch import Bookmark, Upserted, WatchEvent
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
-from kftrainer.machinery.cache import Cache, NotCachedError
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.entry import EntryMaker
-from kftrainer.machinery.exposition import exposition
-from kftrainer.machinery.metrics import Metrics
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.cache.cached_object import EntryMaker
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.metrics.text_format import exposition
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.objects import Object, train_job
 
@@ -418,7 +418,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(self.name)
         await stop.wait()
 
-    monkeypatch.setattr("kftrainer.machinery.informer.Informer.run", run)
+    monkeypatch.setattr("kftrainer.machinery.cache.informer.Informer.run", run)
     return names
 
 

@@ -16,8 +16,8 @@ from kftrainer.controllers.view import View
 from kftrainer.kube.client.client import Page
 from kftrainer.kube.client.errors import KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.entry import Entry, EntryMaker
-from kftrainer.machinery.reconcile import DONE, Request, Result
+from kftrainer.machinery.cache.cached_object import Entry, EntryMaker
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from tests.support.fake_clock import FakeClock
 
 KEY = ObjectKey("team", "train")

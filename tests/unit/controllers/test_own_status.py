@@ -8,8 +8,8 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.own_status import OwnStatusWrites
 from kftrainer.controllers.status import Status, present_status
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.changes import Change
-from kftrainer.machinery.entry import Entry
+from kftrainer.machinery.cache.cached_object import Entry
+from kftrainer.machinery.controller.events import Change
 from tests.support.objects import Object, train_job
 
 KEY = ObjectKey("team", "job")

@@ -22,7 +22,7 @@ from tests.support.fake_clock import FakeClock
 from tests.support.objects import Object, train_job
 
 if TYPE_CHECKING:
-    from kftrainer.machinery.cache import Cache
+    from kftrainer.machinery.cache.cache import Cache
 
 KEY = ObjectKey("team", "train")
 POD_SECURITY = (

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kftrainer.controllers.resync import PERIOD, SLOTS, Resync
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.cache import NotSyncedError
-from kftrainer.machinery.controller import INITIAL_PRIORITY
-from kftrainer.machinery.reconcile import Request
+from kftrainer.machinery.cache.cache import NotSyncedError
+from kftrainer.machinery.controller.controller import INITIAL_PRIORITY
+from kftrainer.machinery.controller.reconcile import Request
 from tests.support.fake_clock import FakeClock
 
 if TYPE_CHECKING:
-    from kftrainer.machinery.cache import Cache
-    from kftrainer.machinery.controller import Controller
+    from kftrainer.machinery.cache.cache import Cache
+    from kftrainer.machinery.controller.controller import Controller
 
 
 class Jobs:

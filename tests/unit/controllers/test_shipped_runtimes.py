@@ -32,13 +32,13 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.reconcile import DONE, Result
+from kftrainer.machinery.controller.reconcile import DONE, Result
 from tests.support.fake_clock import FakeClock
 from tests.support.objects import Object, runtime
 
 if TYPE_CHECKING:
     from kftrainer.kube.client.client import Client
-    from kftrainer.machinery.cache import Cache
+    from kftrainer.machinery.cache.cache import Cache
 
 LABEL = "trainer.kubeflow.org/managed-by"
 HASH = "trainer.kubeflow.org/shipped-hash"

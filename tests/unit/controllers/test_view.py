@@ -6,8 +6,8 @@ import pytest
 
 from kftrainer.controllers.view import HeldParts, ReducedObjectError, View
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.machinery.entry import Entry, EntryMaker
-from kftrainer.machinery.reduction import Reduction
+from kftrainer.machinery.cache.cached_object import Entry, EntryMaker
+from kftrainer.machinery.cache.reduction import Reduction
 
 THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
 KEY = ObjectKey("team", "thing")

@@ -6,8 +6,8 @@ import pytest
 
 from kftrainer.machinery import health
 from kftrainer.machinery.health import Probe, ReadinessMetrics, probes
-from kftrainer.machinery.metrics import Metrics
-from kftrainer.machinery.webserver import Answer, Asked, BindError, parse_bind
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.webhook.server import Answer, Asked, BindError, parse_bind
 from tests.support.fake_clock import FakeClock
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.machinery.admission_handler import OWN_RULES
+from kftrainer.machinery.webhook.handler import OWN_RULES
 from kftrainer.runtime.rule_names import Rule
 
 ROOT = Path(__file__).parents[3]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.machinery.admission import AdmissionRequest, Verdict
-from kftrainer.machinery.bounded_labels import OTHER
-from kftrainer.machinery.exposition import exposition
+from kftrainer.machinery.metrics.bounded_labels import OTHER
+from kftrainer.machinery.metrics.text_format import exposition
+from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict
 from kftrainer.runtime.rule_names import Rule
 from kftrainer.webhooks.denials import MOST_RULES, Denials
 from kftrainer.webhooks.registration import KINDS, webhook_path

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.defaults import KINDS, stored
-from kftrainer.machinery.admission import AdmissionRequest, Validator, Verdict
+from kftrainer.machinery.webhook.admission import AdmissionRequest, Validator, Verdict
 from kftrainer.runtime.existing import Given
 from kftrainer.runtime.loading import load_framework
 from kftrainer.runtime.rule_names import Rule

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, AnyResource
-from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict
+from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.runtimes import SHIPPED

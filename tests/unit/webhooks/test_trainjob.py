@@ -12,7 +12,7 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.client.errors import ForbiddenError, KubeError, TransportError
 from kftrainer.kube.objects.field_errors import Findings, forbidden
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
-from kftrainer.machinery.admission import ALLOWED, AdmissionRequest, Verdict
+from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict
 from kftrainer.runtime.existing import Existing, Given
 from kftrainer.runtime.framework import Framework
 from kftrainer.runtime.info import Info

@@ -23,11 +23,11 @@ from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.readable import readable_part
 from kftrainer.kube.objects.field_errors import Findings
-from kftrainer.machinery.admission_handler import LARGE, admission
-from kftrainer.machinery.admission_review import decoded
-from kftrainer.machinery.clock import SystemClock
-from kftrainer.machinery.metrics import Metrics
-from kftrainer.machinery.webserver import Asked
+from kftrainer.machinery.manager.clock import SystemClock
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.webhook.handler import LARGE, admission
+from kftrainer.machinery.webhook.review import decoded
+from kftrainer.machinery.webhook.server import Asked
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.existing import Existing, Given
 from kftrainer.runtime.loading import load_framework

@@ -16,7 +16,7 @@ from kftrainer.kube.client.credentials import Connection, in_cluster, load_conne
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.client.tls import LOOK_EVERY
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.machinery.clock import SystemClock
+from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.fake_clock import FakeClock
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"

@@ -1,0 +1,176 @@
+"""The objects of one kind, as far as we know them: pure, indexed, and never going back in time."""
+
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from kftrainer.kube.objects.resource import ObjectKey
+from kftrainer.machinery.cache.cached_object import Entry
+from kftrainer.machinery.controller.events import Change
+
+T = TypeVar("T")
+
+
+def is_older(version: str, than: str) -> bool:
+    """Whether one resourceVersion of a kind came before another; unknown forms are never older."""
+    if not (version.isdecimal() and than.isdecimal()):
+        return False
+    return (len(version), version) < (len(than), than)
+
+
+class UnknownIndexError(LookupError):
+    """Nobody declared an index of this name."""
+
+
+class Contents(Generic[T]):
+    """Entries by namespace and name, and by the values of each index."""
+
+    def __init__(self, index_names: Iterable[str] = ()) -> None:
+        self._namespaces: dict[str, dict[str, Entry[T]]] = {}
+        self._indexes: dict[str, dict[str, dict[ObjectKey, Entry[T]]]] = {
+            name: {} for name in index_names
+        }
+        self._count = 0
+        self.bytes_held = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Entry[T]]:
+        for entries in self._namespaces.values():
+            yield from entries.values()
+
+    def get(self, key: ObjectKey) -> Entry[T] | None:
+        """The entry of this key."""
+        entries = self._namespaces.get(key.namespace)
+        return entries.get(key.name) if entries else None
+
+    def in_namespace(self, namespace: str) -> list[Entry[T]]:
+        """All entries of one namespace."""
+        return list(self._namespaces.get(namespace, {}).values())
+
+    def by_index(self, name: str, value: str) -> list[Entry[T]]:
+        """All entries for which the index function of this name gave this value."""
+        return list(self._index(name).get(value, {}).values())
+
+    def index_keys(self, name: str, value: str) -> list[ObjectKey]:
+        """The keys of these entries."""
+        return list(self._index(name).get(value, ()))
+
+    def has_index(self, name: str, value: str) -> bool:
+        """Whether there is any."""
+        return value in self._index(name)
+
+    def _index(self, name: str) -> dict[str, dict[ObjectKey, Entry[T]]]:
+        if name not in self._indexes:
+            raise UnknownIndexError(f"no index {name!r}; there are: {sorted(self._indexes)}")
+        return self._indexes[name]
+
+    def put(self, entry: Entry[T]) -> None:
+        """Hold this entry, in the place of an older one of its key."""
+        self.remove(entry.key)
+        self._namespaces.setdefault(entry.key.namespace, {})[entry.key.name] = entry
+        self._count += 1
+        self.bytes_held += entry.size
+        for index, values in zip(self._indexes.values(), entry.index_values, strict=True):
+            for value in values:
+                index.setdefault(value, {})[entry.key] = entry
+
+    def remove(self, key: ObjectKey) -> None:
+        """Hold nothing of this key."""
+        entry = self.get(key)
+        if entry is None:
+            return
+        _remove(self._namespaces, key.namespace, key.name)
+        self._count -= 1
+        self.bytes_held -= entry.size
+        for index, values in zip(self._indexes.values(), entry.index_values, strict=True):
+            for value in values:
+                _remove(index, value, key)
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _remove(buckets: dict[str, dict[K, V]], name: str, key: K) -> None:
+    bucket = buckets[name]
+    del bucket[key]
+    if not bucket:
+        del buckets[name]  # or values that were seen once would stay for ever
+
+
+class Store(Generic[T]):
+    """What is known of one kind, and up to which resourceVersion; tells what each news changes."""
+
+    def __init__(self, index_names: Iterable[str] = ()) -> None:
+        self._index_names = tuple(index_names)
+        self.contents: Contents[T] = self.empty_contents()
+        self.resource_version = ""
+
+    def empty_contents(self) -> Contents[T]:
+        """Where the entries of a list are collected, to be given to `replace`."""
+        return Contents(self._index_names)
+
+    def upsert(self, entry: Entry[T]) -> Change[T] | None:
+        """The object is like this now; None if that is no news."""
+        self.advance(entry.resource_version)
+        old = self.contents.get(entry.key)
+        if old is not None and not _is_news(entry, old):
+            return None
+        self.contents.put(entry)
+        return Change(entry.key, old, entry)
+
+    def delete(self, entry: Entry[T]) -> Change[T] | None:
+        """The object is gone, and this was its last state; None if that is no news."""
+        self.advance(entry.resource_version)
+        old = self._taken_out(entry.key, entry.resource_version)
+        return Change(entry.key, entry, None) if old is not None else None
+
+    def drop(self, key: ObjectKey, resource_version: str) -> Change[T] | None:
+        """The object is not kept as of this version: it goes in the state in which it was kept."""
+        self.advance(resource_version)
+        old = self._taken_out(key, resource_version)
+        return Change(key, old, None) if old is not None else None
+
+    def _taken_out(self, key: ObjectKey, resource_version: str) -> Entry[T] | None:
+        old = self.contents.get(key)
+        if old is None or is_older(resource_version, old.resource_version):
+            return None
+        self.contents.remove(key)
+        return old
+
+    def advance(self, resource_version: str) -> None:
+        """Everything up to this version has been told."""
+        if not is_older(resource_version, self.resource_version):
+            self.resource_version = resource_version or self.resource_version
+
+    def replace(
+        self, contents: Contents[T], resource_version: str, *, initial: bool = False
+    ) -> Iterator[Change[T]]:
+        """These are all objects there are, as of this version: the server's word, even if older.
+
+        The contents are exchanged at once. The changes come when asked for, deletes first, and
+        must all be asked for before the next call; nothing is said of objects that are the same.
+        """
+        before, self.contents = self.contents, contents
+        self.resource_version = resource_version
+        return _differences(before, contents, initial=initial)
+
+
+def _is_news(entry: Entry[T], old: Entry[T]) -> bool:
+    if entry.resource_version and entry.resource_version == old.resource_version:
+        return False
+    # An object that was made anew may have a lower version, if etcd was restored from a backup.
+    return not is_older(entry.resource_version, old.resource_version) or entry.uid != old.uid
+
+
+def _differences(before: Contents[T], after: Contents[T], *, initial: bool) -> Iterator[Change[T]]:
+    for old in before:
+        if after.get(old.key) is None:
+            yield Change(old.key, old, None, final_state_unknown=True)
+    for new in after:
+        known = before.get(new.key)
+        if known is None:
+            yield Change(new.key, None, new, initial)
+        elif not new.resource_version or new.resource_version != known.resource_version:
+            yield Change(new.key, known, new)

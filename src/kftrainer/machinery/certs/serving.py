@@ -1,0 +1,310 @@
+"""Certificates that our servers show: from files, read again when they change, or made up."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO, NoReturn
+
+import structlog
+
+from kftrainer.machinery.certs import x509_issuing
+from kftrainer.machinery.certs.x509_parsing import (
+    UnreadableError,
+    certificate_at_the_head_of,
+    key_pem,
+    pem_of,
+)
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.manager.pause import pause
+from kftrainer.machinery.metrics.registry import Metrics
+
+log = structlog.get_logger(__name__)
+
+LOOK_EVERY = 10.0
+LOOK_FOR_THE_FIRST_EVERY = 1.0
+OWN_NAMES = ("localhost", "127.0.0.1")
+
+
+class CertificateError(Exception):
+    """A certificate or key cannot be used; the text is for the operator."""
+
+
+def server_context(
+    certificate: bytes, key: bytes, client_authorities: bytes | None = None
+) -> ssl.SSLContext:
+    """Return a TLS context that presents this certificate; everything is PEM.
+
+    With client authorities, clients must present a certificate that one of them has signed.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if client_authorities is not None:
+        _require_clients_of(client_authorities, context)
+    try:
+        with _as_file(certificate) as certificate_file, _as_file(key) as key_file:
+            context.load_cert_chain(certificate_file, key_file, password=_no_password)
+    except OSError as error:  # which every error of the ssl module is
+        raise CertificateError(f"The pair cannot be used: {error}") from error
+    return context
+
+
+def _require_clients_of(authorities: bytes, context: ssl.SSLContext) -> None:
+    """Accept only clients with a certificate of these authorities."""
+    _require_certificates(context)
+    try:
+        context.load_verify_locations(cadata=authorities.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise CertificateError(f"The client authorities cannot be used: {error}") from error
+
+
+def _require_certificates(context: ssl.SSLContext) -> None:
+    """Require client certificates, in every handshake.
+
+    A resumed TLS session is not verified again, so there are none: after the authority was
+    replaced, certificates of the old one are refused by new connections.
+    """
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # API servers have had it since 1.12
+    context.num_tickets = 0
+    context.verify_mode = ssl.CERT_REQUIRED
+
+
+def _no_password() -> NoReturn:
+    """Instead of asking for one on the terminal, with everything at a standstill."""
+    raise CertificateError("The pair cannot be used: the key is encrypted")
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """The path of a file with this in it, for OpenSSL takes nothing else; gone when it is read."""
+    file, path = _new_file()
+    with file:
+        file.write(content)
+        file.flush()
+        yield path
+
+
+def _new_file() -> tuple[IO[bytes], str]:
+    """In memory where that is possible.
+
+    The disk may be read-only, and if we are killed it keeps what we were about to delete.
+    """
+    try:
+        memory = os.memfd_create("tls")
+    except (AttributeError, OSError):  # Linux alone has this, and may forbid it
+        file = NamedTemporaryFile()  # noqa: SIM115  the caller closes it; nobody else can read it
+        return file, file.name
+    return os.fdopen(memory, "wb"), f"/proc/self/fd/{memory}"
+
+
+def self_signed(now: datetime) -> ssl.SSLContext:
+    """A context with a certificate that nobody knows: it encrypts, and proves nothing."""
+    certificate, key = x509_issuing.self_signed(OWN_NAMES, now)
+    return server_context(pem_of([certificate]), key_pem(key))
+
+
+class ServingCertificate:
+    """What a TLS server shows; it may be replaced at any time, and is not there at first.
+
+    New connections see the newest pair. Until there is one they are refused.
+    """
+
+    def __init__(self, *, clock: Clock, metrics: Metrics, server: str = "webhooks") -> None:
+        self._server = server  # its name in logs and metrics
+        self._clock = clock
+        self._metrics = metrics
+        # From who sees to the certificate: why there is nothing newer, and why what there is will
+        # not be trusted by those who call.
+        self.trouble: str | None = None
+        self.distrust: str | None = None
+        self._current: ssl.SSLContext | None = None
+        self._pair: tuple[bytes, bytes] | None = None
+        self._client_authorities: bytes | None = None
+        self._expires: datetime | None = None
+        # Loading a bad pair into a context that serves would break it, so each pair gets a context
+        # of its own and the one that listens only passes connections on.
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.sni_callback = self._pass_on
+
+    def show(self, certificate: bytes, key: bytes) -> None:
+        """Show this pair from now on, both as PEM; CertificateError if it cannot be used.
+
+        Nothing changes for connections that are there, nor for anyone if the pair is no good.
+        """
+        context = server_context(certificate, key, self._client_authorities)
+        try:
+            leaf = certificate_at_the_head_of(certificate)
+        except UnreadableError as error:  # OpenSSL is content with less
+            raise CertificateError(str(error)) from error
+        self._current, self._expires = context, leaf.not_valid_after_utc
+        self._pair = certificate, key
+        self._metrics.certificate_expires(self._server, self._expires.timestamp())
+        log.info(
+            "certificate.shown",
+            server=self._server,
+            serial=f"{leaf.serial_number:x}",
+            expires=self._expires.isoformat(),
+        )
+
+    def require_clients_of(self, authorities: bytes) -> None:
+        """From now on, accept only clients with a certificate of these authorities, as PEM.
+
+        CertificateError if they cannot be used; nothing changes then. Call it before the server
+        listens, and again when the authorities change: connections that exist are not affected.
+        """
+        if self._pair is None:
+            _require_clients_of(authorities, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        else:
+            self._current = server_context(*self._pair, authorities)
+        self._client_authorities = authorities
+        # Whether a certificate is required is decided before a connection is passed on; which
+        # authorities are trusted, afterwards.
+        _require_certificates(self.context)
+
+    def missing(self) -> str | None:
+        """What is wrong with what is shown, for a readiness probe; None if all is well."""
+        if self._expires is None:
+            missing = "there is no certificate yet"
+        elif self._expires <= self._clock.now():
+            missing = f"the certificate expired at {self._expires.isoformat()}"
+        elif self.distrust is not None:
+            missing = self.distrust
+        else:
+            return None
+        return f"{missing}: {self.trouble}" if self.trouble else missing
+
+    def _pass_on(
+        self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext
+    ) -> int | None:
+        if self._current is None:
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        connection.context = self._current
+        return None
+
+
+class CertificateFiles:
+    """A certificate in files that somebody replaces now and then; run it as a service.
+
+    New connections see the newest pair that could be read. A pair that does not fit, as in the
+    moment between two writes, is passed over. Where there is none yet, CertificateError says so
+    at once; with a `serving` that can say so itself, it is waited for.
+    """
+
+    name = "certificate-files"
+
+    def __init__(
+        self,
+        folder: Path,
+        serving: ServingCertificate | None = None,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._metrics = metrics
+        self._content: tuple[bytes, bytes] | None = None  # that is shown
+        if serving is not None:
+            self._serving = serving
+        else:
+            self._serving = ServingCertificate(clock=clock, metrics=metrics, server="metrics")
+            self._look()
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the server."""
+        return self._serving.context
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Look at the files until `stop` is set."""
+        ready()
+        if self._content is None:
+            self._look_again()
+        while not await pause(self._clock, self._interval, unless=stop):
+            self._look_again()
+
+    @property
+    def _interval(self) -> float:
+        return LOOK_FOR_THE_FIRST_EVERY if self._content is None else LOOK_EVERY
+
+    def _look_again(self) -> None:
+        try:
+            self._look()
+        except CertificateError as error:
+            self._metrics.certificate_read(usable=False)
+            self._tell(str(error))
+        else:
+            self._metrics.certificate_read(usable=True)
+            self._serving.trouble = None
+
+    def _tell(self, trouble: str) -> None:
+        if trouble == self._serving.trouble:
+            return
+        self._serving.trouble = trouble
+        event = "certificate.awaited" if self._content is None else "certificate.kept_old"
+        log.warning(event, error=trouble)
+
+    def _look(self) -> None:
+        content = self._read("tls.crt"), self._read("tls.key")
+        if content == self._content:
+            return
+        try:
+            self._serving.show(*content)
+        except CertificateError as error:
+            raise CertificateError(f"tls.crt and tls.key in {self._folder}: {error}") from error
+        self._content = content
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return (self._folder / name).read_bytes()
+        except OSError as error:
+            raise CertificateError(f"A certificate cannot be read: {error}") from error
+
+
+class ClientAuthorityFile:
+    """The authorities of client certificates in a file; run it as a service.
+
+    The file is read when this is constructed, and again when it changes. One that cannot be used
+    is an error at first and ignored later: the authorities in effect stay.
+    """
+
+    name = "client-authority-file"
+
+    def __init__(self, file: Path, serving: ServingCertificate, *, clock: Clock) -> None:
+        self._file = file
+        self._serving = serving
+        self._clock = clock
+        self._content: bytes | None = None
+        self._failure: str | None = None
+        self._reload()
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Read the file again every few seconds until `stop` is set."""
+        ready()
+        while not await pause(self._clock, LOOK_EVERY, unless=stop):
+            try:
+                self._reload()
+            except CertificateError as error:
+                if self._failure != str(error):
+                    self._failure = str(error)
+                    log.warning("client_authorities_kept", error=self._failure)
+            else:
+                self._failure = None
+
+    def _reload(self) -> None:
+        try:
+            content = self._file.read_bytes()
+            if content == self._content:
+                return
+            self._serving.require_clients_of(content)
+        except OSError as error:
+            raise CertificateError(f"The client authorities cannot be read: {error}") from error
+        except CertificateError as error:
+            raise CertificateError(f"{self._file}: {error}") from error
+        self._content = content
+        log.info("client_authorities_loaded", file=str(self._file))

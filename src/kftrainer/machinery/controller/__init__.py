@@ -1,0 +1,1 @@
+"""Controllers: events of watched kinds become requests, and workers reconcile them."""

@@ -1,0 +1,1 @@
+"""Kubernetes Events: recorded for objects, correlated and rate limited as client-go does."""

@@ -1,0 +1,191 @@
+"""Kubernetes Events: what happened to an object, for those who `kubectl describe` it."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from random import Random, SystemRandom
+from typing import Any
+
+import structlog
+
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ApiError, KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.machinery.events.correlator import (
+    Correlator,
+    Entry,
+    EventType,
+    Occurrence,
+    Reference,
+)
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.metrics.registry import Metrics
+
+log = structlog.get_logger(__name__)
+
+EVENTS: Resource[Manifest] = Resource("", "v1", "Event", "events", namespaced=True, decode=as_it_is)
+QUEUE = 1000
+TRIES = 12
+RETRY_AFTER = 10.0
+FLUSH_WITHIN = 2.0
+NAMESPACE_OF_THE_REST = "default"  # of Events about objects that are in no namespace
+
+
+class EventRecorder:
+    """Writes Events in the background; a service that should stop after those that use it."""
+
+    name = "events"
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        clock: Clock,
+        component: str,
+        hostname: str,
+        metrics: Metrics | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._source = {"component": component, "host": hostname}
+        self._metrics = metrics
+        self._rng = rng if rng is not None else SystemRandom()
+        self._correlator = Correlator()
+        self._queue: asyncio.Queue[tuple[Occurrence, datetime]] = asyncio.Queue(QUEUE)
+        self.dropped = 0
+
+    def record(self, regarding: Manifest, type: EventType, reason: str, message: str) -> None:  # noqa: A002  as it is called in an Event
+        """Say it; it is written soon, or never if there is too much to write."""
+        said = Occurrence(reference_to(regarding), type, reason, message)
+        try:
+            self._queue.put_nowait((said, self._clock.now()))
+        except asyncio.QueueFull:
+            self._drop("queue_full")
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Write Events until `stop` is set, and those that are left if that is quick."""
+        async with asyncio.TaskGroup() as group:
+            writer = group.create_task(self._write_forever(), name="events-writer")
+            ready()
+            await stop.wait()
+            await self._flush()
+            writer.cancel()
+
+    async def _flush(self) -> None:
+        try:
+            async with asyncio.timeout(FLUSH_WITHIN):
+                await self._queue.join()
+        except TimeoutError:
+            log.warning("events.not_flushed", left=self._queue.qsize())
+
+    async def _write_forever(self) -> None:
+        while True:
+            said, at = await self._queue.get()
+            try:
+                await self._take(said, at)
+            except Exception:
+                # One odd Event must not take the others with it. Its reason is logged as ASCII:
+                # what cannot be sent may not be fit to be logged either.
+                log.exception("events.failed", reason=ascii(said.reason))
+                self._drop("failed")
+            finally:
+                self._queue.task_done()
+
+    async def _take(self, said: Occurrence, at: datetime) -> None:
+        entry = self._correlator.take(said, self._clock.monotonic(), at)
+        if entry is None:
+            self._drop("spam")
+        else:
+            await self._write(entry)
+
+    async def _write(self, entry: Entry) -> None:
+        """Try for two minutes if the server is away; what it refuses stays unwritten."""
+        for attempt in range(TRIES):
+            try:
+                self._correlator.written(await self._send(entry))
+            except ApiError as error:
+                # Also a namespace that is going away, or an Event that did get there before.
+                log.info("events.refused", event_name=entry.name, error=str(error))
+                self._drop("refused")
+                return
+            except KubeError as error:
+                log.warning("events.unreachable", event_name=entry.name, error=str(error))
+            else:
+                return
+            # All controllers of a cluster lose the server at once; they should not come at once.
+            part = self._rng.random() if attempt == 0 else 1.0
+            await self._clock.sleep(RETRY_AFTER * part)
+        self._drop("unreachable")
+
+    async def _send(self, entry: Entry) -> Entry:
+        if entry.count > 1:
+            try:
+                await self._client.merge_patch(EVENTS, _key(entry), repeat_of(entry))
+            except NotFoundError:  # the server forgets Events after an hour
+                entry = self._correlator.renamed(entry, self._clock.now())
+            else:
+                return entry
+        await self._client.create(EVENTS, event_of(entry, self._source))
+        return entry
+
+    def _drop(self, why: str) -> None:
+        self.dropped += 1
+        if self._metrics is not None:
+            self._metrics.event_dropped(why)
+
+
+def reference_to(manifest: Manifest) -> Reference:
+    """What is known of the object; an Event about something odd is better than none."""
+    metadata: Mapping[str, Any] = manifest.get("metadata") or {}
+    return Reference(
+        api_version=manifest.get("apiVersion", ""),
+        kind=manifest.get("kind", ""),
+        namespace=metadata.get("namespace") or "",
+        name=metadata.get("name") or "",
+        uid=metadata.get("uid") or "",
+    )
+
+
+def event_of(entry: Entry, source: Mapping[str, str]) -> Manifest:
+    """The Event as an object."""
+    said, about = entry.occurrence, entry.occurrence.regarding
+    involved = {
+        "apiVersion": about.api_version,
+        "kind": about.kind,
+        "namespace": about.namespace,
+        "name": about.name,
+        "uid": about.uid,
+    }
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {"namespace": _key(entry).namespace, "name": entry.name},
+        "involvedObject": {name: value for name, value in involved.items() if value},
+        "type": said.type,
+        "reason": said.reason,
+        "message": said.message,
+        "source": source,
+        "reportingComponent": source["component"],
+        "reportingInstance": source["host"],
+        "firstTimestamp": _time(entry.first),
+        "lastTimestamp": _time(entry.last),
+        "count": entry.count,
+    }
+
+
+def repeat_of(entry: Entry) -> Manifest:
+    """What changes in an Event that happened again; a combined one tells the latest message."""
+    return {
+        "count": entry.count,
+        "lastTimestamp": _time(entry.last),
+        "message": entry.occurrence.message,
+    }
+
+
+def _key(entry: Entry) -> ObjectKey:
+    return ObjectKey(entry.occurrence.regarding.namespace or NAMESPACE_OF_THE_REST, entry.name)
+
+
+def _time(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,199 @@
+"""Leader election: the one of several processes that holds a Lease leads.
+
+Nothing is written by a process that has lost the lease. Three things see to that: `is_leading`
+turns false by the clock at the renew deadline, which is before anyone else may take over; `hold`
+raises at that moment; and a thread ends the process should it still be there soon after, as it is
+when the event loop has stalled or something does not let itself be cancelled.
+"""
+
+import asyncio
+from functools import partial
+from random import Random, SystemRandom
+
+import structlog
+
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.manager.lease import (
+    LEASES,
+    Observation,
+    Wait,
+    claimed,
+    decide,
+    new_lease,
+    observe,
+    released,
+)
+from kftrainer.machinery.manager.pause import pause
+from kftrainer.machinery.manager.watchdog import Watchdog, end_process
+from kftrainer.machinery.metrics.registry import Metrics
+
+log = structlog.get_logger(__name__)
+
+JITTER = 1.2  # candidates wait between one retry period and 2.2 of them
+SHORTEST_ATTEMPT = 1.0
+
+
+class LeaseLostError(Exception):
+    """We do not lead any more; nothing must be written from here on."""
+
+
+class LeaderElection:
+    """One candidate for one Lease.
+
+    Give it a client of its own on the lane `lease`, so that nothing stands before its requests.
+    Call `release` when all that only a leader does has ended, also after the lease was lost:
+    until then the process is ended when the lease runs out.
+    """
+
+    def __init__(  # noqa: PLR0913  client-go's knobs
+        self,
+        client: Client,
+        *,
+        clock: Clock,
+        lease_name: str,
+        lease_namespace: str,
+        identity: str,
+        lease_duration: float = 15.0,
+        renew_deadline: float = 10.0,
+        retry_period: float = 2.0,
+        metrics: Metrics | None = None,
+        rng: Random | None = None,
+    ) -> None:
+        if not lease_duration > renew_deadline > JITTER * retry_period > 0:
+            raise ValueError(
+                "the lease duration must be longer than the renew deadline, and that longer than "
+                f"{JITTER} retry periods"
+            )
+        self._client = client
+        self._clock = clock
+        self._key = ObjectKey(lease_namespace, lease_name)
+        self._me = identity
+        self._duration = lease_duration
+        self._deadline = renew_deadline
+        self._retry = retry_period
+        self._metrics = metrics
+        self._rng = rng if rng is not None else SystemRandom()
+        self._attempt_timeout = max(SHORTEST_ATTEMPT, renew_deadline / 2)
+        self._seen: Observation | None = None
+        self._renewed_at: float | None = None
+        self._may_hold = False  # a claim is on its way, or was granted
+        self._watchdog = Watchdog(
+            clock,
+            (renew_deadline + lease_duration) / 2,
+            partial(end_process, f"the lease {self._key} was not renewed in time"),
+        )
+        self._tell(leading=False)
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether we lead at this moment; ask right before each write."""
+        return self._left() > 0
+
+    async def acquire(self) -> None:
+        """Return when we lead."""
+        log.info("election.waiting", lease=str(self._key), identity=self._me)
+        while not await self._attempt(self._attempt_timeout):
+            await self._clock.sleep(self._retry * (1 + JITTER * self._rng.random()))
+        log.info("election.leading", lease=str(self._key), identity=self._me)
+        self._tell(leading=True)
+
+    async def hold(self, stop: asyncio.Event) -> None:
+        """Renew until `stop` is set; raises LeaseLostError when we do not lead any more."""
+        while True:
+            if await pause(self._clock, min(self._retry, self._left()), unless=stop):
+                return
+            if self.is_leading:
+                await self._attempt(min(self._attempt_timeout, self._left()))
+            if not self.is_leading:
+                self._step_down()
+                self._may_hold = False  # whoever has it now, it is not ours to give back
+                raise LeaseLostError(f"the lease {self._key} was lost")
+
+    async def release(self) -> None:
+        """Give the lease back if we have it, so that another can lead at once."""
+        self._step_down()
+        self._watchdog.dismiss()
+        if not self._may_hold:
+            return
+        try:
+            async with asyncio.timeout(self._attempt_timeout):
+                await self._give_back()
+        except (KubeError, TimeoutError) as error:  # it runs out by itself, if a little later
+            log.warning("election.not_released", lease=str(self._key), error=repr(error))
+
+    def _left(self) -> float:
+        """Seconds until we stop leading, by the clock."""
+        if self._renewed_at is None:
+            return 0.0
+        return max(0.0, self._renewed_at + self._deadline - self._clock.monotonic())
+
+    def _step_down(self) -> None:
+        self._renewed_at = None
+        self._tell(leading=False)
+
+    def _tell(self, *, leading: bool) -> None:
+        if self._metrics is not None:
+            self._metrics.leader(self._key.name, leading)
+
+    async def _attempt(self, within: float) -> bool:
+        """Try once to take or renew the lease; whatever goes wrong, it was not renewed."""
+        try:
+            async with asyncio.timeout(within):
+                return await self._take_or_renew()
+        except (ConflictError, AlreadyExistsError):
+            log.debug("election.outrun", lease=str(self._key))
+        except (KubeError, TimeoutError) as error:
+            log.warning("election.attempt_failed", lease=str(self._key), error=repr(error))
+        except Exception:  # whatever it is, the lease runs on: nothing may end the renewing
+            log.exception("election.attempt_failed", lease=str(self._key))
+        return False
+
+    async def _take_or_renew(self) -> bool:
+        if self.is_leading and self._seen is not None:
+            try:
+                await self._claim(self._seen)
+            except ConflictError:  # perhaps an earlier renewal of ours that got no answer
+                log.debug("election.renewal_outrun", lease=str(self._key))
+            else:
+                return True
+        try:
+            found = await self._client.get(LEASES, self._key)
+        except NotFoundError:
+            await self._create()
+            return True
+        # Late rather than early: the others hold for a duration from when they wrote this.
+        self._seen = observe(self._seen, found, self._clock.monotonic())
+        if isinstance(decide(self._seen, self._me, self._clock.monotonic()), Wait):
+            self._may_hold = False
+            self._renewed_at = None  # somebody else holds it: waiting for the deadline is idle
+            return False
+        await self._claim(self._seen)
+        return True
+
+    async def _create(self) -> None:
+        sent_at = self._clock.monotonic()
+        lease = new_lease(self._key, self._me, self._duration, self._clock.now())
+        self._may_hold = True
+        self._granted(await self._client.create(LEASES, lease), sent_at)
+
+    async def _claim(self, seen: Observation) -> None:
+        sent_at = self._clock.monotonic()
+        lease = claimed(seen, self._me, self._duration, self._clock.now())
+        self._may_hold = True
+        self._granted(await self._client.update(LEASES, lease), sent_at)
+
+    def _granted(self, lease: Manifest, sent_at: float) -> None:
+        # Early rather than late: the others count from when they see this, which is after sending.
+        self._seen = observe(None, lease, sent_at)
+        self._renewed_at = sent_at
+        self._watchdog.feed(sent_at)
+
+    async def _give_back(self) -> None:
+        seen = observe(self._seen, await self._client.get(LEASES, self._key), 0.0)
+        if seen.record.holder == self._me:
+            await self._client.update(LEASES, released(seen, self._clock.now()))
+            log.info("election.released", lease=str(self._key))
+        self._may_hold = False

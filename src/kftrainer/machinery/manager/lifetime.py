@@ -1,0 +1,89 @@
+"""Services as blocks: entering waits until they are ready, leaving stops them.
+
+Nesting is the start order, and its reverse the order of stopping:
+
+    async with running(*servers, …), running(*caches, …):
+        async with running(*controllers, …):
+            await stop.wait()
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.manager.runnable import Service
+
+log = structlog.get_logger(__name__)
+
+
+class ServiceEndedError(Exception):
+    """A service returned although nobody had told it to stop."""
+
+
+class Budget:
+    """The time that stopping may take in all, however many blocks are left."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._ends: float | None = None
+
+    def start(self) -> None:
+        """Begin to count, unless that has begun."""
+        if self._ends is None:
+            self._ends = self._clock.monotonic() + self._seconds
+
+    def remaining(self) -> float:
+        """Seconds that are left."""
+        self.start()
+        assert self._ends is not None  # noqa: S101
+        return max(0.0, self._ends - self._clock.monotonic())
+
+
+async def _live(service: Service, ready: Callable[[], None], stop: asyncio.Event) -> None:
+    await service.run(ready, stop)
+    if not stop.is_set():
+        raise ServiceEndedError(f"{service.name} ended although nobody had told it to stop")
+
+
+async def _all_ready(readiness: Sequence[asyncio.Event], stop: asyncio.Event) -> None:
+    """Return when all are ready, or when it does not matter any more."""
+    async with asyncio.TaskGroup() as group:
+        stopped = group.create_task(stop.wait())
+        for ready in readiness:
+            waiting = group.create_task(ready.wait())
+            await asyncio.wait((waiting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+        stopped.cancel()
+
+
+@asynccontextmanager
+async def running(
+    *services: Service, budget: Budget, unless: asyncio.Event | None = None
+) -> AsyncIterator[None]:
+    """Run the services for the block; those that do not stop within the budget are cancelled.
+
+    The block begins when all are ready, or at once when `unless` is set: it has to look then.
+    If one fails, the block is cancelled and the failure raised in an ExceptionGroup; the group has
+    cancelled the others by then, so nothing here does so a second time.
+    """
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        readiness: list[asyncio.Event] = []
+        tasks: list[asyncio.Task[None]] = []
+        for service in services:
+            ready = asyncio.Event()
+            readiness.append(ready)
+            tasks.append(group.create_task(_live(service, ready.set, stop), name=service.name))
+        await _all_ready(readiness, unless or asyncio.Event())
+        yield
+        stop.set()
+        budget.start()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=budget.remaining())
+            for task in late:
+                log.warning("service.cut_short", service=task.get_name())
+                task.cancel()

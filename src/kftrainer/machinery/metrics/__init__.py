@@ -1,0 +1,1 @@
+"""Prometheus metrics under the names of controller-runtime and client-go, and their server."""

@@ -1,0 +1,185 @@
+"""Who may ask our own servers: the API server says whose a token is and what they may do."""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from random import Random, SystemRandom
+from typing import Generic, TypeVar
+
+import structlog
+
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import (
+    KubeError,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
+)
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.machinery.lru import Lru
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.webhook.server import Answer, Asked, Handler
+
+log = structlog.get_logger(__name__)
+
+TOKEN_REVIEWS: Resource[Manifest] = Resource(
+    "authentication.k8s.io", "v1", "TokenReview", "tokenreviews", namespaced=False, decode=as_it_is
+)
+ACCESS_REVIEWS: Resource[Manifest] = Resource(
+    "authorization.k8s.io",
+    "v1",
+    "SubjectAccessReview",
+    "subjectaccessreviews",
+    namespaced=False,
+    decode=as_it_is,
+)
+KNOWN_FOR = 60.0  # seconds that it is remembered whose a token is, or that it is nobody's
+ALLOWED_FOR = 300.0
+DENIED_FOR = 30.0
+REMEMBERED = 4096
+REVIEW_WITHIN = 10.0
+TRIES = 5
+FIRST_PAUSE = 0.5
+PAUSE_GROWS_BY = 1.5
+PAUSE_JITTER = 0.2
+WORTH_ANOTHER_TRY = (TransportError, ServerError, TooManyRequestsError, TimeoutError)
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Whose a token is, with all that the API server wants to know of them again."""
+
+    name: str
+    uid: str
+    groups: tuple[str, ...]
+    extra: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[V]):
+    value: V
+    until: float
+
+
+def bearer_token(header: str) -> str | None:
+    """The token of an Authorization header, if it holds one."""
+    scheme, _, token = header.strip().partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def token_review(token: str) -> Manifest:
+    """The question whose a token is."""
+    return {
+        "apiVersion": TOKEN_REVIEWS.api_version,
+        "kind": TOKEN_REVIEWS.kind,
+        "metadata": {},
+        "spec": {"token": token},
+    }
+
+
+def user_in(review: Manifest) -> User | None:
+    """Whose the token is, by the answer."""
+    status = review.get("status") or {}
+    user = status.get("user") or {}
+    if not status.get("authenticated") or not user.get("username"):
+        return None
+    extra = user.get("extra") or {}
+    return User(
+        name=user["username"],
+        uid=user.get("uid") or "",
+        groups=tuple(user.get("groups") or ()),
+        extra=tuple((name, tuple(values)) for name, values in sorted(extra.items())),
+    )
+
+
+def access_review(user: User, verb: str, path: str) -> Manifest:
+    """The question whether this user may do that."""
+    return {
+        "apiVersion": ACCESS_REVIEWS.api_version,
+        "kind": ACCESS_REVIEWS.kind,
+        "metadata": {},
+        "spec": {
+            "user": user.name,
+            "uid": user.uid,
+            "groups": list(user.groups),
+            "extra": {name: list(values) for name, values in user.extra},
+            "nonResourceAttributes": {"verb": verb, "path": path},
+        },
+    }
+
+
+class Authorization:
+    """Asks the API server about tokens and permissions, and remembers its answers for a while."""
+
+    def __init__(self, client: Client, *, clock: Clock, rng: Random | None = None) -> None:
+        self._client = client
+        self._clock = clock
+        self._rng = rng if rng is not None else SystemRandom()
+        self._users: Lru[bytes, _Kept[User | None]] = Lru(REMEMBERED)
+        self._permissions: Lru[tuple[User, str, str], _Kept[bool]] = Lru(REMEMBERED)
+
+    async def user_of(self, token: str) -> User | None:
+        """Whose the token is; None if it is nobody's. Raises if there is no telling."""
+        digest = hashlib.sha256(token.encode(errors="replace")).digest()  # keep no tokens
+        kept = self._users.get(digest)
+        if kept is None or kept.until <= self._clock.monotonic():
+            user = user_in(await self._ask(TOKEN_REVIEWS, token_review(token)))
+            kept = _Kept(user, self._clock.monotonic() + KNOWN_FOR)
+            self._users.put(digest, kept)
+        return kept.value
+
+    async def is_allowed(self, user: User, verb: str, path: str) -> bool:
+        """Whether the user may do that. Raises if there is no telling."""
+        kept = self._permissions.get((user, verb, path))
+        if kept is None or kept.until <= self._clock.monotonic():
+            review = await self._ask(ACCESS_REVIEWS, access_review(user, verb, path))
+            allowed = bool((review.get("status") or {}).get("allowed"))
+            good_for = ALLOWED_FOR if allowed else DENIED_FOR
+            kept = _Kept(allowed, self._clock.monotonic() + good_for)
+            self._permissions.put((user, verb, path), kept)
+        return kept.value
+
+    async def _ask(self, resource: Resource[Manifest], question: Manifest) -> Manifest:
+        pause = FIRST_PAUSE
+        for _ in range(TRIES - 1):
+            try:
+                return await self._ask_once(resource, question)
+            except WORTH_ANOTHER_TRY as error:
+                log.info("authorization.asking_again", kind=resource.kind, error=str(error))
+            await self._clock.sleep(pause * (1 + PAUSE_JITTER * self._rng.random()))
+            pause *= PAUSE_GROWS_BY
+        return await self._ask_once(resource, question)
+
+    async def _ask_once(self, resource: Resource[Manifest], question: Manifest) -> Manifest:
+        async with asyncio.timeout(REVIEW_WITHIN):
+            return await self._client.create(resource, question)
+
+
+def guarded(handler: Handler, authorization: Authorization) -> Handler:
+    """The handler, for those only who may do what they ask; says no as controller-runtime does."""
+
+    async def guard(asked: Asked) -> Answer:
+        return await _refusal(asked, authorization) or await handler(asked)
+
+    return guard
+
+
+async def _refusal(asked: Asked, authorization: Authorization) -> Answer | None:
+    token = bearer_token(asked.headers.get("Authorization", ""))
+    if token is None:
+        return Answer(401, "Unauthorized\n")
+    try:
+        user = await authorization.user_of(token)
+    except (KubeError, TimeoutError):
+        log.exception("authorization.user_unknown")
+        return Answer(500, "Authentication failed\n")
+    if user is None:
+        return Answer(401, "Unauthorized\n")
+    try:
+        allowed = await authorization.is_allowed(user, asked.method.lower(), asked.path)
+    except (KubeError, TimeoutError):
+        log.exception("authorization.permission_unknown", user=user.name)
+        return Answer(500, f"Authorization for user {user.name} failed\n")
+    return None if allowed else Answer(403, f"Authorization denied for user {user.name}\n")

@@ -1,0 +1,29 @@
+"""How late the event loop is: everything that it does waits for everything else that it does."""
+
+import asyncio
+from collections.abc import Callable
+
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.manager.pause import pause
+from kftrainer.machinery.metrics.registry import Metrics
+
+EVERY = 0.25
+
+
+class LoopLag:
+    """Measures, all the time, how much later than asked for the loop comes back."""
+
+    name = "event-loop-lag"
+
+    def __init__(self, metrics: Metrics, *, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Measure until `stop` is set."""
+        ready()
+        due = self._clock.monotonic() + EVERY
+        while not await pause(self._clock, EVERY, unless=stop):
+            now = self._clock.monotonic()
+            self._metrics.loop_lag(now - due)
+            due = now + EVERY

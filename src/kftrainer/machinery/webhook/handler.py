@@ -1,0 +1,285 @@
+"""Answers the API server: reads a review, asks the validator of its path, and says so in time."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+
+import structlog
+from structlog.contextvars import bind_contextvars
+
+from kftrainer.machinery.garbage_collection import collect_recent
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.metrics.bounded_labels import OTHER
+from kftrainer.machinery.metrics.registry import Metrics, WebhookMetrics
+from kftrainer.machinery.queue.fair_queue import FairQueue, QueueFullError
+from kftrainer.machinery.webhook.admission import AdmissionRequest, Validator, Verdict, refused
+from kftrainer.machinery.webhook.client_limits import CURRENT_CLIENT
+from kftrainer.machinery.webhook.review import (
+    MalformedReviewError,
+    answer_within,
+    decoded,
+    encoded,
+)
+from kftrainer.machinery.webhook.server import NOT_FOUND, Answer, Asked, BodyError, Handler
+
+log = structlog.get_logger(__name__)
+
+# Told of each refusal: the path that it was asked at, what was asked, and the answer.
+Refused = Callable[[str, AdmissionRequest, Verdict], None]
+
+JSON = "application/json"
+SLOW = 1.0
+# An API server writes 200 objects at a time unless told otherwise, and a validator takes about a
+# millisecond: the last of so many waits half a second. Who comes after them would only wait until
+# the API server gives up on them, so it is better told at once to come again.
+MOST_IN_FLIGHT = 500
+# What is sent as one byte may take twenty when it is decoded, and some microseconds to validate.
+# Reviews that are larger than nearly all others wait for each other, in turn by client, and those
+# that are smaller do not wait for them. After a large one there is a pause as long as it took, up
+# to the longest.
+LARGE = 32 * 1024
+MOST_LARGE = 2
+MOST_LARGE_OF_A_CLIENT = 1
+# About as many as are answered within the API server's timeout.
+MOST_LARGE_WAITING = 100  # of a client
+LONGEST_PAUSE = 0.25
+
+NOT_POST = Answer(405, "Method Not Allowed\n", headers={"Allow": "POST"})
+NOT_JSON = Answer(415, f"The body must be {JSON}, and not compressed.\n")
+TOO_MANY = replace(
+    refused(
+        429,
+        "TooManyRequests",
+        "Too many requests are being looked at: try again.",
+        rule="too-many-requests",
+    ),
+    details={"retryAfterSeconds": 1},
+)
+TOO_LATE = refused(
+    504, "Timeout", "Looking at this request took too long: try again.", rule="timeout"
+)
+BROKEN = refused(
+    500,
+    "InternalError",
+    "Looking at this request failed: the logs of the manager say why.",
+    rule="internal-error",
+)
+OWN_RULES = (OTHER, *TOO_MANY.rules, *TOO_LATE.rules, *BROKEN.rules)
+
+
+def _tell_nobody(_path: str, _request: AdmissionRequest, _verdict: Verdict) -> None:
+    """For who does not count them."""
+
+
+def admission(
+    validators: Mapping[str, Validator],
+    *,
+    clock: Clock,
+    metrics: Metrics,
+    on_refusal: Refused = _tell_nobody,
+    most_in_flight: int = MOST_IN_FLIGHT,
+) -> Handler:
+    """Handles AdmissionReviews by the path that they are sent to."""
+    desks = {
+        path: _Desk(path, validator, clock=clock, metrics=metrics, on_refusal=on_refusal)
+        for path, validator in validators.items()
+    }
+    in_flight = _Load(most_in_flight, clock)
+
+    async def handle(asked: Asked) -> Answer:
+        desk = desks.get(asked.path)
+        return NOT_FOUND if desk is None else await desk.answer(asked, in_flight)
+
+    return handle
+
+
+class _Load:
+    """The requests that are being processed, at all paths together."""
+
+    def __init__(self, most: int, clock: Clock) -> None:
+        self._most = most
+        self._now = 0
+        self._clock = clock
+        self._large = FairQueue(MOST_LARGE, MOST_LARGE_OF_A_CLIENT, MOST_LARGE_WAITING)
+        self._next_large = 0.0  # the time at which the next large body may be decoded
+        self._last_pause = 0.0  # seconds
+        # The server limits how many requests there are; each waits for one turn at a time.
+        self._turns = FairQueue(1, 1, waiting=sys.maxsize)
+
+    @contextmanager
+    def counted(self) -> Iterator[bool]:
+        """Count a request for the block; False if there are too many to process it."""
+        if self._now >= self._most:
+            yield False
+            return
+        self._now += 1
+        try:
+            yield True
+        finally:
+            self._now -= 1
+
+    @asynccontextmanager
+    async def room_for(self, size: int, within: float) -> AsyncIterator[None]:
+        """Wait until a body of this size may be decoded; raises BodyError if that takes too long.
+
+        The block begins with a turn.
+        """
+        if size <= LARGE:
+            await self.turn()
+            yield
+            return
+        client = CURRENT_CLIENT.get()
+        try:
+            async with asyncio.timeout(within):
+                await self._large.acquire(client)
+        except (TimeoutError, QueueFullError):
+            raise _too_many_large() from None
+        try:
+            await self._pause(within)
+            await self.turn()
+            began = self._clock.monotonic()
+            try:
+                yield
+            finally:
+                collect_recent()
+                self._worked(self._clock.monotonic() - began)
+        finally:
+            self._large.release(client)
+
+    async def _pause(self, within: float) -> None:
+        """Wait until the pause after the last large body is over."""
+        pause = self._next_large - self._clock.monotonic()
+        if pause > within:
+            raise _too_many_large()
+        if pause > 0:
+            # Until this one is done, the next one waits as if it took as long as the last one, and
+            # for a pause after it.
+            self._next_large += 2 * self._last_pause
+            await self._clock.sleep(pause)
+
+    def _worked(self, seconds: float) -> None:
+        self._last_pause = min(seconds, LONGEST_PAUSE)
+        self._next_large = self._clock.monotonic() + self._last_pause
+
+    async def turn(self) -> None:
+        """Return in a pass of the event loop in which no other review is worked on.
+
+        Clients take turns, so that a review waits for at most one of each other client. What a
+        pass takes is bounded by what one review takes.
+        """
+        # Those who came at the same time are counted before the first of them is looked at:
+        # validators that wait for nothing would otherwise never be seen to be more than one.
+        await self._clock.sleep(0)
+        client = CURRENT_CLIENT.get()
+        await self._turns.acquire(client)
+        self._turns.release(client)
+
+
+class _Desk:
+    """Where the requests for one path are answered."""
+
+    def __init__(
+        self,
+        path: str,
+        validator: Validator,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_refusal: Refused,
+    ) -> None:
+        self._path = path
+        self._on_refusal = on_refusal
+        self._validator = validator
+        self._clock = clock
+        self._metrics: WebhookMetrics = metrics.for_webhook(path)
+
+    async def answer(self, asked: Asked, load: _Load) -> Answer:
+        began = self._clock.monotonic()
+        self._metrics.in_flight(1)
+        try:
+            answer = await self._answer(asked, load, began)
+        finally:
+            self._metrics.in_flight(-1)
+        self._metrics.answered(answer.status, self._clock.monotonic() - began)
+        return answer
+
+    async def _answer(self, asked: Asked, load: _Load, began: float) -> Answer:
+        if asked.method != "POST":
+            return NOT_POST
+        if not _is_json(asked.headers):
+            return NOT_JSON
+        until = began + answer_within(dict(asked.query).get("timeout"))
+        try:
+            body = await asked.read_body()
+            with load.counted() as is_counted:
+                async with load.room_for(len(body), until - self._clock.monotonic()):
+                    request = replace(decoded(body), turn=load.turn)
+                    del body
+                    # Each request has a task, and with it a context, of its own: nothing to undo.
+                    bind_contextvars(
+                        webhook=self._path,
+                        uid=request.uid,
+                        namespace=request.namespace,
+                        name=request.name,
+                    )
+                    verdict = await self._verdict(request, until) if is_counted else TOO_MANY
+                    return self._answered(request, verdict, began)
+        except BodyError as error:
+            return error.answer
+        except MalformedReviewError as error:
+            return Answer(400, f"{error}\n")
+
+    async def _verdict(self, request: AdmissionRequest, until: float) -> Verdict:
+        within = until - self._clock.monotonic()
+        # A validator that waits for nothing is not stopped by a timeout, and may have stood in line
+        # behind others of its kind.
+        return TOO_LATE if within <= 0 else await self._judged(request, within)
+
+    def _answered(self, request: AdmissionRequest, verdict: Verdict, began: float) -> Answer:
+        """Record the verdict, and return it as an answer."""
+        seconds = self._clock.monotonic() - began
+        if seconds > SLOW:
+            log.warning("admission.slow", seconds=round(seconds, 3), code=verdict.code)
+        if not verdict.allowed:
+            log.debug(
+                "admission.denied",
+                code=verdict.code,
+                rules=list(verdict.rules),
+                message=verdict.message,
+            )
+            self._on_refusal(self._path, request, verdict)
+        self._metrics.judged(verdict.code)
+        return Answer(200, self._bytes(request, verdict), content_type=JSON)
+
+    def _bytes(self, request: AdmissionRequest, verdict: Verdict) -> bytes:
+        try:
+            return encoded(request.uid, verdict)
+        except TypeError:  # a validator's details are its own
+            log.exception("admission.not_encodable")
+            self._metrics.panicked()
+            return encoded(request.uid, BROKEN)
+
+    async def _judged(self, request: AdmissionRequest, within: float) -> Verdict:
+        deadline = asyncio.timeout(within)
+        try:
+            async with deadline:
+                return await self._validator(request)
+        except Exception:
+            if deadline.expired():
+                return TOO_LATE
+            log.exception("admission.failed")
+            self._metrics.panicked()
+            return BROKEN
+
+
+def _too_many_large() -> BodyError:
+    return BodyError(429, "Too many large bodies at a time: try again.")
+
+
+def _is_json(headers: Mapping[str, str]) -> bool:
+    """Whether the body says that it is JSON; what it says of its characters does not matter."""
+    kind, _, _ = headers.get("Content-Type", "").partition(";")
+    encoding = headers.get("Content-Encoding", "identity")
+    return kind.strip().lower() == JSON and encoding.strip().lower() == "identity"

@@ -1,0 +1,46 @@
+"""A secret in the path of requests: who does not know it gets 404, and no body is read."""
+
+import re
+from collections.abc import Collection
+from dataclasses import replace
+from hmac import compare_digest
+from pathlib import Path
+
+from kftrainer.machinery.webhook.server import NOT_FOUND, Answer, Asked, Handler
+
+PLAIN = "plain"  # in place of a token: paths without one are accepted, too
+TOKEN = re.compile(r"[a-z0-9]{16,63}")  # what the API server allows as a part of a path
+
+
+class PathTokenError(Exception):
+    """The path tokens cannot be used; the text is for the operator and does not contain them."""
+
+
+def tokens_in(file: Path) -> Collection[str]:
+    """Return the tokens in a file, one in each line."""
+    try:
+        lines = file.read_text().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PathTokenError(f"The path tokens cannot be read: {error}") from error
+    if not lines:
+        raise PathTokenError(f"{file} contains no path token")
+    for number, line in enumerate(lines, 1):
+        if line != PLAIN and TOKEN.fullmatch(line) is None:
+            raise PathTokenError(
+                f"{file}: token {number} must be 16 to 63 lower-case letters and digits, or {PLAIN}"
+            )
+    return lines
+
+
+def with_tokens(handler: Handler, tokens: Collection[str]) -> Handler:
+    """Let requests reach the handler only if one of the tokens is the last part of their path."""
+    secrets = [each.encode() for each in tokens if each != PLAIN]
+    accepts_plain = PLAIN in tokens
+
+    async def handle(asked: Asked) -> Answer:
+        path, _, token = asked.path.rpartition("/")
+        if any(compare_digest(token.encode(), each) for each in secrets):  # in constant time
+            return await handler(replace(asked, path=path))
+        return await handler(asked) if accepts_plain else NOT_FOUND
+
+    return handle

@@ -1,0 +1,94 @@
+"""The inbox: order is kept, and when much waits only the last of each object."""
+
+import asyncio
+from collections import deque
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.machinery.cache.cached_object import EntryMaker
+from kftrainer.machinery.cache.delta_queue import (
+    LIMIT,
+    Arrived,
+    Gone,
+    Inbox,
+    News,
+    Reached,
+    Unwanted,
+    only_the_last,
+)
+
+THINGS: Resource[Manifest] = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
+MAKER = EntryMaker(THINGS, None, {})
+
+
+def news(name: str, version: int, *, gone: bool = False) -> News[Manifest]:
+    entry = MAKER.make({"metadata": {"name": name, "resourceVersion": str(version)}})
+    return Gone(entry) if gone else Arrived(entry)
+
+
+async def taken(inbox: Inbox[Manifest]) -> list[News[Manifest]]:
+    everything = []
+    while len(inbox):
+        everything.append(await inbox.next())
+        inbox.done()
+    return everything
+
+
+async def test_what_was_put_in_first_is_taken_first() -> None:
+    inbox: Inbox[Manifest] = Inbox()
+    put = [news("a", 1), news("b", 2), news("a", 3), Reached("4")]
+    for each in put:
+        inbox.put(each)
+    assert await taken(inbox) == put
+
+
+async def test_a_storm_on_one_object_is_held_in_bounds_and_ends_with_its_last_news() -> None:
+    inbox: Inbox[Manifest] = Inbox()
+    inbox.put(news("b", 0))
+    most = 0
+    for version in range(10 * LIMIT):
+        inbox.put(news("a", version, gone=version % 7 == 0))
+        most = max(most, len(inbox))
+    last = news("a", 10 * LIMIT, gone=True)
+    inbox.put(last)
+    assert most <= LIMIT
+    everything = await taken(inbox)
+    assert everything[-1] is last
+    assert sum(isinstance(each, Arrived) and each.entry.key.name == "b" for each in everything) == 1
+
+
+async def test_many_different_objects_all_stay() -> None:
+    inbox: Inbox[Manifest] = Inbox()
+    put = [news(f"a-{n}", n) for n in range(3 * LIMIT)]
+    for each in put:
+        inbox.put(each)
+    assert await taken(inbox) == put
+
+
+async def test_it_is_empty_when_what_was_taken_last_has_been_dealt_with() -> None:
+    inbox: Inbox[Manifest] = Inbox()
+    await inbox.emptied()
+    inbox.put(news("a", 1))
+    await inbox.next()
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(inbox.emptied())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        inbox.done()
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans())))
+def test_what_is_left_is_the_last_of_each_in_order(happened: list[tuple[str, bool]]) -> None:
+    waiting = deque(news(name, n, gone=gone) for n, (name, gone) in enumerate(happened))
+    last = {each.entry.key.name: each for each in waiting if isinstance(each, Arrived | Gone)}
+    left = list(only_the_last(waiting))
+    assert left == [each for each in waiting if each in last.values()]
+
+
+def test_that_an_object_is_unwanted_is_news_of_it_like_any_other() -> None:
+    entry = MAKER.make({"metadata": {"name": "a", "resourceVersion": "1"}})
+    unwanted, again = Unwanted(entry.key, "2"), news("a", 3)
+    assert list(only_the_last(deque([Arrived(entry), unwanted]))) == [unwanted]
+    assert list(only_the_last(deque([Arrived(entry), unwanted, again]))) == [again]

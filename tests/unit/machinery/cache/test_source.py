@@ -1,0 +1,32 @@
+"""Which objects an informer reads."""
+
+from typing import Any, cast
+
+import pytest
+
+from kftrainer.kube.client.client import Client, Page
+from kftrainer.machinery.cache.source import NOBODY, Source
+from tests.support.informers import CONFIG_MAPS
+
+
+class Listener:
+    """A client that only notes what is listed."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+
+    async def list(self, _resource: Any, **asked: Any) -> Page:
+        self.asked = asked
+        return Page([], "17")
+
+
+@pytest.mark.parametrize(
+    ("selected", "asked"), [(None, NOBODY), ("metadata.name=ours", "metadata.name=ours")]
+)
+async def test_the_version_is_asked_for_with_no_more_rights_than_it_takes_to_watch(
+    selected: str | None, asked: str
+) -> None:
+    listener = Listener()
+    source = Source(cast("Client", listener), CONFIG_MAPS, "ns", field_selector=selected)
+    assert await source.version() == "17"
+    assert listener.asked == {"namespace": "ns", "field_selector": asked}

@@ -1,0 +1,270 @@
+"""The store: what each news changes, and that it never goes back in time."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.machinery.cache.cached_object import Entry, EntryMaker
+from kftrainer.machinery.cache.store import Contents, Store, UnknownIndexError, is_older
+from kftrainer.machinery.controller.events import Change, Seen
+
+ROOT = Path(__file__).parents[4]
+THINGS: Resource[Manifest] = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
+
+
+def color_of(seen: Seen[Manifest]) -> list[str]:
+    return [seen.object["color"]]
+
+
+INDEXES = {"color": color_of}
+MAKER = EntryMaker(THINGS, None, INDEXES)
+
+
+def thing(
+    name: str, version: int, color: str = "red", uid: str = "u", namespace: str = "n"
+) -> Entry[Manifest]:
+    metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": str(version)}
+    return MAKER.make({"metadata": metadata, "color": color})
+
+
+def contents_of(*entries: Entry[Manifest]) -> Contents[Manifest]:
+    contents: Contents[Manifest] = Contents(INDEXES)
+    for entry in entries:
+        contents.put(entry)
+    return contents
+
+
+def store_of(*entries: Entry[Manifest], version: str = "1") -> Store[Manifest]:
+    store: Store[Manifest] = Store(INDEXES)
+    list(store.replace(contents_of(*entries), version, initial=True))
+    return store
+
+
+def versions(change: Change[Manifest] | None) -> tuple[Any, Any] | None:
+    if change is None:
+        return None
+    old, new = change.old, change.new
+    return (
+        old and old.metadata["resourceVersion"],
+        new and new.metadata["resourceVersion"],
+    )
+
+
+def test_managed_fields_are_stripped_and_the_rest_comes_back_as_it_was() -> None:
+    metadata = {"name": "a", "resourceVersion": "1", "labels": {"x": "y"}}
+    manifest = {"kind": "Thing", "metadata": {**metadata, "managedFields": [{"manager": "m"}]}}
+    entry = EntryMaker(THINGS, None, {}).make(manifest)
+    assert (entry.metadata, entry.object) == (metadata, {"kind": "Thing", "metadata": metadata})
+    assert entry.key == ObjectKey("", "a")
+
+
+def test_an_object_that_was_read_can_be_spoiled_without_spoiling_the_next() -> None:
+    entry = thing("a", 1)
+    spoiled: Any = entry.object
+    spoiled["metadata"]["name"] = "b"
+    assert entry.object["metadata"]["name"] == "a"
+
+
+def test_an_object_of_a_rare_kind_is_decoded_once_until_it_changes() -> None:
+    maker = EntryMaker(replace(THINGS, is_rare=True), None, {})
+    manifest = {"metadata": {"name": "a", "resourceVersion": "1"}}
+    entry = maker.make(manifest)
+    assert entry.object == manifest
+    assert entry.object is entry.object
+    assert maker.make(manifest).object is not entry.object
+
+
+def test_an_object_of_a_rare_kind_that_cannot_be_decoded_says_so_each_time() -> None:
+    def refuse(_: Manifest) -> Manifest:
+        raise ValueError("no thing")
+
+    rare = replace(THINGS, decode=refuse, is_rare=True)
+    entry = EntryMaker(rare, None, {}).make({"metadata": {"name": "a"}})
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no thing"):
+            entry.object  # noqa: B018
+
+
+def test_a_transform_decides_what_is_kept_but_not_what_it_is_called() -> None:
+    maker = EntryMaker(THINGS, lambda _: {"metadata": {"uid": "u"}}, {})
+    entry = maker.make({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"large": True}})
+    assert (entry.key, entry.resource_version) == (ObjectKey("", "a"), "7")
+    assert entry.object == {"metadata": {"uid": "u"}}
+
+
+MEASURE = """
+from pathlib import Path
+import orjson
+from tests.unit.machinery.cache.test_store import MAKER, contents_of
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def line(n: int) -> bytes:
+    values = {f"KEY_{each}": f"value-{n}-{each}" for each in range(40)}
+    metadata = {"name": f"thing-{n}", "namespace": "n", "uid": "u", "resourceVersion": str(n)}
+    return orjson.dumps({"metadata": metadata, "color": "red", "values": values})
+
+contents, size, before = contents_of(), 0, resident()
+for n in range(1, 5001):
+    encoded = line(n)
+    size += len(encoded)
+    contents.put(MAKER.make(orjson.loads(encoded)))
+print((resident() - before) / size)
+"""
+
+
+def test_entries_take_less_than_twice_their_json_in_memory() -> None:
+    # In a process of its own, whose memory nothing else has made holes in.
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) < 2
+
+
+def test_an_older_state_of_the_same_object_is_not_believed() -> None:
+    store = store_of(thing("a", 10))
+    assert store.upsert(thing("a", 9)) is None
+    assert store.delete(thing("a", 9)) is None
+    assert store.contents.get(ObjectKey("n", "a")) is not None
+
+
+def test_an_older_state_of_another_object_of_that_name_is_believed() -> None:
+    store = store_of(thing("a", 10, uid="before"))
+    assert versions(store.upsert(thing("a", 9, uid="after"))) == ("10", "9")
+
+
+def test_a_state_that_is_known_is_no_news() -> None:
+    assert store_of(thing("a", 10)).upsert(thing("a", 10)) is None
+
+
+def test_objects_without_a_version_are_always_news() -> None:
+    store: Store[Manifest] = Store()
+    entry = EntryMaker(THINGS, None, {}).make({"metadata": {"name": "a"}})
+    assert store.upsert(entry) is not None
+    assert store.upsert(entry) is not None
+
+
+def test_a_delete_is_told_once_with_the_last_state() -> None:
+    store = store_of(thing("a", 10))
+    assert versions(store.delete(thing("a", 11))) == ("11", None)
+    assert store.delete(thing("a", 11)) is None
+
+
+def test_what_is_dropped_goes_once_and_in_the_state_in_which_it_was_held() -> None:
+    store = store_of(thing("a", 10))
+    assert store.drop(ObjectKey("n", "a"), "9") is None
+    assert versions(store.drop(ObjectKey("n", "a"), "11")) == ("10", None)
+    assert store.drop(ObjectKey("n", "a"), "12") is None
+    assert (len(store.contents), store.resource_version) == (0, "12")
+
+
+def test_versions_are_compared_as_numbers_of_any_length() -> None:
+    assert is_older("9", "10")
+    assert not is_older("10", "9")
+    assert not is_older("10", "10")
+    assert not is_older("", "10")
+    assert not is_older("abc", "abd")
+
+
+@given(st.integers(min_value=1), st.integers(min_value=1))
+def test_versions_are_ordered_as_their_numbers_are(one: int, other: int) -> None:
+    assert is_older(str(one), str(other)) == (one < other)
+
+
+def test_the_watermark_only_rises_but_for_a_new_list() -> None:
+    store = store_of(version="10")
+    store.upsert(thing("a", 12))
+    store.advance("11")
+    assert store.resource_version == "12"
+    list(store.replace(contents_of(), "5"))
+    assert store.resource_version == "5"
+
+
+def test_a_new_list_tells_of_missed_deletes_first_and_not_of_what_is_the_same() -> None:
+    store = store_of(thing("same", 1), thing("changed", 2), thing("gone", 3), thing("z-gone", 4))
+    listed = contents_of(thing("added", 6), thing("same", 1), thing("changed", 5))
+    changes = store.replace(listed, "7")
+    # Readers see the new state before the first handler is told of it.
+    assert store.contents is listed
+    told = [(each.key.name, versions(each), each.initial) for each in changes]
+    assert told == [
+        ("gone", ("3", None), False),
+        ("z-gone", ("4", None), False),
+        ("added", (None, "6"), False),
+        ("changed", ("2", "5"), False),
+    ]
+
+
+def test_an_index_follows_its_objects() -> None:
+    store = store_of(thing("a", 1, "red"), thing("b", 2, "red"))
+    store.upsert(thing("a", 3, "blue"))
+    store.delete(thing("b", 4, "green"))
+    assert store.contents.by_index("color", "red") == []
+    assert store.contents.by_index("color", "green") == []
+    assert [each.key.name for each in store.contents.by_index("color", "blue")] == ["a"]
+    assert [store.contents.has_index("color", each) for each in ("red", "blue")] == [False, True]
+
+
+def test_asking_for_an_index_that_is_not_there_says_which_are() -> None:
+    with pytest.raises(UnknownIndexError, match=r"no index 'size'.*\['color'\]"):
+        store_of().contents.by_index("size", "1")
+    with pytest.raises(UnknownIndexError):
+        store_of().contents.has_index("size", "1")
+
+
+NAMES, COLORS = st.sampled_from("abcd"), st.sampled_from(["red", "blue"])
+NAMESPACES = st.sampled_from(["m", "n"])
+WRITES = st.lists(st.tuples(st.sampled_from(["put", "delete", "drop"]), NAMESPACES, NAMES, COLORS))
+
+
+def drop(store: Store[Manifest], entry: Entry[Manifest]) -> Change[Manifest] | None:
+    return store.drop(entry.key, entry.resource_version)
+
+
+@given(WRITES, st.integers(min_value=0, max_value=20))
+def test_whatever_happens_it_holds_what_a_plain_dict_would(
+    writes: list[tuple[str, str, str, str]], relist_at: int
+) -> None:
+    store = store_of()
+    model: dict[tuple[str, str], str] = {}
+    told: dict[tuple[str, str], str] = {}
+    for version, (verb, namespace, name, color) in enumerate(writes, start=2):
+        entry = thing(name, version, color, namespace=namespace)
+        if verb == "put":
+            model[namespace, name] = color
+        else:
+            model.pop((namespace, name), None)
+        if version == relist_at:
+            listed = contents_of(
+                *(thing(n, version, c, namespace=ns) for (ns, n), c in model.items())
+            )
+            changes = list(store.replace(listed, str(version)))
+        else:
+            news = {"put": store.upsert, "delete": store.delete, "drop": partial(drop, store)}
+            changes = [news[verb](entry)]  # type: ignore[list-item]
+        for change in filter(None, changes):
+            where = change.key.namespace, change.key.name
+            assert (change.old is None) == (where not in told) or change.new is None
+            if change.new is None:
+                del told[where]
+            else:
+                told[where] = change.new.object["color"]
+    held = {(each.key.namespace, each.key.name): each.object["color"] for each in store.contents}
+    assert held == model == told
+    assert len(store.contents) == len(model)
+    assert store.contents.bytes_held == sum(each.size for each in store.contents)
+    for color in ("red", "blue"):
+        found = {(e.key.namespace, e.key.name) for e in store.contents.by_index("color", color)}
+        assert found == {where for where, each in model.items() if each == color}
+    for namespace in ("m", "n"):
+        names = {each.key.name for each in store.contents.in_namespace(namespace)}
+        assert names == {name for where, name in model if where == namespace}

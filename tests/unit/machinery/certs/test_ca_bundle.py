@@ -1,0 +1,65 @@
+"""Whom webhooks trust, in configurations that others write as well."""
+
+from base64 import b64encode
+from typing import Any
+
+from kftrainer.kube.objects.resource import ObjectKey
+from kftrainer.machinery.certs.ca_bundle import first_without
+from tests.support.certificates import authority
+from tests.support.fake_clock import START
+from tests.unit.machinery.certs.certificate_server import CONFIGURATION, configuration, webhook
+
+ONE, OTHER = authority(START), authority(START)
+
+
+def trusting(*webhooks: Any) -> Any:
+    return CONFIGURATION.trusting(configuration(*webhooks), [ONE.certificate, OTHER.certificate])
+
+
+def test_all_webhooks_of_our_service_are_told() -> None:
+    told = trusting(webhook("a", path="/a"), webhook("b", caBundle=""))
+    assert CONFIGURATION.bundles(told) == [ONE.pem + OTHER.pem] * 2
+    assert told["webhooks"][0]["clientConfig"]["service"] == {"namespace": "ours", "name": "hooks"}
+    assert told["webhooks"][0]["clientConfig"]["path"] == "/a"
+
+
+def test_a_service_of_the_same_name_elsewhere_is_another_one() -> None:
+    theirs = webhook("theirs", ObjectKey("theirs", "hooks"))
+    assert trusting(theirs) is None
+    assert trusting(theirs, webhook("ours"))["webhooks"][0] == theirs
+
+
+def test_a_webhook_at_an_address_is_not_ours() -> None:
+    assert trusting({"name": "by-url", "clientConfig": {"url": "https://elsewhere"}}) is None
+
+
+def test_a_configuration_without_webhooks_is_left_alone() -> None:
+    assert trusting() is None
+    assert CONFIGURATION.trusting({"metadata": {"name": "x"}}, [ONE.certificate]) is None
+
+
+def test_what_was_given_is_not_changed() -> None:
+    given = configuration(webhook("a"))
+    assert CONFIGURATION.trusting(given, [ONE.certificate]) is not None
+    assert given == configuration(webhook("a"))
+
+
+def test_who_does_not_trust_an_authority_is_found() -> None:
+    both = webhook("a", caBundle=b64encode(ONE.pem + OTHER.pem).decode())
+    one = webhook("b", caBundle=b64encode(ONE.pem).decode())
+    theirs = webhook("theirs", ObjectKey("theirs", "hooks"))
+    seen = {CONFIGURATION: configuration(both, one, theirs)}
+    assert first_without(ONE.certificate, seen) is None
+    assert first_without(OTHER.certificate, seen) == CONFIGURATION
+    assert first_without(ONE.certificate, {CONFIGURATION: configuration(webhook("a"))})
+    assert first_without(ONE.certificate, {CONFIGURATION: None}) is None
+
+
+def test_how_a_bundle_is_written_does_not_matter() -> None:
+    told = trusting(webhook("a"))
+    assert CONFIGURATION.trusting(told, [ONE.certificate, OTHER.certificate]) is None
+    with_comments = webhook("a", caBundle="")
+    text = b"# one\n" + ONE.pem + b"\n# other\n" + OTHER.pem
+    with_comments["clientConfig"]["caBundle"] = b64encode(text).decode()
+    assert trusting(with_comments) is None
+    assert CONFIGURATION.trusting(configuration(with_comments), [ONE.certificate]) is not None

@@ -1,0 +1,617 @@
+"""Several replicas look after one Secret and one configuration, and each may die at any time."""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from kftrainer.kube.client.errors import ForbiddenError, NotFoundError, ServerError
+from kftrainer.machinery.certs.authority import (
+    CERTIFICATE,
+    OVERLAP,
+    SETTLED_AFTER,
+    Leaf,
+    read,
+)
+from kftrainer.machinery.certs.rotation import (
+    LONGEST_PAUSE,
+    LOOK_EVERY,
+    SHORTEST_PAUSE,
+    CertificateRotation,
+)
+from kftrainer.machinery.certs.serving import ServingCertificate
+from kftrainer.machinery.certs.x509_parsing import certificates_in
+from kftrainer.machinery.metrics.registry import Metrics
+from tests.support.certificates import ELSEWHERE, IDENTITY, authority, content, leaf
+from tests.support.fake_clock import START, FakeClock
+from tests.support.odd_certificates import ODD
+from tests.unit.machinery.certs.certificate_server import (
+    CONFIGURATION,
+    SECRET,
+    Server,
+    configuration,
+    webhook,
+)
+
+# How much later than we do a client may hear of a change: never, and just in time.
+LAGS = (0.0, SETTLED_AFTER / 2, SETTLED_AFTER - 1)
+REST_WITHIN = 40  # looks of each replica
+GOOD = authority(START)
+SHOWN = leaf(GOOD, START)
+METRICS = Metrics()
+FORBIDDEN = ForbiddenError(403, "Forbidden", "you may not")
+
+
+class Replica:
+    """One of the processes: it looks whenever it is let."""
+
+    def __init__(self, server: Server, clock: FakeClock) -> None:
+        self.serving = ServingCertificate(clock=clock, metrics=METRICS)
+        self.rotation = CertificateRotation(
+            server.client(),
+            self.serving,
+            secret=SECRET,
+            identity=IDENTITY,
+            configurations=[CONFIGURATION],
+            clock=clock,
+            metrics=METRICS,
+        )
+        self._look: Coroutine[Any, Any, bool] | None = None
+        self.is_content = False
+
+    @property
+    def shown(self) -> Leaf | None:
+        return self.rotation._shown
+
+    def step(self) -> bool:
+        """Let it go on until its next request; True when it has seen to everything."""
+        if self._look is None:
+            self._look = self.rotation._look()
+        try:
+            self._look.send(None)
+        except StopIteration as ended:
+            self._look = None
+            self.is_content = ended.value
+            return True
+        return False
+
+    def look(self) -> bool:
+        """Let it see to everything that it knows of; whether it is content."""
+        while not self.step():
+            pass
+        return self.is_content
+
+    def die(self) -> None:
+        if self._look is not None:
+            self._look.close()
+            self._look = None
+
+
+def pass_time(clock: FakeClock, seconds: float) -> None:
+    clock._time += seconds  # nobody sleeps here
+
+
+class World:
+    """A server, its replicas, and what must hold of them all the time."""
+
+    def __init__(self, replicas: int = 2) -> None:
+        self.clock = FakeClock()
+        self.server = Server(self.clock)
+        self.replicas = [self.new_replica() for _ in range(replicas)]
+
+    def new_replica(self) -> Replica:
+        return Replica(self.server, self.clock)
+
+    def restart(self, number: int) -> None:
+        self.replicas[number].die()
+        self.replicas[number] = self.new_replica()
+
+    def check(self) -> None:
+        """Whatever a replica shows, every client trusts."""
+        for number, replica in enumerate(self.replicas):
+            for lag in LAGS:
+                for bundle in self.server.heard_by(lag) if replica.shown else ():
+                    assert replica.shown is not None
+                    assert replica.shown.issuer in certificates_in(bundle), (
+                        f"replica {number} is not trusted by a client that is {lag} s behind"
+                    )
+            if replica.shown is not None:
+                assert replica.serving.missing() is None, f"replica {number} is not ready"
+
+    def come_to_rest(self) -> None:
+        """Let all replicas look until none has anything left to do."""
+        for number in range(REST_WITHIN):
+            # They wait between looks, and for longer if somebody has undone what they did.
+            pass_time(self.clock, min(SHORTEST_PAUSE * 2**number, LONGEST_PAUSE) if number else 0)
+            before = self.server._version
+            contents = [replica.look() for replica in self.replicas]
+            self.check()
+            if all(contents) and self.server._version == before:
+                return
+        pytest.fail("it never comes to rest")
+
+    def grow_old(self, seconds: float) -> None:
+        """Let time pass as it does: everybody looks now and then."""
+        for _ in range(2):
+            pass_time(self.clock, seconds / 2)
+            self.come_to_rest()
+
+    def check_all_is_well(self) -> None:
+        stored = read(self.server.content, IDENTITY, self.clock.now())
+        assert stored.leaf is not None
+        assert stored.issuer == stored.leaf.issuer
+        assert [certificates_in(each) for each in self.server.bundles] == [
+            [stored.issuer] for _ in self.server.bundles
+        ]
+        for replica in self.replicas:
+            assert replica.shown is not None
+            assert replica.shown.certificate == stored.leaf.certificate
+            assert replica.serving.missing() is None
+
+
+def bundle_of(*authorities: Any) -> str:
+    return b64encode(b"".join(each.pem for each in authorities)).decode()
+
+
+def running_world(days_left: float = 3650) -> World:
+    """Two replicas that have run for a while, with an authority that has so many days left."""
+    world = World()
+    ca = authority(START, days_left)
+    world.server.fill_secret(content(ca, leaf(ca, START)))
+    told = bundle_of(ca)
+    world.server.put(configuration(webhook("a", caBundle=told), webhook("b", caBundle=told)))
+    return world
+
+
+def run(
+    world: World, acts: list[tuple[str, int]], doings: dict[str, Callable[[int], None]]
+) -> None:
+    for name, number in acts:
+        doings[name](number)
+        world.check()
+
+
+def doings_of(world: World) -> dict[str, Callable[[int], None]]:
+    def step(number: int) -> None:
+        world.replicas[number % 2].step()
+
+    def wait(seconds: int) -> None:
+        pass_time(world.clock, seconds)
+
+    def die(number: int) -> None:
+        world.restart(number % 2)
+
+    return {"step": step, "wait": wait, "die": die}
+
+
+ACTS = st.one_of(
+    st.tuples(st.just("step"), st.integers(0, 1)),
+    st.tuples(st.just("step"), st.integers(0, 1)),
+    st.tuples(st.just("wait"), st.integers(0, 40)),
+)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.one_of(ACTS, st.tuples(st.just("die"), st.integers(0, 1))), max_size=60))
+def test_an_authority_is_replaced_with_nobody_noticing_whoever_dies_when(
+    acts: list[tuple[str, int]],
+) -> None:
+    world = running_world(days_left=400)
+    old = certificates_in(world.server.content["ca.crt"])
+    run(world, acts, doings_of(world))
+    world.come_to_rest()
+    world.grow_old(2 * SETTLED_AFTER)
+    world.grow_old(OVERLAP)
+    world.check_all_is_well()
+    assert certificates_in(world.server.content["ca.crt"]) != old
+
+
+OTHERS = [authority(START) for _ in range(3)]
+
+
+STEP, REPLACE = ("step", 0), ("replace", 0)
+
+
+@settings(max_examples=60)
+@example([STEP, STEP, REPLACE, STEP])  # read before, written by the other one meanwhile
+@example([STEP, STEP, REPLACE, STEP, ("delete", 0)])  # read, and gone when it is to be written
+@example([STEP, STEP, REPLACE, STEP, STEP, REPLACE])  # written, and undone before it is injected
+@given(
+    st.lists(
+        st.one_of(
+            ACTS, st.tuples(st.sampled_from(["delete", "empty", "replace"]), st.integers(0, 2))
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_happens_to_the_secret_nobody_notices_while_replicas_run(
+    acts: list[tuple[str, int]],
+) -> None:
+    world = running_world()
+    world.come_to_rest()
+    world.grow_old(SETTLED_AFTER)
+
+    def delete(_: int) -> None:
+        world.server.objects.pop(SECRET, None)
+
+    def empty(_: int) -> None:
+        world.server.fill_secret({})
+
+    def replace(number: int) -> None:
+        ca = OTHERS[number]
+        world.server.fill_secret(content(ca, leaf(ca, world.clock.now())))
+
+    doings = {**doings_of(world), "delete": delete, "empty": empty, "replace": replace}
+    run(world, acts, doings)
+    world.come_to_rest()
+    world.grow_old(2 * SETTLED_AFTER)
+    world.grow_old(OVERLAP)
+    world.check_all_is_well()
+
+
+@given(st.lists(st.one_of(ACTS, st.tuples(st.just("die"), st.integers(0, 1))), max_size=40))
+def test_replicas_that_start_together_make_one_authority(acts: list[tuple[str, int]]) -> None:
+    world = World()
+    doings = doings_of(world)
+    for name, number in acts:
+        doings[name](number)  # nobody trusted anything before
+    world.server.put(configuration(webhook("a")))
+    for replica in world.replicas:
+        replica.look()
+        replica.look()
+    world.check_all_is_well()
+    assert world.server.writes.count("create Secret") == 1
+    assert "update Secret" not in world.server.writes
+
+
+@pytest.mark.parametrize("requests", range(4))
+def test_nobody_puts_an_old_bundle_over_a_new_one(requests: int) -> None:
+    world = running_world()
+    world.come_to_rest()
+    world.grow_old(2 * OVERLAP)
+    slow, quick = world.replicas
+    for _ in range(requests):
+        slow.step()
+    world.server.objects.pop(SECRET)
+    assert quick.look()
+    slow.look()
+    told = certificates_in(world.server.bundles[0])
+    assert told == certificates_in(world.server.content["ca.crt"])
+    assert len(told) == 2
+
+
+def test_a_server_certificate_is_replaced_in_time_and_shown_at_once() -> None:
+    world = running_world()
+    world.come_to_rest()
+    first = world.server.content[CERTIFICATE]
+    pass_time(world.clock, timedelta(days=274).total_seconds())
+    world.come_to_rest()
+    assert world.server.content[CERTIFICATE] == first
+    pass_time(world.clock, timedelta(days=2).total_seconds())
+    world.come_to_rest()
+    assert world.server.content[CERTIFICATE] != first
+    world.check_all_is_well()
+
+
+def test_other_webhooks_and_other_content_are_left_alone() -> None:
+    world = World(replicas=1)
+    theirs = webhook("theirs", SECRET, caBundle=bundle_of(GOOD))
+    by_url = {"name": "by-url", "clientConfig": {"url": "https://elsewhere"}}
+    world.server.put(configuration(webhook("ours", path="/x"), theirs, by_url))
+    world.server.fill_secret({"notes": b"keep"})
+    assert world.replicas[0].look()
+    mine, *others = world.server.objects[CONFIGURATION.key]["webhooks"]
+    assert others == [theirs, by_url]
+    assert mine["clientConfig"]["path"] == "/x"
+    assert world.server.content["notes"] == b"keep"
+    assert certificates_in(world.server.bundles[0]) == certificates_in(
+        world.server.content["ca.crt"]
+    )
+
+
+def test_what_is_good_is_not_written() -> None:
+    world = running_world()
+    world.come_to_rest()
+    world.grow_old(OVERLAP)
+    assert world.server.writes == []
+
+
+class TestTrouble:
+    def test_is_told_once_when_it_begins_and_once_when_it_is_over(self) -> None:
+        world = running_world()
+        world.server.put(configuration(webhook("a")))
+        world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
+        replica = world.replicas[0]
+        with capture_logs() as logs:
+            assert not any(replica.look() for _ in range(5))
+            world.server.refusals.clear()
+            assert replica.look()
+        told = [entry for entry in logs if entry["event"].startswith("trouble")]
+        assert [(each["event"], each["log_level"]) for each in told] == [
+            ("trouble.began", "warning"),
+            ("trouble.over", "info"),
+        ]
+        assert "our-hooks cannot be written" in told[0]["trouble"]
+
+    @pytest.mark.parametrize("method", ["get", "update"])
+    def test_with_the_configuration_does_not_keep_the_certificate_from_being_shown(
+        self, method: str
+    ) -> None:
+        world = running_world()
+        world.server.put(configuration(webhook("a")))
+        world.server.refusals[f"{method} ValidatingWebhookConfiguration"] = FORBIDDEN
+        assert not world.replicas[0].look()
+        assert world.replicas[0].shown is not None
+
+    def test_with_the_secret_is_for_readiness_to_tell(self) -> None:
+        world = World(replicas=1)
+        world.server.refusals["get Secret"] = ServerError(500, "InternalError", "etcd is away")
+        assert not world.replicas[0].look()
+        missing = world.replicas[0].serving.missing()
+        assert missing is not None
+        assert "ours/hooks-cert cannot be read: etcd is away" in missing
+        world.server.refusals.clear()
+        assert world.replicas[0].look()
+        assert world.replicas[0].serving.missing() is None
+
+    def test_a_missing_secret_that_may_not_be_created_is_told_in_words(self) -> None:
+        world = World(replicas=1)
+        world.server.refusals["create Secret"] = FORBIDDEN
+        assert not world.replicas[0].look()
+        missing = world.replicas[0].serving.missing()
+        assert missing is not None
+        assert "we cannot create one: create it, empty, or allow us" in missing
+        world.server.fill_secret({})
+        assert world.replicas[0].look()
+
+    def test_what_cannot_be_written_keeps_what_is_there_in_use(self) -> None:
+        world = running_world(days_left=400)
+        world.server.refusals["update Secret"] = FORBIDDEN
+        assert not world.replicas[0].look()
+        assert world.replicas[0].serving.missing() is None
+
+    def test_a_write_that_fails_leaves_all_trusted_that_were(self) -> None:
+        world = running_world()
+        world.come_to_rest()
+        world.grow_old(SETTLED_AFTER)
+        before = world.replicas[0].shown
+        world.server.fill_secret(content(OTHERS[0], leaf(OTHERS[0], START)))
+        world.server.refusals["update Secret"] = ServerError(500, "InternalError", "try again")
+        assert not world.replicas[0].look()
+        world.check()
+        assert world.replicas[0].shown == before
+
+    def test_a_namespace_that_is_missing_is_told(self) -> None:
+        world = World(replicas=1)
+        world.server.refusals["create Secret"] = NotFoundError(404, "NotFound", "no such namespace")
+        assert not world.replicas[0].look()
+        assert "no such namespace" in (world.replicas[0].serving.missing() or "")
+
+    def test_a_race_is_no_trouble(self) -> None:
+        world = World()
+        with capture_logs() as logs:
+            for replica in world.replicas:
+                replica.step(), replica.step(), replica.step()  # both are about to create it
+            assert [replica.look() for replica in world.replicas] == [True, False]
+            assert world.replicas[1].look()
+        assert [entry for entry in logs if entry["log_level"] == "warning"] == []
+
+
+class TestReadiness:
+    def test_waits_until_the_api_server_trusts_what_is_shown(self) -> None:
+        world = World(replicas=1)
+        world.server.put(configuration(webhook("a")))
+        world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
+        replica = world.replicas[0]
+        assert not replica.look()
+        assert replica.serving.missing() == (
+            "the ValidatingWebhookConfiguration our-hooks does not trust the certificate's "
+            "authority: the ValidatingWebhookConfiguration our-hooks cannot be written: you may not"
+        )
+        world.server.refusals.clear()
+        assert replica.look()
+        assert replica.serving.missing() is None
+
+    def test_is_lost_with_the_bundle_even_if_the_secret_cannot_be_read(self) -> None:
+        world = running_world()
+        world.come_to_rest()
+        world.server.put(configuration(webhook("a")))
+        world.server.refusals["get Secret"] = FORBIDDEN
+        assert not world.replicas[0].look()
+        assert "does not trust" in (world.replicas[0].serving.missing() or "")
+
+    @pytest.mark.parametrize(
+        "webhooks",
+        [None, [webhook("theirs", SECRET)]],
+        ids=["no configuration", "none of our webhooks"],
+    )
+    def test_does_not_wait_for_those_who_do_not_call(self, webhooks: list[Any] | None) -> None:
+        world = World(replicas=1)
+        if webhooks is not None:
+            world.server.put(configuration(*webhooks))
+        assert world.replicas[0].look()
+        assert world.replicas[0].serving.missing() is None
+
+    @pytest.mark.parametrize("is_trusted", [True, False])
+    def test_stays_as_it_was_while_configurations_cannot_be_read(self, is_trusted: bool) -> None:
+        world = running_world()
+        replica = world.replicas[0]
+        assert replica.look()
+        if not is_trusted:
+            world.server.put(configuration(webhook("a")))
+            world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
+            assert not replica.look()
+        world.server.refusals["get ValidatingWebhookConfiguration"] = FORBIDDEN
+        assert not replica.look()
+        assert (replica.serving.missing() is None) == is_trusted
+
+    def test_does_not_notice_a_bundle_that_comes_back_at_once(self) -> None:
+        world = running_world()
+        world.come_to_rest()
+        slow, quick = world.replicas
+        world.server.put(configuration(webhook("a")))
+        slow.step(), slow.step()  # it has seen that the bundle is gone
+        assert quick.look()
+        assert not slow.look(), "somebody else was faster"
+        assert (quick.serving.missing(), slow.serving.missing()) == (None, None)
+
+
+def test_a_certificate_is_renewed_in_time_where_configurations_cannot_be_read() -> None:
+    world = World(replicas=1)
+    world.server.refusals["get ValidatingWebhookConfiguration"] = FORBIDDEN
+    world.replicas[0].look()
+    first = world.replicas[0].shown
+    assert first is not None
+    pass_time(world.clock, timedelta(days=276).total_seconds())
+    world.replicas[0].look()
+    now = world.replicas[0].shown
+    assert now is not None
+    assert now.certificate != first.certificate
+    assert now.issuer == first.issuer
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
+@pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "caBundle"])
+def test_a_certificate_of_an_unknown_kind_is_replaced(name: str, odd: bytes) -> None:
+    world = running_world()
+    if name == "caBundle":
+        world.server.put(configuration(webhook("a", caBundle=b64encode(odd).decode())))
+    else:
+        world.server.fill_secret({**world.server.content, name: odd})
+    world.come_to_rest()
+    world.grow_old(OVERLAP)
+    world.check_all_is_well()
+
+
+class TestWhoUndoesWhatWeDo:
+    LATELY = 3600
+
+    def writes_against(self, world: World, undo: Callable[[], None], every: float) -> int:
+        """How often a replica writes in an hour against somebody who undoes it at once."""
+        before = len(world.server.writes)
+        for _ in range(int(self.LATELY / every)):
+            pass_time(world.clock, every)
+            undo()
+            for replica in world.replicas:
+                replica.look()
+        return len(world.server.writes) - before
+
+    def test_is_not_fought_for_ever(self) -> None:
+        world = running_world()
+        world.replicas.pop()
+        world.come_to_rest()
+        replica = world.replicas[0]
+
+        def reset() -> None:
+            world.server.put(configuration(webhook("a")))
+
+        with capture_logs() as logs:
+            assert self.writes_against(world, reset, every=5) < 30
+            told = [entry for entry in logs if entry["event"].startswith("trouble")]
+            assert [entry["event"] for entry in told] == ["trouble.began"]
+            contest = "somebody else keeps changing the ValidatingWebhookConfiguration our-hooks"
+            assert told[0]["trouble"] == contest
+            assert contest in (replica.serving.missing() or "")
+            pass_time(world.clock, 300)
+            assert replica.look()
+            assert (replica.serving.missing(), contest in (replica.serving.trouble or "")) == (
+                None,
+                True,
+            )
+            pass_time(world.clock, SETTLED_AFTER)
+            assert replica.look()
+            wait = replica.rotation._until_next_look(0)
+            assert wait == 600 - SETTLED_AFTER, "until it is over"
+            pass_time(world.clock, wait)
+            assert replica.look()
+            assert replica.serving.trouble is None
+        reset()
+        assert replica.look()
+        assert replica.serving.missing() is None, "and then it is mended at once again"
+
+    def test_is_not_waited_for_if_that_is_seldom(self) -> None:
+        world = running_world()
+        world.replicas.pop()
+        world.come_to_rest()
+
+        def reset() -> None:
+            world.server.put(configuration(webhook("a")))
+
+        assert self.writes_against(world, reset, every=180) == self.LATELY / 180
+        world.check()
+
+    def test_may_be_a_manager_with_another_name(self) -> None:
+        world = running_world()
+        world.come_to_rest()
+        world.replicas[1].rotation._identity = ELSEWHERE
+        assert self.writes_against(world, lambda: None, every=10) < 60
+        trouble = world.replicas[0].serving.trouble or ""
+        assert "somebody else keeps changing the Secret ours/hooks-cert" in trouble
+        world.check()
+
+    def test_may_be_a_replica_whose_clock_is_wrong(self) -> None:
+        world = running_world()
+        world.come_to_rest()
+        wrong = FakeClock()
+        pass_time(wrong, timedelta(days=300).total_seconds())
+        world.replicas[1] = Replica(world.server, wrong)
+
+        def both_go_on() -> None:
+            pass_time(wrong, 10)
+
+        assert self.writes_against(world, both_go_on, every=10) < 60
+
+
+def test_pauses_grow_and_end() -> None:
+    rotation = World(replicas=1).replicas[0].rotation
+    assert rotation._until_next_look(0) == LOOK_EVERY
+    delays = [rotation._until_next_look(failures) for failures in range(1, 12)]
+    assert delays[0] < 0.3
+    assert delays[-1] < 33.1
+    assert all(later > earlier for earlier, later in pairwise(delays[:8]))
+
+
+async def test_what_nobody_expects_is_told_once_and_tried_again() -> None:
+    world, stop = World(replicas=1), asyncio.Event()
+    replica, looks = world.replicas[0], 0
+    rotation, look = replica.rotation, replica.rotation._look
+
+    async def surprising() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks <= 4:
+            raise LookupError("nobody thought of this")
+        return await look()
+
+    rotation._informers = lambda: iter(())  # type: ignore[method-assign]
+    rotation._look = surprising  # type: ignore[method-assign]
+    with capture_logs() as logs:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            tasks.create_task(rotation.run(lambda: None, stop))
+            await world.clock.advance(1)
+            assert 1 < looks <= 4, "the pauses grow"
+            assert "nobody thought of this" in (replica.serving.missing() or "")
+            await world.clock.advance(60)
+            assert (looks, replica.serving.missing()) == (5 + 1, None), "and when it has settled"
+            stop.set()
+    told = [entry for entry in logs if entry["log_level"] == "error"]
+    assert [(entry["event"], entry["exc_info"]) for entry in told] == [
+        ("certificate.look_failed", True)
+    ]
+
+
+async def test_it_is_ready_at_once_and_ends_when_told() -> None:
+    world, stop, ready = World(replicas=1), asyncio.Event(), asyncio.Event()
+    rotation = world.replicas[0].rotation
+    rotation._informers = lambda: iter(())  # type: ignore[method-assign]
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        tasks.create_task(rotation.run(ready.set, stop))
+        await ready.wait()
+        stop.set()

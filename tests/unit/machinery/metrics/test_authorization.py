@@ -1,0 +1,160 @@
+"""What is asked of the API server before somebody may scrape, and for how long it is remembered."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import orjson
+import pytest
+
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import TransportError
+from kftrainer.kube.client.transport import Lane, Response
+from kftrainer.machinery.metrics.authorization import Authorization, bearer_token, guarded
+from kftrainer.machinery.webhook.server import Answer, Asked
+from tests.support.fake_clock import FakeClock, at_rest
+
+USER = {
+    "username": "ada",
+    "uid": "7",
+    "groups": ["staff"],
+    "extra": {"scopes": ["a", "b"]},
+}
+
+
+class Reviewer:
+    """A Transport to an API server that knows one token."""
+
+    def __init__(self) -> None:
+        self.allows = True
+        self.failures = 0  # that come before the next answer
+        self.questions: list[dict[str, Any]] = []
+
+    async def request(
+        self, method: str, path: str, *, body: bytes | None = None, **_: object
+    ) -> Response:
+        """Answer at once, or fail."""
+        question = orjson.loads(body or b"null")
+        self.questions.append(question)
+        if self.failures:
+            self.failures -= 1
+            raise TransportError("gone")
+        if question["kind"] == "TokenReview":
+            known = question["spec"]["token"] == "good"  # noqa: S105
+            status = {"authenticated": True, "user": USER} if known else {"error": "who?"}
+        else:
+            status = {"allowed": self.allows}
+        return Response(201, {}, orjson.dumps({**question, "status": status}))
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Nobody watches."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def asked(self) -> list[str]:
+        """The kinds of the questions since this was last called."""
+        kinds = [question["kind"] for question in self.questions]
+        self.questions.clear()
+        return kinds
+
+
+class Door:
+    """A guarded page, a reviewer and the time."""
+
+    def __init__(self) -> None:
+        self.reviewer, self.clock = Reviewer(), FakeClock()
+        authorization = Authorization(Client(self.reviewer), clock=self.clock)
+        self._handler = guarded(self._page, authorization)
+
+    async def _page(self, _asked: Asked) -> Answer:
+        return Answer(200, "page")
+
+    async def knock(self, header: str = "Bearer good", method: str = "GET") -> Answer:
+        return await self._handler(Asked(method, "/metrics", (), {"Authorization": header}))
+
+
+BOTH = ["TokenReview", "SubjectAccessReview"]
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+async def test_all_that_is_known_of_the_user_is_asked_about(door: Door) -> None:
+    assert await door.knock(method="POST") == Answer(200, "page")
+    assert door.reviewer.questions[1]["spec"] == {
+        "user": "ada",
+        "uid": "7",
+        "groups": ["staff"],
+        "extra": {"scopes": ["a", "b"]},
+        "nonResourceAttributes": {"verb": "post", "path": "/metrics"},
+    }
+
+
+async def test_a_user_is_known_for_a_minute_and_allowed_for_five(door: Door) -> None:
+    await door.knock()
+    assert door.reviewer.asked() == BOTH
+    await door.clock.advance(59)
+    await door.knock()
+    assert door.reviewer.asked() == []
+    await door.clock.advance(1)
+    await door.knock()
+    assert door.reviewer.asked() == ["TokenReview"]
+    await door.clock.advance(240)
+    await door.knock()
+    assert door.reviewer.asked() == BOTH
+
+
+async def test_a_denial_is_remembered_for_half_a_minute(door: Door) -> None:
+    door.reviewer.allows = False
+    denied = Answer(403, "Authorization denied for user ada\n")
+    assert await door.knock() == denied
+    door.reviewer.allows = True
+    await door.clock.advance(29)
+    assert await door.knock() == denied
+    await door.clock.advance(1)
+    assert (await door.knock()).status == 200
+
+
+async def test_a_bad_token_is_remembered_too(door: Door) -> None:
+    assert await door.knock("Bearer bad") == Answer(401, "Unauthorized\n")
+    assert await door.knock("Bearer bad") == Answer(401, "Unauthorized\n")
+    assert door.reviewer.asked() == ["TokenReview"]
+
+
+@pytest.mark.parametrize("header", ["", "Basic abc", "Bearer", "Bearer  "])
+async def test_without_a_token_nobody_is_asked(door: Door, header: str) -> None:
+    assert await door.knock(header) == Answer(401, "Unauthorized\n")
+    assert door.reviewer.asked() == []
+
+
+async def test_an_api_server_that_is_away_for_a_moment_is_asked_again(door: Door) -> None:
+    door.reviewer.failures = 4
+    async with asyncio.TaskGroup() as group:
+        knocking = group.create_task(door.knock())
+        await at_rest()
+        first = door.clock.sleeping[0]
+        assert 0.5 <= first < 0.6
+        await door.clock.advance(10)
+    assert knocking.result().status == 200
+
+
+async def test_an_api_server_that_stays_away_is_a_failure_that_is_not_remembered(
+    door: Door,
+) -> None:
+    door.reviewer.failures = 5
+    async with asyncio.TaskGroup() as group:
+        knocking = group.create_task(door.knock())
+        await door.clock.advance(10)
+    assert knocking.result() == Answer(500, "Authentication failed\n")
+    assert (await door.knock()).status == 200
+
+
+def test_the_word_bearer_may_be_written_in_any_case() -> None:
+    assert bearer_token("bearer abc") == "abc"

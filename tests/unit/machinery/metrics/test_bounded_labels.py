@@ -1,0 +1,25 @@
+from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
+
+
+def held(labels: BoundedLabels, value: str) -> str:
+    label = labels.label(value)
+    labels.hold(label)
+    return label
+
+
+def test_what_finds_no_room_is_the_same_as_all_others() -> None:
+    labels = BoundedLabels(2)
+    assert [held(labels, value) for value in "abcadb"] == ["a", "b", OTHER, "a", OTHER, "b"]
+
+
+def test_there_is_room_again_when_nobody_holds_a_label() -> None:
+    labels = BoundedLabels(1)
+    for _ in range(2):
+        held(labels, "a")
+    labels.release("a")
+    assert labels.label("b") == OTHER
+    labels.release("a")
+    assert held(labels, "b") == "b"
+    assert held(labels, "a") == OTHER
+    labels.release(OTHER)
+    assert labels.label("b") == "b"

@@ -1,0 +1,338 @@
+"""The queue against a model of it, and each of its promises in a sentence."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kftrainer.machinery.controller.reconcile import Request
+from kftrainer.machinery.queue.core import PATIENCE, TURNS, QueueCore
+
+A, B, C = (Request("ns", name) for name in "abc")
+URGENT = Request("ns", "urgent")
+requests = st.sampled_from([Request("ns", name) for name in "abcde"])
+priorities = st.sampled_from([-100, -100, 0, 0, 10])
+
+
+class Tally:
+    """Counts what a queue tells, as metrics do."""
+
+    def __init__(self) -> None:
+        self.depths: Counter[int] = Counter()
+        self.adds = 0
+        self.retries = 0
+        self.waits: list[float] = []
+        self.works: list[float] = []
+        self.ages: Callable[[], Sequence[float]] = list
+
+    def depth(self, priority: int, delta: int) -> None:
+        self.depths[priority] += delta
+
+    def added(self) -> None:
+        self.adds += 1
+
+    def handed_out(self, waited: float) -> None:
+        self.waits.append(waited)
+
+    def done(self, worked: float) -> None:
+        self.works.append(worked)
+
+    def retried(self) -> None:
+        self.retries += 1
+
+    def watch_unfinished(self, ages: Callable[[], Sequence[float]]) -> None:
+        self.ages = ages
+
+
+@dataclass
+class Wanted:
+    """What the model knows of a request that is to be handed out."""
+
+    priority: int
+    at: float
+    arrived: float = -1  # its place among those that are ready; none while it waits for its time
+
+
+class QueueModel(RuleBasedStateMachine):
+    """The queue does what a plain list of wishes would do, looked through from end to end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tally = Tally()
+        self.queue = QueueCore(self.tally)
+        self.now = 0.0
+        self.arrivals = 0
+        self.passed_over = 0
+        self.taken = 0
+        self.wanted: dict[Request, Wanted] = {}
+        self.in_flight: dict[Request, float] = {}
+
+    def arrive(self, wish: Wanted) -> None:
+        self.arrivals += 1
+        wish.arrived = self.arrivals
+
+    def let_time_come(self) -> None:
+        due = [w for w in self.wanted.values() if w.arrived < 0 and w.at <= self.now]
+        for wish in sorted(due, key=lambda w: w.at):
+            self.arrive(wish)
+
+    @rule(request=requests, priority=priorities, after=st.sampled_from([0.0, 0.0, -1.0, 1.0, 7.0]))
+    def add(self, request: Request, priority: int, after: float) -> None:
+        # Those that become ready at the same moment may do so in any order: let there be none.
+        self.now += 0.001
+        self.queue.add(request, self.now, priority=priority, after=after)
+        self.let_time_come()
+        at = self.now + max(after, 0)
+        wish = self.wanted.get(request)
+        if wish is None:
+            wish = self.wanted[request] = Wanted(priority, at)
+            if after <= 0:
+                self.arrive(wish)
+            return
+        if priority > wish.priority:
+            wish.priority = priority
+            if wish.arrived >= 0:
+                self.arrive(wish)
+        if wish.arrived < 0 and at < wish.at:
+            wish.at = at
+            if after <= 0:
+                self.arrive(wish)
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 5.0, PATIENCE + 1]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def take(self) -> None:
+        self.let_time_come()
+        taken = self.queue.take(self.now)
+        ready = [
+            (request, wish)
+            for request, wish in self.wanted.items()
+            if wish.arrived >= 0 and request not in self.in_flight
+        ]
+        if not ready:
+            assert taken is None
+            return
+        request, wish = self.whose_turn(ready)
+        assert taken == (request, wish.priority)
+        del self.wanted[request]
+        self.in_flight[request] = self.now
+        self.taken += 1
+        assert self.tally.waits.pop() == pytest.approx(self.now - wish.at)
+
+    def whose_turn(self, ready: list[tuple[Request, Wanted]]) -> tuple[Request, Wanted]:
+        urgent = min(ready, key=lambda each: (-each[1].priority, each[1].arrived))
+        oldest = min(ready, key=lambda each: (each[1].at, each[1].arrived))
+        if oldest == urgent or self.now - oldest[1].at < PATIENCE:
+            return urgent
+        self.passed_over += 1
+        return oldest if self.passed_over % TURNS == 0 else urgent
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        self.finish(data.draw(st.sampled_from(sorted(self.in_flight))))
+
+    @rule(times=st.integers(1, TURNS))
+    def urgent_ones_come_and_go(self, times: int) -> None:
+        for _ in range(times):
+            before = set(self.in_flight)
+            self.add(URGENT, 100, 0.0)
+            self.take()
+            for request in set(self.in_flight) - before:
+                self.finish(request)
+
+    def finish(self, request: Request) -> None:
+        self.queue.done(request, self.now)
+        started = self.in_flight.pop(request)
+        assert self.tally.works.pop() == pytest.approx(self.now - started)
+
+    @invariant()
+    def the_numbers_are_true(self) -> None:
+        self.queue.mature(self.now)
+        self.let_time_come()
+        ready = [request for request, wish in self.wanted.items() if wish.arrived >= 0]
+        waiting = [wish.at for wish in self.wanted.values() if wish.arrived < 0]
+        assert len(self.queue) == len(ready)
+        assert self.queue.takeable == len(set(ready) - set(self.in_flight))
+        assert self.queue.in_flight == len(self.in_flight)
+        assert self.queue.next_ready_at == min(waiting, default=None)
+        assert +self.tally.depths == Counter(self.wanted[request].priority for request in ready)
+        assert self.tally.adds == len(ready) + self.taken
+
+
+QueueModel.TestCase.settings = settings(max_examples=200, stateful_step_count=60)
+TestQueueModel = QueueModel.TestCase
+
+
+def taken(queue: QueueCore, now: float = 0.0) -> Request | None:
+    """What is handed out, without its priority."""
+    answer = queue.take(now)
+    return None if answer is None else answer[0]
+
+
+def test_what_is_added_many_times_is_handed_out_once() -> None:
+    queue = QueueCore()
+    for _ in range(5):
+        queue.add(A, 0)
+    assert [taken(queue), taken(queue)] == [A, None]
+
+
+def test_what_is_in_flight_is_not_handed_out_to_a_second_worker() -> None:
+    queue = QueueCore()
+    queue.add(A, 0)
+    assert taken(queue) == A
+    queue.add(A, 0)
+    assert (taken(queue), len(queue), queue.takeable) == (None, 1, 0)
+
+
+def test_what_is_added_in_flight_is_handed_out_once_more_when_done() -> None:
+    queue = QueueCore()
+    queue.add(A, 0)
+    taken(queue)
+    queue.add(A, 0)
+    queue.add(A, 0)
+    queue.done(A, 0)
+    assert taken(queue) == A
+    queue.done(A, 0)
+    assert taken(queue) is None
+
+
+def test_what_was_added_in_flight_keeps_its_place_in_the_line() -> None:
+    queue = QueueCore()
+    queue.add(A, 0)
+    taken(queue)
+    queue.add(A, 0)
+    queue.add(B, 0)
+    queue.done(A, 0)
+    assert [taken(queue), taken(queue)] == [A, B]
+
+
+def test_one_in_flight_does_not_hold_up_those_behind_it() -> None:
+    queue = QueueCore()
+    queue.add(A, 0)
+    taken(queue)
+    queue.add(A, 0)
+    queue.add(B, 0)
+    assert taken(queue) == B
+
+
+def test_the_urgent_come_first_and_equals_in_the_order_they_came() -> None:
+    queue = QueueCore()
+    queue.add(A, 0, priority=-100)
+    queue.add(B, 0)
+    queue.add(C, 0)
+    assert [queue.take(0), queue.take(0), queue.take(0)] == [(B, 0), (C, 0), (A, -100)]
+
+
+def test_a_priority_is_raised_and_never_lowered() -> None:
+    queue = QueueCore()
+    queue.add(A, 0, priority=-100)
+    queue.add(A, 0, priority=5)
+    queue.add(A, 0, priority=0)
+    assert queue.take(0) == (A, 5)
+
+
+def test_who_is_raised_goes_behind_those_who_had_that_priority_before() -> None:
+    queue = QueueCore()
+    queue.add(A, 0, priority=-100)
+    queue.add(B, 0)
+    queue.add(A, 0)
+    assert [taken(queue), taken(queue)] == [B, A]
+
+
+def test_a_delay_is_waited_for_and_not_longer() -> None:
+    queue = QueueCore()
+    queue.add(A, 0, after=5)
+    assert (taken(queue, 4.9), queue.next_ready_at, len(queue)) == (None, 5, 0)
+    assert (taken(queue, 5), queue.next_ready_at) == (A, None)
+
+
+@pytest.mark.parametrize("delays", [(5, 9), (9, 5)])
+def test_of_two_delays_the_earlier_time_wins(delays: tuple[float, float]) -> None:
+    queue = QueueCore()
+    for delay in delays:
+        queue.add(A, 0, after=delay)
+    assert (taken(queue, 4), taken(queue, 5)) == (None, A)
+    queue.done(A, 5)
+    assert taken(queue, 100) is None
+
+
+def test_an_add_without_delay_overtakes_the_delay() -> None:
+    queue = QueueCore()
+    queue.add(A, 0, after=5)
+    queue.add(A, 1)
+    assert (taken(queue, 1), queue.next_ready_at) == (A, None)
+
+
+def test_a_delay_that_ends_in_flight_waits_for_the_work_to_end() -> None:
+    queue = QueueCore()
+    queue.add(A, 0)
+    taken(queue)
+    queue.add(A, 0, after=5)
+    assert taken(queue, 6) is None
+    queue.done(A, 7)
+    assert taken(queue, 7) == A
+
+
+def test_those_whose_time_has_come_are_ordered_by_their_times() -> None:
+    queue = QueueCore()
+    queue.add(A, 0, after=2)
+    queue.add(B, 0, after=1)
+    queue.add(C, 3)
+    assert [taken(queue, 3) for _ in range(3)] == [B, A, C]
+
+
+def test_work_that_nobody_began_cannot_end() -> None:
+    with pytest.raises(KeyError):
+        QueueCore().done(A, 0)
+
+
+def test_a_steady_stream_of_urgent_requests_does_not_starve_the_others() -> None:
+    queue = QueueCore()
+    low = [Request("low", str(n)) for n in range(50)]
+    for request in low:
+        queue.add(request, 0, priority=-100)
+    handed_out = []
+    for turn in range(600):
+        now = PATIENCE + turn * 0.001
+        queue.add(Request("live", str(turn)), now)
+        handed_out.append(taken(queue, now))
+    turns_of_the_old = [n for n, request in enumerate(handed_out) if request in low]
+    assert [handed_out[n] for n in turns_of_the_old] == low
+    assert turns_of_the_old == [TURNS * (n + 1) - 1 for n in range(50)]
+
+
+def test_a_little_waiting_gives_nobody_a_turn_before_the_urgent() -> None:
+    queue = QueueCore()
+    queue.add(A, 0, priority=-100)
+    for turn in range(10 * TURNS):
+        queue.add(Request("live", str(turn)), PATIENCE - 0.1)
+    handed_out = [taken(queue, PATIENCE - 0.1) for _ in range(10 * TURNS)]
+    assert A not in handed_out
+
+
+def test_what_is_put_off_again_and_again_takes_no_room_for_ever() -> None:
+    queue = QueueCore()
+    queue.add(B, 0, after=1e5)
+    for n in range(10_000):
+        queue.add(A, n, after=1e6)
+        queue.add(A, n)
+        assert taken(queue, n) == A
+        queue.done(A, n)
+    heaps = (queue._waiting, queue._by_urgency, queue._by_age)
+    assert max(len(heap._items) for heap in heaps) < 100
+
+
+def test_the_age_of_unfinished_work_is_told() -> None:
+    queue = QueueCore()
+    queue.add(A, 0)
+    queue.add(B, 0)
+    taken(queue, 1)
+    taken(queue, 3)
+    assert sorted(queue.unfinished(10)) == [7, 9]
