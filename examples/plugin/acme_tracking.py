@@ -1,20 +1,15 @@
-"""Every TrainJob is a run of an experiment, which its label names: MLflow hears of it."""
+"""Reports every TrainJob to MLflow as a run of the experiment that its label names."""
 
 from typing import ClassVar
 
-from kftrainer.api.resources import CONFIG_MAPS
-from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import Findings, forbidden, required
-from kftrainer.runtime.info import Info
-from kftrainer.runtime.manifests import env_var, owned
-from kftrainer.runtime.phases import ComponentBuilder, CustomValidation, EnforceMLPolicy
-from kftrainer.runtime.planned import Planned
+from kftrainer import plugin
+from kftrainer.plugin import Findings, Info, Planned, TrainJob, env_var, owned
 
 LABEL = "acme.com/experiment"
 FIELD = f"metadata.labels[{LABEL}]"
 
 
-class Tracking(EnforceMLPolicy, ComponentBuilder, CustomValidation):
+class Tracking(plugin.EnforceMLPolicy, plugin.ComponentBuilder, plugin.CustomValidation):
     """Sets MLflow's variables, and keeps a card of the run for `kubectl get cm -l LABEL=…`."""
 
     name: ClassVar[str] = "acme-tracking"
@@ -28,18 +23,20 @@ class Tracking(EnforceMLPolicy, ComponentBuilder, CustomValidation):
 
     def build_components(self, info: Info, job: TrainJob) -> list[Planned]:
         """The card: a ConfigMap that goes when the TrainJob goes."""
-        card = owned(CONFIG_MAPS, job, f"{job.metadata.name}-run", labels={LABEL: experiment(job)})
+        name, labels = f"{job.metadata.name}-run", {LABEL: experiment(job)}
+        card = owned(plugin.CONFIG_MAPS, job, name, labels=labels)
         nodes = info.num_nodes(job) or 1
         card["data"] = {"runtime": info.runtime.metadata.name, "nodes": str(nodes)}
-        return [Planned(CONFIG_MAPS, card)]
+        return [Planned(plugin.CONFIG_MAPS, card)]
 
     def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
         """A new run belongs to an experiment, and stays there."""
         findings = Findings()
         if old is None and not (new.metadata.labels or {}).get(LABEL):
-            findings.refuse(required(FIELD, "the experiment that this is a run of", rule=LABEL))
+            detail = "the experiment that this is a run of"
+            findings.refuse(plugin.required(FIELD, detail, rule=LABEL))
         if old and experiment(old) != experiment(new):
-            findings.refuse(forbidden(FIELD, "a run stays in its experiment", rule=LABEL))
+            findings.refuse(plugin.forbidden(FIELD, "a run stays in its experiment", rule=LABEL))
         return findings
 
 

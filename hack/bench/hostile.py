@@ -35,9 +35,9 @@ from kftrainer.machinery.manager.manager import YOUNG
 from kftrainer.machinery.webhook.admission import Validator
 from kftrainer.machinery.webhook.review import MalformedReviewError, decoded, encoded
 from kftrainer.runtime.errors import PlanningError
-from kftrainer.runtime.loading import load_framework
-from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 

@@ -16,7 +16,7 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, SECRETS
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
 
 RUNTIMES = Runtimes(load_framework())

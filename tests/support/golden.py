@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.existing import Given
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.planned_object import Planned
 from tests.support.objects import Object
 from tests.support.plans import RUNTIMES
 

@@ -6,10 +6,10 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.runtime.existing import Given
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.loading import load_framework
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.planned_object import Planned
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.template import new_info
 from tests.support.objects import Object

@@ -77,7 +77,7 @@ from kftrainer.machinery.metrics.server import metrics_server
 from kftrainer.machinery.queue.backoff import Exponential, spread
 from kftrainer.machinery.webhook.client_limits import PerClientRateLimiter
 from kftrainer.machinery.webhook.server import WebServer
-from kftrainer.runtime.framework import Framework
+from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks.validators import validators_by_path
 

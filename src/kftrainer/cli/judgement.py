@@ -17,12 +17,12 @@ from kftrainer.cli.given import KNOWN
 from kftrainer.cli.remarks import UNREADABLE, Remark, Tally, unreadable
 from kftrainer.kube.objects.field_errors import Fault, FieldError
 from kftrainer.kube.objects.resource import ObjectKey
+from kftrainer.runtime.cluster_reader import Given
 from kftrainer.runtime.errors import PlanningError, PluginFailedError
-from kftrainer.runtime.existing import Given
-from kftrainer.runtime.framework import Framework
-from kftrainer.runtime.rule_names import Rule
-from kftrainer.runtime.runtime_rules import runtime_findings
+from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.runtime import runtime_findings
 
 RUNTIMES = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 NOTHING_TO_CHECK = "there is no TrainJob and no runtime to check"

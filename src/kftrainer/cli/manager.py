@@ -25,8 +25,8 @@ from kftrainer.machinery.controller import controller
 from kftrainer.machinery.manager.leader_election import LeaseLostError
 from kftrainer.machinery.webhook.path_tokens import PathTokenError
 from kftrainer.machinery.webhook.server import BindError
-from kftrainer.runtime.framework import in_one_line
-from kftrainer.runtime.loading import PluginLoadError, load_framework
+from kftrainer.runtime.framework.framework import in_one_line
+from kftrainer.runtime.framework.plugin_loader import PluginLoadError, load_framework
 
 log = structlog.get_logger(__name__)
 

@@ -14,12 +14,12 @@ from kftrainer.cli.given import DEFAULT_NAMESPACE
 from kftrainer.cli.judgement import Court, internal_error
 from kftrainer.cli.remarks import Remark
 from kftrainer.kube.objects.resource import Manifest, key_of
+from kftrainer.runtime.cluster_reader import Given
 from kftrainer.runtime.errors import InvalidRuntimeError, PlanningError
-from kftrainer.runtime.existing import Given
 from kftrainer.runtime.explain import Explanation
-from kftrainer.runtime.framework import Framework
-from kftrainer.runtime.planned import Planned
-from kftrainer.runtime.tape import SILENCE
+from kftrainer.runtime.framework.framework import Framework
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.trace import SILENCE
 
 REDACTED = "<redacted>"
 

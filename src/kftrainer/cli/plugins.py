@@ -4,8 +4,8 @@ from pathlib import Path
 
 from kftrainer import config as configuration
 from kftrainer.api.configuration import DEFAULT
-from kftrainer.runtime.framework import Framework
-from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.framework.framework import Framework
+from kftrainer.runtime.framework.plugin_loader import load_framework
 
 
 def framework_of(config: Path | None) -> Framework:

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kftrainer.cli.plugins import framework_of
     from kftrainer.config import ConfigurationError
     from kftrainer.runtime.errors import PlanningError
-    from kftrainer.runtime.loading import PluginLoadError
+    from kftrainer.runtime.framework.plugin_loader import PluginLoadError
 
     failed = FAILED if arguments.diff is None else TROUBLE
     reading = read(arguments.sources, with_spots=True)

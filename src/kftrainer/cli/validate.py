@@ -93,7 +93,7 @@ def _judgement(sources: Sequence[str], config: Path | None) -> "Judgement":
     from kftrainer.cli.remarks import UNREADABLE, Remark, Tally
     from kftrainer.config import ConfigurationError
     from kftrainer.runtime.errors import PlanningError
-    from kftrainer.runtime.loading import PluginLoadError
+    from kftrainer.runtime.framework.plugin_loader import PluginLoadError
 
     try:
         framework = framework_of(config)

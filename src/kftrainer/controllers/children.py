@@ -22,7 +22,7 @@ from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.backoff import Exponential
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.info import is_controlled_by, own_job_set, recorded_job_set
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.planned_object import Planned
 
 log = structlog.get_logger(__name__)
 

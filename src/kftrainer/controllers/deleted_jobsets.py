@@ -12,9 +12,9 @@ from kftrainer.api.trainjob import JobStatus, TrainJob
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.controller.events import Change
-from kftrainer.runtime.existing import NOTHING, Existing, Given
+from kftrainer.runtime.cluster_reader import NOTHING, Existing, Given
+from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import recorded_job_set
-from kftrainer.runtime.phases import Observed
 
 CAPACITY: Final = 20_000
 MOST_BYTES: Final = 16 * 2**20

@@ -14,9 +14,9 @@ from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.children import digest, holds
 from kftrainer.kube.objects.resource import Manifest, key_of
-from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.cluster_reader import Existing
 from kftrainer.runtime.info import claimed_job_set, own_job_set
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.planned_object import Planned
 
 # The part that stays, as it was planned when the JobSet was made.
 ANNOTATION_BEGUN_AS = "trainer.kubeflow.org/begun-as"

@@ -9,8 +9,8 @@ from kftrainer.api import names
 from kftrainer.api.trainjob import JobStatus, TrainJob, TrainJobStatus
 from kftrainer.controllers.messages import condition_message, same_message
 from kftrainer.kube.objects.meta import Condition
+from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import recorded_job_set
-from kftrainer.runtime.phases import Observed
 
 OURS = (
     names.CONDITION_SUSPENDED,

@@ -69,8 +69,9 @@ from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.events.recorder import EventRecorder
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.backoff import Exponential
+from kftrainer.runtime.cluster_reader import Existing
 from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
-from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import (
     claimed_job_set,
     is_controlled_by,
@@ -79,8 +80,7 @@ from kftrainer.runtime.info import (
     recorded_job_set,
     runs,
 )
-from kftrainer.runtime.phases import Observed
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.planned_object import Planned
 from kftrainer.runtime.runtimes import Runtimes
 
 log = structlog.get_logger(__name__)

@@ -16,8 +16,8 @@ from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.controller.events import Change
 from kftrainer.machinery.controller.handlers import Handler, enqueue_mapped, enqueue_owner
 from kftrainer.machinery.controller.reconcile import Request
-from kftrainer.runtime.existing import Existing
-from kftrainer.runtime.phases import Watch
+from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.framework.extension_points import Watch
 
 RUNTIME_KINDS = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 

@@ -1,4 +1,4 @@
-"""From a TrainJob and a runtime to the objects to apply: pure planning, by phases and plugins.
+"""Planning: from a TrainJob and its runtime to the objects to apply. Pure.
 
-Nothing here waits, writes, or changes what it was given.
+Plugins do the work in the phases of `framework`; `runtimes` is the entry point.
 """

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from kftrainer.kube.objects.model import FIELD_NAME
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.planned_object import Planned
 
 # What tells the items of a list apart, if it is not their name.
 _KEYS = {"volumeMounts": "mountPath", "ports": "containerPort", "volumeDevices": "devicePath"}

@@ -18,9 +18,9 @@ from kftrainer.api.trainingruntime import (
 from kftrainer.api.trainjob import Trainer, TrainJob
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
-from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.cluster_reader import Existing
 from kftrainer.runtime.podset import Container, PodSet
-from kftrainer.runtime.tape import Tape
+from kftrainer.runtime.trace import Tape
 
 AnyRuntime = TrainingRuntime | ClusterTrainingRuntime
 NO_TRAINER = Trainer()

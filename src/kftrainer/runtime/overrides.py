@@ -18,9 +18,9 @@ from kftrainer.kube.objects.strategic_merge import (
     strategic_merge,
 )
 from kftrainer.runtime.manifests import thaw
-from kftrainer.runtime.quantities import rewrite_quantities
-from kftrainer.runtime.rule_names import Rule
-from kftrainer.runtime.tape import Tape
+from kftrainer.runtime.resources.quantities import rewrite_quantities
+from kftrainer.runtime.trace import Tape
+from kftrainer.runtime.validation.rules import Rule
 
 UNKNOWN_JOB = "must not have targetJob that doesn't exist in the runtime job template"
 STEP_ENV = "must not have envs for the dataset-initializer, model-initializer, node containers"

@@ -13,8 +13,8 @@ from kftrainer.runtime.manifests import (
     places_by_name,
     upsert,
 )
-from kftrainer.runtime.requests import pod_requests
-from kftrainer.runtime.tape import Tape
+from kftrainer.runtime.resources.pod_requests import pod_requests
+from kftrainer.runtime.trace import Tape
 
 Body = dict[str, Any]  # a part of the template; writing into it is how the plan is made
 

@@ -12,23 +12,23 @@ from kftrainer.api.trainjob import RuntimeRef, TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, invalid
 from kftrainer.kube.objects.model import InvalidDocumentError
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.runtime.changes import NOT_NEW, change_errors, change_warnings, news
+from kftrainer.runtime.cluster_reader import Existing
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     PluginFailedError,
     RuntimeNotFoundError,
     UnsupportedRuntimeError,
 )
-from kftrainer.runtime.existing import Existing
-from kftrainer.runtime.framework import Framework
+from kftrainer.runtime.framework.extension_points import Observed, Watch
+from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime, Info
-from kftrainer.runtime.names import LONGEST_LABEL
-from kftrainer.runtime.phases import Observed, Watch
-from kftrainer.runtime.planned import Planned
-from kftrainer.runtime.rule_names import Rule
-from kftrainer.runtime.tape import SILENCE, Tape
+from kftrainer.runtime.planned_object import Planned
 from kftrainer.runtime.template import new_info
-from kftrainer.runtime.validation import unusable, validate
+from kftrainer.runtime.trace import SILENCE, Tape
+from kftrainer.runtime.validation.names import LONGEST_LABEL
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.trainjob import unusable, validate
+from kftrainer.runtime.validation.updates import NOT_NEW, change_errors, change_warnings, news
 
 MADE_UP = 5  # characters that the API server adds to generateName
 

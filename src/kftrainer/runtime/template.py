@@ -13,19 +13,19 @@ from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid, required
 from kftrainer.kube.objects.model import KubeModel
-from kftrainer.runtime.devices import without_accelerators
+from kftrainer.runtime.cluster_reader import NOTHING, Existing
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
-from kftrainer.runtime.existing import NOTHING, Existing
 from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, container_names
 from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.memo import Memo
-from kftrainer.runtime.names import template_name_errors
 from kftrainer.runtime.overrides import merge_overrides
 from kftrainer.runtime.podset import Container, PodSet
-from kftrainer.runtime.quantities import canonical_resources, rewrite_quantities
-from kftrainer.runtime.requests import merge_resources
-from kftrainer.runtime.rule_names import Rule
-from kftrainer.runtime.tape import SILENCE, Tape
+from kftrainer.runtime.resources.devices import without_accelerators
+from kftrainer.runtime.resources.pod_requests import merge_resources
+from kftrainer.runtime.resources.quantities import canonical_resources, rewrite_quantities
+from kftrainer.runtime.trace import SILENCE, Tape
+from kftrainer.runtime.validation.names import template_name_errors
+from kftrainer.runtime.validation.rules import Rule
 
 STEPS = (names.STEP_TRAINER, names.STEP_DATASET_INITIALIZER, names.STEP_MODEL_INITIALIZER)
 JOBS_PATH = "spec.template.spec.replicatedJobs"

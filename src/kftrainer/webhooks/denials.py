@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter
 from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
 from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict
 from kftrainer.machinery.webhook.handler import OWN_RULES
-from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.registration import KINDS, webhook_path
 
 MOST_RULES: Final = 200

@@ -9,9 +9,9 @@ from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict, refused, verdict_of
-from kftrainer.runtime.changes import NOT_NEW
-from kftrainer.runtime.large_changes import keeps_content
-from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.validation.large_updates import keeps_content
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.updates import NOT_NEW
 
 MOST_PROBLEMS = 10  # that an answer tells
 BAD_REQUEST = 400

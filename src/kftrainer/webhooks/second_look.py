@@ -15,7 +15,7 @@ from kftrainer.api.resources import (
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.cluster_reader import Existing
 
 log = structlog.get_logger(__name__)
 

@@ -9,11 +9,11 @@ from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict, verdict_of
-from kftrainer.runtime.changes import news
-from kftrainer.runtime.deprecation import deprecation
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.runtime_hints import framework_hints
-from kftrainer.runtime.runtime_rules import runtime_findings
+from kftrainer.runtime.validation.runtime import runtime_findings
+from kftrainer.runtime.validation.runtime_warnings import framework_hints
+from kftrainer.runtime.validation.updates import news
+from kftrainer.runtime.validation.warnings import deprecation
 from kftrainer.webhooks.misshapen import metadata_of, misshapen, too_large
 
 # Labels of runtimes that warnings are about, also when nothing else changes.

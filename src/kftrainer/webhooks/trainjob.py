@@ -22,13 +22,13 @@ from kftrainer.machinery.webhook.admission import (
     refused,
     verdict_of,
 )
-from kftrainer.runtime.changes import is_fixed_by_job_set
+from kftrainer.runtime.cluster_reader import Existing
 from kftrainer.runtime.errors import PluginFailedError
-from kftrainer.runtime.existing import Existing
 from kftrainer.runtime.info import key_of_job
-from kftrainer.runtime.large_changes import Spec, large_change_errors
-from kftrainer.runtime.rule_names import Rule
 from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.runtime.validation.large_updates import Spec, large_change_errors
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.updates import is_fixed_by_job_set
 from kftrainer.webhooks.misshapen import metadata_of, misshapen, spec_of, too_large
 from kftrainer.webhooks.second_look import (
     MOST_READ,

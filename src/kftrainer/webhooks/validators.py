@@ -5,7 +5,7 @@ from collections.abc import Collection
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.kube.client.client import Client
 from kftrainer.machinery.webhook.admission import Validator
-from kftrainer.runtime.existing import Existing
+from kftrainer.runtime.cluster_reader import Existing
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks.registration import webhook_path
 from kftrainer.webhooks.second_look import ReducedObjects, nothing_reduced

@@ -13,7 +13,7 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.machinery.metrics.registry import Metrics
-from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from tests.integration.controllers.team import ANY_MOMENT, JOB, Team
 from tests.support.managers import ManagerProcess
 from tests.support.objects import replicated_job

@@ -27,10 +27,10 @@ from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.webhook.connection import Limits
 from kftrainer.machinery.webhook.handler import admission
 from kftrainer.machinery.webhook.server import DEFAULT_LIMITS, WebServer
-from kftrainer.runtime.existing import Given
-from kftrainer.runtime.loading import load_framework
-from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.denials import Denials
 from kftrainer.webhooks.registration import webhook_path
 from kftrainer.webhooks.training_runtime import RuntimeAdmission

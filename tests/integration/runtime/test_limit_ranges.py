@@ -10,8 +10,8 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.quantity import Quantity
-from kftrainer.runtime.limit_ranges import with_defaults
-from kftrainer.runtime.requests import pod_requests
+from kftrainer.runtime.resources.limit_ranges import with_defaults
+from kftrainer.runtime.resources.pod_requests import pod_requests
 
 Object = dict[str, Any]
 

@@ -10,7 +10,7 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.quantity import ZERO, Quantity
-from kftrainer.runtime.requests import merge_resources, pod_requests
+from kftrainer.runtime.resources.pod_requests import merge_resources, pod_requests
 
 Object = dict[str, Any]
 Choice = tuple[Any, ...]

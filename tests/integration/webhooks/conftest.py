@@ -13,7 +13,7 @@ from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 from kftrainer.machinery.webhook.handler import OWN_RULES
-from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.validation.rules import Rule
 from tests.integration.webhooks.cases import placed
 from tests.integration.webhooks.trainjob_cases import STORED_BEFORE
 from tests.support.managers import ManagerProcess

@@ -16,12 +16,12 @@ from kftrainer.cli.plans import Outcome, plan_all
 from kftrainer.kube.objects.field_errors import invalid
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.runtime.errors import InvalidTrainJobError
-from kftrainer.runtime.framework import Framework
+from kftrainer.runtime.framework.extension_points import ComponentBuilder, Watch, WatchExtension
+from kftrainer.runtime.framework.framework import Framework
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.loading import load_framework
 from kftrainer.runtime.manifests import owned
-from kftrainer.runtime.phases import ComponentBuilder, Watch, WatchExtension
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.planned_object import Planned
 from kftrainer.runtime.plugins.jobset import JobSet
 from tests.support.objects import Object, replicated_job, runtime, train_job
 

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kftrainer.cli.main import main
-from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.validation.rules import Rule
 from tests.support.mutants import corpus, mutants
 from tests.support.objects import API, Object, train_job
 

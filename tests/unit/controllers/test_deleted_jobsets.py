@@ -14,7 +14,7 @@ from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.cache.cached_object import EntryMaker
 from kftrainer.machinery.controller.events import Change
-from kftrainer.runtime.phases import Observed
+from kftrainer.runtime.framework.extension_points import Observed
 from tests.support.objects import Object, train_job
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -10,7 +10,7 @@ from kftrainer.controllers.jobset_identity import (
     with_job_set,
 )
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.runtime.existing import Given
+from kftrainer.runtime.cluster_reader import Given
 from kftrainer.runtime.info import own_job_set, recorded_job_set
 from tests.support.objects import Object, train_job
 

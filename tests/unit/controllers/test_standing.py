@@ -10,8 +10,8 @@ from kftrainer.controllers.standing import (
     fitted,
     needs_suspension,
 )
-from kftrainer.runtime.existing import Given
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.planned_object import Planned
 from tests.support.objects import Object, runtime
 from tests.support.plans import container_of, job_on, plan, pod_of
 from tests.support.runtimes import SHIPPED

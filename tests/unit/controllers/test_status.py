@@ -12,7 +12,7 @@ from kftrainer.controllers.status import (
     removal_of_empty_conditions,
 )
 from kftrainer.kube.objects.meta import Condition
-from kftrainer.runtime.phases import Observed
+from kftrainer.runtime.framework.extension_points import Observed
 from tests.support.objects import Object, train_job
 
 EARLIER, NOW = "2026-01-01T00:00:00Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from kftrainer.runtime.loading import GROUP
-from kftrainer.runtime.phases import EXTENSION_POINTS
+from kftrainer.runtime.framework.extension_points import EXTENSION_POINTS
+from kftrainer.runtime.framework.plugin_loader import GROUP
 from kftrainer.runtime.plugins import PLUGINS
 from tests.support import snippets
 from tests.support.objects import Object, runtime, train_job
@@ -171,7 +171,7 @@ def test_a_train_job_that_breaks_the_examples_rule_is_told(render: Render, insta
 
 # What a person may get wrong, and what the command says then.
 BREAKAGES = {
-    "import": ("kftrainer.runtime.info", "kftrainer.runtime.inof", "cannot be imported: Module"),
+    "import": ("from kftrainer.plugin", "from kftrainer.plugni", "cannot be imported: Module"),
     "exit": ('LABEL = "', 'raise SystemExit(0)\nLABEL = "', "cannot be imported: SystemExit: 0"),
     "arguments": (
         "    def enforce_ml",

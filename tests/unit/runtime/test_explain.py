@@ -7,7 +7,7 @@ import pytest
 
 from kftrainer.api.resources import CONFIG_MAPS
 from kftrainer.runtime.explain import Explanation, leaves
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.planned_object import Planned
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 from kftrainer.runtime.podset import Container, Endpoints, PodSet
-from kftrainer.runtime.tape import SILENCE
+from kftrainer.runtime.trace import SILENCE
 from tests.support.objects import Object, replicated_job
 
 

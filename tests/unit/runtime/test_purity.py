@@ -12,8 +12,8 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.runtime.existing import Given
-from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
 from tests.support.objects import Object, replicated_job, train_job
 from tests.support.runtimes import SHIPPED, cluster_runtime

@@ -1,14 +1,14 @@
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.cluster_reader import Given
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     RuntimeNotFoundError,
     UnsupportedRuntimeError,
 )
-from kftrainer.runtime.existing import Given
-from kftrainer.runtime.loading import load_framework
-from kftrainer.runtime.planned import Planned, apply_order
+from kftrainer.runtime.framework.plugin_loader import load_framework
+from kftrainer.runtime.planned_object import Planned, apply_order
 from kftrainer.runtime.runtimes import Runtimes
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import NAMESPACE, RUNTIMES, findings, job_on, plan

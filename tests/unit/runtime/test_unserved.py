@@ -4,9 +4,9 @@ import pytest
 
 from kftrainer.api.trainingruntime import TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.cluster_reader import Given
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
-from kftrainer.runtime.existing import Given
-from kftrainer.runtime.runtime_rules import runtime_findings
+from kftrainer.runtime.validation.runtime import runtime_findings
 from tests.support.objects import runtime
 from tests.support.other_releases import KUEUE_ENTRY, UNSERVED, Unserved
 from tests.support.plans import RUNTIMES, in_namespace, job_on, plan

@@ -11,7 +11,7 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAIN
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 from kftrainer.machinery.metrics.text_format import exposition
 from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict
-from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.denials import MOST_RULES, Denials
 from kftrainer.webhooks.registration import KINDS, webhook_path
 

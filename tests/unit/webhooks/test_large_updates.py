@@ -12,7 +12,7 @@ from kftrainer.api.resources import JOB_SETS, TRAINING_RUNTIMES
 from kftrainer.kube.client.errors import KubeError, NotFoundError, TransportError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict
-from kftrainer.runtime.existing import Given
+from kftrainer.runtime.cluster_reader import Given
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 from tests.support.objects import Object, replicated_job, runtime

@@ -8,10 +8,10 @@ import pytest
 
 from kftrainer.api.defaults import KINDS, stored
 from kftrainer.machinery.webhook.admission import AdmissionRequest, Validator, Verdict
-from kftrainer.runtime.existing import Given
-from kftrainer.runtime.loading import load_framework
-from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.registration import webhook_path
 from kftrainer.webhooks.validators import validators_by_path
 from tests.integration.webhooks.cases import JobCase, RuntimeCase, job_of, placed

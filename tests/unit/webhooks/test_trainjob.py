@@ -13,11 +13,11 @@ from kftrainer.kube.client.errors import ForbiddenError, KubeError, TransportErr
 from kftrainer.kube.objects.field_errors import Findings, forbidden
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict
-from kftrainer.runtime.existing import Existing, Given
-from kftrainer.runtime.framework import Framework
+from kftrainer.runtime.cluster_reader import Existing, Given
+from kftrainer.runtime.framework.extension_points import CustomValidation
+from kftrainer.runtime.framework.framework import Framework
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.loading import load_framework
-from kftrainer.runtime.phases import CustomValidation
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks import second_look
 from kftrainer.webhooks.trainjob import TrainJobAdmission

@@ -28,9 +28,9 @@ from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.webhook.handler import LARGE, admission
 from kftrainer.machinery.webhook.review import decoded
 from kftrainer.machinery.webhook.server import Asked
+from kftrainer.runtime.cluster_reader import Existing, Given
 from kftrainer.runtime.errors import PlanningError
-from kftrainer.runtime.existing import Existing, Given
-from kftrainer.runtime.loading import load_framework
+from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks.registration import webhook_path
 from kftrainer.webhooks.training_runtime import RuntimeAdmission

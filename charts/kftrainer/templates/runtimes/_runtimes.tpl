@@ -112,22 +112,22 @@ spec:
 {{- end }}
 
 {{- define "kftrainer.runtime.llama1b" -}}
-{{- include "kftrainer.runtime.torchtune" (dict "root" . "name" "torchtune-llama3.2-1b" "config" "llama3_2/1B" "model" "hf://meta-llama/Llama-3.2-1B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/original/tokenizer.model")) -}}
+{{- include "kftrainer.runtime.plugins.torch.torchtune" (dict "root" . "name" "torchtune-llama3.2-1b" "config" "llama3_2/1B" "model" "hf://meta-llama/Llama-3.2-1B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/original/tokenizer.model")) -}}
 {{- end }}
 
 {{- define "kftrainer.runtime.llama3b" -}}
-{{- include "kftrainer.runtime.torchtune" (dict "root" . "name" "torchtune-llama3.2-3b" "config" "llama3_2/3B" "model" "hf://meta-llama/Llama-3.2-3B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/original/tokenizer.model")) -}}
+{{- include "kftrainer.runtime.plugins.torch.torchtune" (dict "root" . "name" "torchtune-llama3.2-3b" "config" "llama3_2/3B" "model" "hf://meta-llama/Llama-3.2-3B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/original/tokenizer.model")) -}}
 {{- end }}
 
 {{- define "kftrainer.runtime.qwen1b5" -}}
-{{- include "kftrainer.runtime.torchtune" (dict "root" . "name" "torchtune-qwen2.5-1.5b" "config" "qwen2_5/1.5B" "model" "hf://Qwen/Qwen2.5-1.5B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/vocab.json" "tokenizer.merges_file=/workspace/model/merges.txt")) -}}
+{{- include "kftrainer.runtime.plugins.torch.torchtune" (dict "root" . "name" "torchtune-qwen2.5-1.5b" "config" "qwen2_5/1.5B" "model" "hf://Qwen/Qwen2.5-1.5B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/vocab.json" "tokenizer.merges_file=/workspace/model/merges.txt")) -}}
 {{- end }}
 
 {{/*
 A runtime that fetches a dataset and a model, and tunes the model. Takes a dict: root, name, config,
 model, tokenizer.
 */}}
-{{- define "kftrainer.runtime.torchtune" -}}
+{{- define "kftrainer.runtime.plugins.torch.torchtune" -}}
 {{- $values := .root.Values.runtimes.torchtune -}}
 {{- $path := "runtimes.torchtune" -}}
 {{- $mounts := list (dict "name" "initializer" "mountPath" "/workspace") -}}

@@ -10,7 +10,7 @@ from kftrainer.runtime.jobset_rules.naming import (
 )
 from kftrainer.runtime.jobset_rules.refusal import Refusal
 from kftrainer.runtime.jobset_rules.shape import Job, Shape
-from kftrainer.runtime.names import POD_SUFFIX
+from kftrainer.runtime.validation.names import POD_SUFFIX
 
 MOST_PODS = 2**31 - 1
 LONGEST_MANAGER = 63  # bytes

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from kftrainer.runtime.names import LABEL, LONGEST_LABEL
+from kftrainer.runtime.validation.names import LABEL, LONGEST_LABEL
 
 LONGEST_SUBDOMAIN = 253
 _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"

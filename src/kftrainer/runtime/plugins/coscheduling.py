@@ -7,15 +7,15 @@ from kftrainer.api import names
 from kftrainer.api.resources import COSCHEDULING_POD_GROUPS
 from kftrainer.api.trainingruntime import CoschedulingPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.gang import gang_of, pod_group, watches
-from kftrainer.runtime.info import RUNTIME, Info
-from kftrainer.runtime.phases import (
+from kftrainer.runtime.framework.extension_points import (
     ComponentBuilder,
     EnforcePodGroupPolicy,
     Watch,
     WatchExtension,
 )
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.info import RUNTIME, Info
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.plugins.gang import gang_of, pod_group, watches
 
 SOURCE = f"{RUNTIME} spec.podGroupPolicy.coscheduling"
 

@@ -9,15 +9,9 @@ from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import Asset, Initializer, JobStatus, TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid, required
 from kftrainer.kube.objects.meta import Condition
+from kftrainer.runtime.cluster_reader import Existing
 from kftrainer.runtime.errors import InvalidTrainJobError
-from kftrainer.runtime.existing import Existing
-from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs
-from kftrainer.runtime.manifests import env_var, owned
-from kftrainer.runtime.names import name_errors
-from kftrainer.runtime.node_counts import count_of
-from kftrainer.runtime.overdrawing import overdrawing
-from kftrainer.runtime.overrides import step_env_overrides
-from kftrainer.runtime.phases import (
+from kftrainer.runtime.framework.extension_points import (
     ComponentBuilder,
     CustomValidation,
     Observed,
@@ -26,11 +20,17 @@ from kftrainer.runtime.phases import (
     Watch,
     WatchExtension,
 )
-from kftrainer.runtime.planned import Planned
+from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs
+from kftrainer.runtime.manifests import env_var, owned
+from kftrainer.runtime.overrides import step_env_overrides
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.plugins.user_env import set_all, set_user_env
 from kftrainer.runtime.podset import Container, Endpoints
-from kftrainer.runtime.rule_names import Rule
+from kftrainer.runtime.resources.node_counts import count_of
 from kftrainer.runtime.template import subject_of
-from kftrainer.runtime.user_env import set_all, set_user_env
+from kftrainer.runtime.validation.names import name_errors
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.warnings import overdrawing
 
 NO_INITIALIZER = Initializer()
 STEPS = (

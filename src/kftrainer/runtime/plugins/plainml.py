@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.runtime.framework.extension_points import CustomValidation, EnforceMLPolicy
 from kftrainer.runtime.info import NO_TRAINER, Info
-from kftrainer.runtime.phases import CustomValidation, EnforceMLPolicy
-from kftrainer.runtime.user_env import set_user_env
+from kftrainer.runtime.plugins.user_env import set_user_env
 
 NO_PROCESSES = (
     "spec.trainer.numProcPerNode has no effect: the runtime has neither a torch nor an mpi policy"

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from kftrainer.api.resources import COSCHEDULING_POD_GROUPS
-from kftrainer.runtime.gang import watches
 from kftrainer.runtime.plugins.coscheduling import CoScheduling
+from kftrainer.runtime.plugins.gang import watches
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import NAMESPACE, UID, job_on, jobs_of, plan
 

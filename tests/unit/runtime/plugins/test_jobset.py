@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.cluster_reader import Given
 from kftrainer.runtime.errors import InvalidTrainJobError
-from kftrainer.runtime.existing import Given
-from kftrainer.runtime.phases import Observed
+from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.plugins.jobset import JobSet
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import (

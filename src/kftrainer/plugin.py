@@ -1,0 +1,66 @@
+"""Everything that a plugin author imports. The names in `__all__` are stable.
+
+A plugin inherits the extension points that it implements; docs/plugins.md shows one.
+"""
+
+from kftrainer.api.resources import CONFIG_MAPS, JOB_SETS, SECRETS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, invalid, required
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.runtime.cluster_reader import Existing, Given
+from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
+from kftrainer.runtime.framework.extension_points import (
+    ComponentBuilder,
+    CustomValidation,
+    EnforceMLPolicy,
+    EnforcePodGroupPolicy,
+    Observed,
+    PodNetwork,
+    TrainJobStatus,
+    Watch,
+    WatchExtension,
+)
+from kftrainer.runtime.framework.plugin_loader import load_framework
+from kftrainer.runtime.info import Info
+from kftrainer.runtime.manifests import env_from_field, env_var, owned
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.runtimes import Runtimes
+
+__all__ = [
+    "CONFIG_MAPS",
+    "JOB_SETS",
+    "SECRETS",
+    "ComponentBuilder",
+    "Container",
+    "CustomValidation",
+    "EnforceMLPolicy",
+    "EnforcePodGroupPolicy",
+    "Existing",
+    "FieldError",
+    "Findings",
+    "Given",
+    "Info",
+    "InvalidRuntimeError",
+    "InvalidTrainJobError",
+    "Manifest",
+    "ObjectKey",
+    "Observed",
+    "Planned",
+    "PodNetwork",
+    "PodSet",
+    "Resource",
+    "Runtimes",
+    "TrainJob",
+    "TrainJobStatus",
+    "Watch",
+    "WatchExtension",
+    "as_it_is",
+    "env_from_field",
+    "env_var",
+    "forbidden",
+    "invalid",
+    "load_framework",
+    "owned",
+    "required",
+]

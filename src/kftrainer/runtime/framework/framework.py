@@ -1,0 +1,217 @@
+"""The framework: sorts plugins into phases once, and runs the phases in their order."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Self, TypeVar
+
+from kftrainer.api.configuration import DEFAULT, Admission
+from kftrainer.api.trainingruntime import MPIPolicy, TorchPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, invalid
+from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.errors import (
+    InvalidRuntimeError,
+    InvalidTrainJobError,
+    PlanningError,
+    PluginFailedError,
+)
+from kftrainer.runtime.framework.extension_points import (
+    ComponentBuilder,
+    CustomValidation,
+    EnforceMLPolicy,
+    EnforcePodGroupPolicy,
+    Observed,
+    Plugin,
+    PodNetwork,
+    TrainJobStatus,
+    Watch,
+    WatchExtension,
+)
+from kftrainer.runtime.info import Info
+from kftrainer.runtime.planned_object import Planned, apply_order
+from kftrainer.runtime.template import subject_of
+from kftrainer.runtime.trace import SILENCE, Tape
+from kftrainer.runtime.validation.rules import Rule
+
+T = TypeVar("T")
+P = TypeVar("P", bound=Plugin)
+LONGEST_REASON = 500  # characters of an exception's text that a message repeats
+LONGEST_TEXT = 20_000  # characters of it that are read
+# What pydantic quotes of the document that it rejects: a value of a pod template may be a secret.
+_INPUT_VALUE = re.compile(r"input_value=.*?(?=, input_type=|$)")
+
+
+class FrameworkError(Exception):
+    """These plugins cannot work together; the text says why."""
+
+
+class Framework:
+    """Plugins, each in the phases that it implements and there in the order given."""
+
+    def __init__(
+        self, plugins: Iterable[Plugin], *, admission: Admission = DEFAULT.admission
+    ) -> None:
+        self.plugins = tuple(plugins)
+        self.admission = admission
+        _refuse_namesakes(self.plugins)
+        self._ml_policies = [each for each in self.plugins if isinstance(each, EnforceMLPolicy)]
+        self._group_policies = [
+            each for each in self.plugins if isinstance(each, EnforcePodGroupPolicy)
+        ]
+        self._networks = [each for each in self.plugins if isinstance(each, PodNetwork)]
+        self._builders = [each for each in self.plugins if isinstance(each, ComponentBuilder)]
+        self._validations = [each for each in self.plugins if isinstance(each, CustomValidation)]
+        self._watching = [each for each in self.plugins if isinstance(each, WatchExtension)]
+        self._status = _only_status(self.plugins)
+
+    def missing_for(self, info: Info) -> str | None:
+        """The plugin that a policy of the runtime needs, if it is switched off."""
+        groups = info.pod_group_policy
+        needed = {
+            "Torch": isinstance(info.policy, TorchPolicy),
+            "MPI": isinstance(info.policy, MPIPolicy),
+            "CoScheduling": groups is not None and groups.coscheduling is not None,
+            "Volcano": groups is not None and groups.volcano is not None,
+        }
+        running = {plugin.name for plugin in self.plugins}
+        missing = (name for name, is_needed in needed.items() if is_needed and name not in running)
+        return next(missing, None)
+
+    def plan(self, info: Info, job: TrainJob) -> list[Planned]:
+        """Run all phases of planning: the objects to apply, in this order; raises PlanningError."""
+        missing = self.missing_for(info)
+        if missing is not None:
+            detail = f"the plugin {missing}, which the runtime's policy needs, is switched off"
+            error = forbidden("spec", detail, rule=Rule.PLUGIN_OFF)
+            raise InvalidRuntimeError(subject_of(info.runtime), error)
+        self.enforce(info, job)
+        return self.build(info, job)
+
+    def enforce(self, info: Info, job: TrainJob) -> None:
+        """Run the phases that change the info."""
+        with _AnsweringFor() as answering:
+            for ml_policy in answering.turns(self._ml_policies, info.tape):
+                ml_policy.enforce_ml_policy(info, job)
+            for group_policy in answering.turns(self._group_policies, info.tape):
+                group_policy.enforce_pod_group_policy(info, job)
+            for network in answering.turns(self._networks, info.tape):
+                network.identify_pod_network(info, job)
+
+    def build(self, info: Info, job: TrainJob) -> list[Planned]:
+        """The objects to apply, in the order of applying."""
+        planned: list[Planned] = []
+        with _AnsweringFor() as answering:
+            for builder in answering.turns(self._builders, info.tape):
+                made = _all(Planned, builder.build_components(info, job))
+                info.tape.made(made)
+                planned += made
+        return sorted(planned, key=apply_order)
+
+    def validate(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        """All that the plugins find wrong."""
+        findings = Findings()
+        with _AnsweringFor() as answering:
+            for validation in answering.turns(self._validations):
+                findings.add(_found(validation, info, old, new))
+        return findings
+
+    def observe(self, job: TrainJob, existing: Existing) -> Observed | None:
+        """How it goes; None while there is nothing to see yet."""
+        with _AnsweringFor(self._status):
+            return self._status.observe_status(job, existing)
+
+    def watches(self) -> list[Watch]:
+        """All kinds that concern TrainJobs."""
+        watches: list[Watch] = []
+        with _AnsweringFor() as answering:
+            for each in answering.turns(self._watching):
+                watches += _all(Watch, each.declare_watches())
+        return watches
+
+
+def in_one_line(error: BaseException) -> str:
+    """What was raised, for a message: its text may have many lines, or none."""
+    text = _INPUT_VALUE.sub("input_value=(omitted)", " ".join(str(error)[:LONGEST_TEXT].split()))
+    if len(text) > LONGEST_REASON:
+        text = f"{text[:LONGEST_REASON]}…"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _refuse_namesakes(plugins: Sequence[Plugin]) -> None:
+    seen: set[str] = set()
+    for plugin in plugins:
+        if plugin.name in seen:
+            raise FrameworkError(f"there are two plugins named {plugin.name}")
+        seen.add(plugin.name)
+
+
+def _only_status(plugins: Sequence[Plugin]) -> TrainJobStatus:
+    found = [each for each in plugins if isinstance(each, TrainJobStatus)]
+    if not found:
+        raise FrameworkError("no plugin tells the status of TrainJobs: JobSet is the one that does")
+    if len(found) > 1:
+        who = ", ".join(plugin.name for plugin in found)
+        raise FrameworkError(f"too many TrainJobStatus plugins are registered: {who}")
+    return found[0]
+
+
+def _found(
+    validation: CustomValidation, info: Info, old: TrainJob | None, new: TrainJob
+) -> Findings:
+    """What the plugin finds wrong; a mistake that it raises is a finding, too."""
+    try:
+        found = validation.validate_train_job(info, old, new)
+        if not found.errors and not found.warnings:
+            return found  # as most do
+        return Findings(_all(FieldError, found.errors), _all(str, found.warnings))
+    except InvalidTrainJobError as error:
+        return Findings([*error.errors])
+    except InvalidRuntimeError as error:
+        reference, rule = new.spec.runtime_ref.dump(), Rule.RUNTIME_UNUSABLE
+        return Findings([invalid("spec.runtimeRef", reference, str(error), rule=rule)])
+
+
+def _all(kind: type[T], given: Iterable[object]) -> list[T]:
+    """What a plugin gave: nobody has checked the types of somebody else's code."""
+    checked = []
+    for each in given:
+        if not isinstance(each, kind):
+            raise TypeError(f"it gave a {type(each).__name__} instead of a {kind.__name__}")
+        checked.append(each)
+    return checked
+
+
+class _AnsweringFor:
+    """Tell who it was when a plugin fails: it may be somebody else's code.
+
+    A class, because one that is made by `contextmanager` takes longer than most plugins; and one
+    for all of them in turn, because one for each does, too.
+    """
+
+    __slots__ = ("_plugin",)
+
+    def __init__(self, plugin: Plugin | None = None) -> None:
+        self._plugin = plugin
+
+    def turns(self, plugins: Iterable[P], tape: Tape = SILENCE) -> Iterator[P]:
+        """The plugins one by one: it is each one's turn until the next is asked for."""
+        for plugin in plugins:
+            self._plugin = plugin
+            if tape is SILENCE:
+                yield plugin
+            else:
+                with tape.turn(plugin.name):
+                    yield plugin
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _where: object
+    ) -> None:
+        if error is None or self._plugin is None:
+            return
+        # A plugin does not get to end the process.
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, PlanningError):
+            who = self._plugin.name
+            raise PluginFailedError(f"plugin {who} failed: {in_one_line(error)}") from error

@@ -1,0 +1,155 @@
+"""Which plugins run: ours, and those of installed packages that the configuration switches on."""
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from kftrainer.api.configuration import DEFAULT, Admission
+from kftrainer.runtime.errors import PluginFailedError
+from kftrainer.runtime.framework.extension_points import EXTENSION_POINTS, Plugin
+from kftrainer.runtime.framework.framework import Framework, FrameworkError, in_one_line
+from kftrainer.runtime.plugins import PLUGINS
+
+GROUP = "kftrainer.plugins"  # of entry points; their names are what the configuration says
+BUILT_IN = tuple(plugin.name for plugin in PLUGINS)
+
+
+class PluginLoadError(Exception):
+    """A plugin cannot be used; the text says in one line which, and why."""
+
+
+def load_framework(
+    enabled: Sequence[str] = (),
+    disabled: Collection[str] = (),
+    *,
+    admission: Admission = DEFAULT.admission,
+) -> Framework:
+    """The framework with our plugins but those disabled, and the enabled ones after them."""
+    ours = list(_built_in(disabled))
+    taken = {plugin.name for plugin in ours}
+    try:
+        chosen = (_load(each, taken) for each in _chosen(enabled))
+        framework = Framework([*ours, *chosen], admission=admission)
+        framework.watches()  # all that can be tried of a plugin without a TrainJob
+    except (FrameworkError, PluginFailedError) as error:
+        raise PluginLoadError(str(error)) from error
+    return framework
+
+
+def _built_in(disabled: Collection[str]) -> Iterator[Plugin]:
+    unknown = set(disabled) - set(BUILT_IN)
+    if unknown:
+        raise PluginLoadError(
+            f"plugins.disabled: {_listed(unknown)}: not built in; those that can be disabled are "
+            f"{', '.join(BUILT_IN)}"
+        )
+    for plugin in PLUGINS:
+        if plugin.name not in disabled:
+            yield plugin()
+
+
+def _chosen(enabled: Sequence[str]) -> Iterator[EntryPoint]:
+    """The entry points of these names, in this order."""
+    if not enabled:
+        return
+    installed = entry_points(group=GROUP)
+    for name in enabled:
+        found = [each for each in installed if each.name == name]
+        if not found:
+            raise PluginLoadError(f"plugins.enabled: {name}: {_why_missing(name, installed.names)}")
+        if len(found) > 1:
+            packages = _listed(each.dist.name for each in found if each.dist)
+            raise PluginLoadError(
+                f"plugins.enabled: {name}: several packages declare it: {packages}"
+            )
+        yield found[0]
+
+
+def _why_missing(name: str, installed: Iterable[str]) -> str:
+    if name in BUILT_IN:
+        return "it is built in, and on unless plugins.disabled names it"
+    there = _listed(installed) or "none"
+    return f"no installed package declares it as an entry point of {GROUP}; installed are: {there}"
+
+
+def _load(entry_point: EntryPoint, taken: Collection[str]) -> Plugin:
+    """Make the plugin; whatever is wrong with it is told in one line."""
+    subject = f"plugin {entry_point.name} ({entry_point.value})"
+    _refuse(subject, _faults_of_value(entry_point))
+    loaded = _tried(entry_point.load, f"{subject} cannot be imported")
+    _refuse(subject, _faults_of_class(loaded))
+    plugin: Plugin = _tried(loaded, f"{subject} cannot be made")
+    _refuse(subject, _faults_of_name(plugin, entry_point.name, taken))
+    _refuse(subject, _faults_of_methods(plugin))
+    return plugin
+
+
+def _tried(act: Callable[[], Any], trouble: str) -> Any:
+    """What somebody else's code gives, which may raise anything.
+
+    SystemExit as well: a script without a guard, imported, would end the manager without a word,
+    and maybe as if all were well. An interrupt is the user's, and goes on its way.
+    """
+    try:
+        return act()
+    except (Exception, SystemExit) as error:
+        raise PluginLoadError(f"{trouble}: {in_one_line(error)}") from error
+
+
+def _refuse(subject: str, faults: Iterable[str]) -> None:
+    found = _tried(lambda: "; ".join(faults), f"{subject} cannot be looked at")
+    if found:
+        raise PluginLoadError(f"{subject} cannot be used: {found}")
+
+
+def _faults_of_value(entry_point: EntryPoint) -> Iterator[str]:
+    if entry_point.pattern.match(entry_point.value) is None:
+        yield "its entry point must be of the form module:Class"
+
+
+def _faults_of_class(loaded: object) -> Iterator[str]:
+    if not inspect.isclass(loaded):
+        yield f"it must be a class, as in module:Class, and is a {type(loaded).__name__}"
+        return
+    for method in sorted(getattr(loaded, "__abstractmethods__", ())):
+        yield f"it has no method {method}"
+
+
+def _faults_of_name(plugin: object, wanted: str, taken: Collection[str]) -> Iterator[str]:
+    """One name for one thing: in the configuration, in errors, and in `render --explain`."""
+    name = getattr(plugin, "name", None)
+    if not isinstance(name, str) or not name:
+        yield f'it has no name: its class must say `name = "{wanted}"`'
+    elif name != wanted:
+        yield f"its name is {name}, but its entry point is named {wanted}"
+    elif name in taken:
+        yield "a built-in plugin has this name: to replace that one, list it in plugins.disabled"
+
+
+def _faults_of_methods(plugin: object) -> Iterator[str]:
+    """Why it would fail when its turn comes: `isinstance` looks only at the names of methods."""
+    phases = [phase for phase in EXTENSION_POINTS if isinstance(plugin, phase)]
+    if not phases:
+        known = ", ".join(phase.__name__ for phase in EXTENSION_POINTS)
+        yield f"it implements no extension point: they are {known}"
+    for phase in phases:
+        yield from _misfits(plugin, phase)
+
+
+def _misfits(plugin: object, phase: type) -> Iterator[str]:
+    for name in sorted(phase.__abstractmethods__):  # type: ignore[attr-defined]
+        wanted = list(inspect.signature(getattr(phase, name)).parameters)[1:]
+        method = getattr(plugin, name)
+        if inspect.iscoroutinefunction(method):
+            yield f"{name} is async: planning does not wait for anything"
+        elif inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+            yield f"{name} is a generator: it must return what {phase.__name__} says"
+        try:
+            inspect.signature(method).bind(*wanted)
+        except TypeError:
+            yield f"{name} must take ({', '.join(wanted)}), as {phase.__name__} says"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,216 @@
+"""Gangs, which CoScheduling and Volcano share: pods that start together or not at all."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from kftrainer.api import names
+from kftrainer.api.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    LIMIT_RANGES,
+    RUNTIME_CLASSES,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+)
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.quantity import ZERO, Quantity, QuantityError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.errors import PlanningError
+from kftrainer.runtime.framework.extension_points import Watch
+from kftrainer.runtime.info import AnyRuntime, Info, key_of_job, runs
+from kftrainer.runtime.manifests import owned
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.podset import PodSet
+from kftrainer.runtime.resources.limit_ranges import with_defaults
+from kftrainer.runtime.resources.pod_requests import pod_requests
+from kftrainer.runtime.validation.updates import is_finished
+
+COMPLETE = "Complete"  # what a job can wait for in another, besides that it is ready
+IN_ORDER = "InOrder"
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The pods that belong together, in the order of the template."""
+
+    members: Sequence[PodSet]
+    quorum: Sequence[PodSet]  # those that JobSet creates while none of the members runs
+
+
+def gang_of(info: Info) -> Gang:
+    """The trainer, and the jobs that start once the same other jobs are over.
+
+    Pods that JobSet creates later must not be waited for, or nothing would ever start. Initializers
+    are over when the gang starts, and do not belong to it. A job that waits for others of the gang
+    to be ready does, but the gang does not wait for it. Without a trainer the gang is the last
+    stage: the jobs that start after the most other jobs are over.
+    """
+    waits = dict(_waits(info))
+    in_order = (info.template.get("startupPolicy") or {}).get("startupPolicyOrder") == IN_ORDER
+    over = _over_before(waits, in_order=in_order)
+    anchor = info.trainer or max(info.pod_sets, key=lambda each: over[each.name].bit_count())
+    at_start = over[anchor.name]
+    members = [each for each in info.pod_sets if over[each.name] == at_start]
+    return Gang(members, list(_unhindered(members, waits, in_order=in_order)))
+
+
+def pod_group(
+    resource: Resource[Manifest],
+    info: Info,
+    job: TrainJob,
+    spec: Mapping[str, Any],
+    sources: Mapping[str, str],
+) -> Sequence[Planned]:
+    """The PodGroup of the gang, unless its pods are there already: then it is left alone.
+
+    `sources` says of the fields of `spec` where they come from.
+    """
+    if info.existing.get(resource, key_of_job(job)) is not None and runs(job, info.existing):
+        return ()
+    manifest = owned(resource, job)
+    manifest["spec"] = {**_minimum(info, job), **spec}
+    counted = {"minMember": "pods of the gang", "minResources": "requests of the gang's pods"}
+    said = {f"spec.{field}": source for field, source in {**counted, **sources}.items()}
+    return (Planned(resource, manifest, sources=said),)
+
+
+def watches(resource: Resource[Manifest]) -> Sequence[Watch]:
+    """The PodGroups of this kind, and what changes how much they ask for."""
+    return (
+        Watch(resource),
+        Watch(LIMIT_RANGES, wakes=waiting_in_namespace),
+        Watch(RUNTIME_CLASSES, wakes=waiting_for_class),
+    )
+
+
+def waiting_in_namespace(limit_range: Manifest, existing: Existing) -> Iterator[ObjectKey | None]:
+    """The TrainJobs in the LimitRange's namespace that have no pods yet; None for each other."""
+    for job in existing.iterate(TRAIN_JOBS, key_of(limit_range).namespace):
+        yield key_of_job(job) if _has_no_pods_yet(job, existing) else None
+
+
+def waiting_for_class(runtime_class: Manifest, existing: Existing) -> Iterator[ObjectKey | None]:
+    """The TrainJobs without pods on runtimes whose pods are of this RuntimeClass.
+
+    Yields None for each runtime and each other TrainJob.
+    """
+    name = runtime_class["metadata"]["name"]
+    runtimes: dict[str, set[ObjectKey]] = {}
+    for resource in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
+        found = runtimes[resource.kind] = set()
+        for runtime in existing.iterate(cast("Resource[AnyRuntime]", resource)):
+            if name in _classes(runtime):
+                found.add(ObjectKey(runtime.metadata.namespace or "", runtime.metadata.name))
+            yield None
+    if any(runtimes.values()):
+        for job in existing.iterate(TRAIN_JOBS):
+            kind, key = _runtime_of(job)
+            is_concerned = key in runtimes.get(kind, ()) and _has_no_pods_yet(job, existing)
+            yield key_of_job(job) if is_concerned else None
+
+
+def _has_no_pods_yet(job: TrainJob, existing: Existing) -> bool:
+    """Whether the TrainJob is suspended, or cannot start: its PodGroup may still change."""
+    return not is_finished(job) and not runs(job, existing)
+
+
+def _waits(info: Info) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The jobs in their order, and by name which earlier ones each names, and to be what."""
+    earlier: set[str] = set()
+    for pod_set in info.pod_sets:
+        said = {each.get("name"): each.get("status") for each in pod_set.job.get("dependsOn") or ()}
+        # JobSet refuses to wait for a job that is not there or comes later.
+        yield pod_set.name, {name: said[name] for name in said if name in earlier}
+        earlier.add(pod_set.name)
+
+
+def _over_before(waits: Mapping[str, Mapping[str, str]], *, in_order: bool) -> Mapping[str, int]:
+    """Return by job the set of jobs that are over before it starts, as the bits of a number.
+
+    In order, each job waits for all earlier ones: to be ready, unless it says otherwise.
+    """
+    bits = {name: 1 << place for place, name in enumerate(waits)}
+    over: dict[str, int] = {}
+    of_earlier = 0
+    for name, awaited in waits.items():
+        found = of_earlier if in_order else 0
+        for other, state in awaited.items():
+            found |= over[other] | (bits[other] if state == COMPLETE else 0)
+        over[name] = found
+        of_earlier |= found
+    return over
+
+
+def _unhindered(
+    members: Sequence[PodSet], waits: Mapping[str, Mapping[str, str]], *, in_order: bool
+) -> Iterator[PodSet]:
+    """The members with pods that do not wait for pods of the gang."""
+    hindering: set[str] = set()
+    for pod_set in members:
+        hindered = bool(hindering) if in_order else not hindering.isdisjoint(waits[pod_set.name])
+        if hindered or pod_set.total:  # a job without pods is ready as soon as it can be
+            hindering.add(pod_set.name)
+        if pod_set.total and not hindered:
+            yield pod_set
+
+
+def _minimum(info: Info, job: TrainJob) -> dict[str, Any]:
+    """How many pods there must be room for before the first one starts, and how much room."""
+    quorum = gang_of(info).quorum
+    limit_ranges = info.existing.list(LIMIT_RANGES, key_of_job(job).namespace)
+    totals: dict[str, Quantity] = {}
+    for pod_set in quorum:
+        for name, amount in _requests(pod_set, info, limit_ranges).items():
+            totals[name] = totals.get(name, ZERO) + amount * pod_set.total
+    minimum: dict[str, Any] = {"minMember": sum(pod_set.total for pod_set in quorum)}
+    if totals:
+        minimum["minResources"] = {name: str(totals[name]) for name in sorted(totals)}
+    return minimum
+
+
+def _requests(
+    pod_set: PodSet, info: Info, limit_ranges: Sequence[Manifest]
+) -> Mapping[str, Quantity]:
+    """What one pod asks of the scheduler, once the API server has admitted it."""
+    admitted = with_defaults(pod_set.spec, limit_ranges)
+    overhead = admitted.get("overhead") or _overhead(admitted.get("runtimeClassName"), info)
+    try:
+        return pod_requests({**admitted, "overhead": overhead})
+    except QuantityError as error:
+        raise PlanningError(
+            f"what the pods of the job {pod_set.name} ask for with the LimitRanges and the "
+            f"RuntimeClass that apply: {error.path}: {error}"
+        ) from None
+
+
+def _overhead(runtime_class: str | None, info: Info) -> Mapping[str, Any] | None:
+    """What the API server adds to pods of this RuntimeClass."""
+    if not runtime_class:
+        return None
+    found = info.existing.get(RUNTIME_CLASSES, ObjectKey("", runtime_class))
+    return ((found or {}).get("overhead") or {}).get("podFixed")
+
+
+def _classes(runtime: AnyRuntime) -> set[str]:
+    """The RuntimeClasses of the runtime's pods; the runtime may be one that nobody can use."""
+    template = runtime.spec.template if runtime.spec else None
+    jobs = ((template and template.spec) or {}).get("replicatedJobs") or ()
+    return {_pod_spec(each).get("runtimeClassName") or "" for each in jobs}
+
+
+def _pod_spec(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
+    inner: Mapping[str, Any] = replicated_job
+    for key in ("template", "spec", "template", "spec"):
+        inner = inner.get(key) or {}
+    return inner
+
+
+def _runtime_of(job: TrainJob) -> tuple[str, ObjectKey]:
+    """The kind and the key of the TrainJob's runtime; the kind is empty if it is not ours."""
+    reference = job.spec.runtime_ref
+    if reference.api_group != names.GROUP:
+        return "", ObjectKey("", "")
+    namespaced = reference.kind == names.TRAINING_RUNTIME
+    namespace = (job.metadata.namespace or "") if namespaced else ""
+    return reference.kind, ObjectKey(namespace, reference.name)

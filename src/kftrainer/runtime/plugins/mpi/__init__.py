@@ -1,0 +1,1 @@
+"""The MPI plugin: hostfile, SSH keys and the environment of launcher and nodes."""

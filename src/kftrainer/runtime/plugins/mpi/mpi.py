@@ -1,0 +1,245 @@
+"""MPI: the launcher gets a hostfile, and the nodes SSH keys to log in to each other."""
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, ClassVar
+
+from kftrainer.api import names
+from kftrainer.api.resources import CONFIG_MAPS, SECRETS
+from kftrainer.api.trainingruntime import MPIPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid
+from kftrainer.kube.objects.resource import Manifest
+from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
+from kftrainer.runtime.framework.extension_points import (
+    ComponentBuilder,
+    CustomValidation,
+    EnforceMLPolicy,
+    Watch,
+    WatchExtension,
+)
+from kftrainer.runtime.info import (
+    NO_TRAINER,
+    RUNTIME,
+    Info,
+    is_controlled_by,
+    key_of_job,
+    runs,
+    trainer_container,
+)
+from kftrainer.runtime.manifests import Piece, env_var, owned
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.plugins.mpi.ssh_keys import new_key_pair
+from kftrainer.runtime.plugins.mpi.validation import mpi_errors
+from kftrainer.runtime.plugins.user_env import reserved_env_errors
+from kftrainer.runtime.podset import Container, PodSet
+from kftrainer.runtime.resources.devices import accelerators
+from kftrainer.runtime.resources.node_counts import count_of
+from kftrainer.runtime.template import subject_of
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.warnings import crowding
+
+OPEN_MPI_ENV = (
+    names.ENV_OPENMPI_HOSTFILE,
+    names.ENV_OPENMPI_KEEP_FQDN,
+    names.ENV_OPENMPI_SLOTS,
+    names.ENV_OPENMPI_SSH_ARGS,
+)
+KEYS = "mpi-ssh-auth"  # the volume, and how the Secret's name ends
+PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
+KEY_FILES = ((PRIVATE_KEY, "id_rsa"), (PUBLIC_KEY, "id_rsa.pub"), (PUBLIC_KEY, "authorized_keys"))
+HOSTFILE_VOLUME = "mpi-hostfile"  # likewise, of the ConfigMap
+HOSTFILE = "hostfile"
+HOSTFILE_DIRECTORY = "/etc/mpi"
+READABLE_BY_ALL = 0o444
+# A volume's files are root's, and ssh refuses keys of its own user that others can read.
+HOME_OF_ROOT, OWNER_ONLY = "/root/", 0o600
+LARGEST_CONFIG_MAP = 1024 * 1024  # bytes of data that the API server takes
+# Which containers MPI runs in, by the name of their job.
+CONTAINERS = {
+    names.JOB_NODE: (names.CONTAINER_NODE,),
+    names.JOB_LAUNCHER: (names.CONTAINER_NODE, names.JOB_LAUNCHER),
+}
+POLICY = "mlPolicy.mpi"
+NUM_NODES, PROCESSES = "spec.trainer.numNodes", "spec.trainer.numProcPerNode"
+
+
+class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
+    """Prepares a launcher and its workers for OpenMPI, for runtimes with an mpi policy."""
+
+    name: ClassVar[str] = "MPI"
+
+    def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
+        """Count the workers, and give keys to all and the hostfile to the launcher."""
+        policy = info.policy
+        if not isinstance(policy, MPIPolicy):
+            return
+        _refuse(info, job, policy)
+        info.reserved_env.update(OPEN_MPI_ENV)
+        _count_workers(info, job)
+        for pod_set in info.pod_sets:
+            if pod_set.name in CONTAINERS:
+                _add_keys(pod_set, job, policy)
+            if pod_set.name == names.JOB_LAUNCHER:
+                _add_hostfile(pod_set, job, *_slots(info, job, policy))
+
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+        """The Secret unless ours is there, and the hostfile unless it may be in use."""
+        policy = info.policy
+        if not isinstance(policy, MPIPolicy):
+            return ()
+        planned = []
+        keys = info.existing.get(SECRETS, key_of_job(job, _name(job, KEYS)))
+        if keys is None or not is_controlled_by(keys, job):
+            secret = {
+                **owned(SECRETS, job, _name(job, KEYS)),
+                "type": "kubernetes.io/ssh-auth",
+                "immutable": True,
+            }
+            mint = partial(_with_keys, secret)
+            planned.append(Planned(SECRETS, secret, mint, minted_keys=(PRIVATE_KEY, PUBLIC_KEY)))
+        hostfile = info.existing.get(CONFIG_MAPS, key_of_job(job, _name(job, HOSTFILE_VOLUME)))
+        if hostfile is None or not runs(job, info.existing):
+            config_map = owned(CONFIG_MAPS, job, _name(job, HOSTFILE_VOLUME))
+            config_map["data"] = {HOSTFILE: _hostfile(info, job, policy)}
+            sources = {f"data[{HOSTFILE}]": "hosts and slots of the nodes"}
+            planned.append(Planned(CONFIG_MAPS, config_map, sources=sources))
+        return planned
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        """Whether the nodes can be counted, and the variables that are ours are left to us."""
+        findings = Findings()
+        policy = info.policy
+        if not isinstance(policy, MPIPolicy):
+            return findings
+        if broken := [*mpi_errors(info.runtime, policy)]:
+            detail = str(InvalidRuntimeError(subject_of(info.runtime), *broken))
+            reference, rule = new.spec.runtime_ref.dump(), Rule.RUNTIME_UNUSABLE
+            findings.refuse(invalid("spec.runtimeRef", reference, detail, rule=rule))
+        findings.refuse(
+            *_train_job_errors(info, new, policy),
+            *reserved_env_errors(info, new, OPEN_MPI_ENV, rule=Rule.MPI_RESERVED_ENV),
+        )
+        findings.warn(*crowding(*_slots(info, new, policy), _node_resources(info, policy)))
+        return findings
+
+    def declare_watches(self) -> Sequence[Watch]:
+        """ConfigMaps of TrainJobs. Secrets are not watched: that takes the right to read all."""
+        return (Watch(CONFIG_MAPS, metadata_only=True),)
+
+
+def _refuse(info: Info, job: TrainJob, policy: MPIPolicy) -> None:
+    if broken := [*mpi_errors(info.runtime, policy)]:
+        raise InvalidRuntimeError(subject_of(info.runtime), *broken)
+    if errors := [*_train_job_errors(info, job, policy)]:
+        raise InvalidTrainJobError(subject_of(job), *errors)
+
+
+def _train_job_errors(info: Info, job: TrainJob, policy: MPIPolicy) -> Iterator[FieldError]:
+    asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
+    if isinstance(asked, str):
+        detail = "must have an int value for MPI TrainJob"
+        yield invalid(PROCESSES, asked, detail, rule=Rule.MPI_PROCESSES)
+    num_nodes = _num_nodes(info, job)
+    if num_nodes == 1:
+        return
+    launcher, worker = info.pod_set(names.JOB_LAUNCHER), info.pod_set(names.JOB_NODE)
+    if policy.run_launcher_as_node and (launcher is None or worker is None):
+        detail = (
+            "must have 1 when MPI trainingRuntime with enabled runLauncherAsNode "
+            "does not have either launcher and node"
+        )
+        yield invalid(NUM_NODES, num_nodes, detail, rule=Rule.MPI_ONE_NODE)
+    elif worker is None:
+        detail = "must be 1 when the MPI runtime has no job named node"
+        yield invalid(NUM_NODES, num_nodes, detail, rule=Rule.MPI_ONE_NODE)
+
+
+def _num_nodes(info: Info, job: TrainJob) -> int:
+    return info.num_nodes(job) or 1
+
+
+def _count_workers(info: Info, job: TrainJob) -> None:
+    worker = info.pod_set(names.JOB_NODE)
+    if worker is not None and (info.num_nodes(job) or worker.count == 1):
+        worker.set_count(count_of(worker, info, job), info.num_nodes_source(job))
+
+
+def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:
+    """How many processes a node takes, and which field says so."""
+    asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
+    if isinstance(asked, int):
+        return asked, PROCESSES
+    if policy.num_proc_per_node == 1:
+        devices = accelerators(_node_resources(info, policy))
+        if devices > 1:
+            return devices, "accelerators of a node"
+    return policy.num_proc_per_node, f"{RUNTIME} spec.mlPolicy.mpi.numProcPerNode"
+
+
+def _node_resources(info: Info, policy: MPIPolicy) -> Mapping[str, Any]:
+    """The resources of a node: a worker's or, without workers, the launcher's."""
+    pod_sets = (info.pod_set(names.JOB_NODE), info.pod_set(names.JOB_LAUNCHER))
+    found = (trainer_container(each, policy) for each in pod_sets if each and each.total)
+    container = next(filter(None, found), info.trainer_container)
+    return container.resources if container is not None else {}
+
+
+def _add_keys(pod_set: PodSet, job: TrainJob, policy: MPIPolicy) -> None:
+    items = [{"key": key, "path": path} for key, path in KEY_FILES]
+    secret: dict[str, Any] = {"secretName": _name(job, KEYS), "items": items}
+    if policy.ssh_auth_mount_path.startswith(HOME_OF_ROOT):
+        secret["defaultMode"] = OWNER_ONLY
+    pod_set.add_volume({"name": KEYS, "secret": secret}, POLICY)
+    for container in _containers(pod_set):
+        container.mount(
+            {"name": KEYS, "mountPath": policy.ssh_auth_mount_path},
+            f"{RUNTIME} spec.mlPolicy.mpi.sshAuthMountPath",
+        )
+
+
+def _add_hostfile(launcher: PodSet, job: TrainJob, slots: int, slots_source: str) -> None:
+    item = {"key": HOSTFILE, "path": HOSTFILE, "mode": READABLE_BY_ALL}
+    config_map = {"name": _name(job, HOSTFILE_VOLUME), "items": [item]}
+    launcher.add_volume({"name": HOSTFILE_VOLUME, "configMap": config_map}, POLICY)
+    for container in _containers(launcher):
+        container.mount({"name": HOSTFILE_VOLUME, "mountPath": HOSTFILE_DIRECTORY}, POLICY)
+        for name, value, source in (
+            (names.ENV_OPENMPI_HOSTFILE, f"{HOSTFILE_DIRECTORY}/{HOSTFILE}", POLICY),
+            (names.ENV_OPENMPI_KEEP_FQDN, "true", POLICY),
+            (names.ENV_OPENMPI_SLOTS, slots, slots_source),
+            (names.ENV_OPENMPI_SSH_ARGS, "-o ConnectionAttempts=10", POLICY),
+        ):
+            container.set_env(env_var(name, value), source)
+
+
+def _containers(pod_set: PodSet) -> list[Container]:
+    return [each for each in pod_set.containers if each.name in CONTAINERS[pod_set.name]]
+
+
+def _hostfile(info: Info, job: TrainJob, policy: MPIPolicy) -> str:
+    """A line for each node, in the order of the template."""
+    nodes = {names.JOB_NODE, *([names.JOB_LAUNCHER] if policy.run_launcher_as_node else [])}
+    hosts = chain.from_iterable(each.endpoints for each in info.pod_sets if each.name in nodes)
+    tail = f" slots={_slots(info, job, policy)[0]}\n"
+    # More lines than that are too long for certain: there is no need to make them.
+    some = islice(hosts, LARGEST_CONFIG_MAP // len(tail) + 1)
+    hostfile = tail.join(chain(some, ("",)))
+    if len(hostfile) > LARGEST_CONFIG_MAP:
+        detail = "the hostfile of so many nodes does not fit into a ConfigMap"
+        rule = Rule.MPI_HOSTFILE_TOO_LARGE
+        error = invalid(NUM_NODES, _num_nodes(info, job), detail, rule=rule)
+        raise InvalidTrainJobError(subject_of(job), error)
+    return hostfile
+
+
+def _with_keys(secret: Piece) -> Manifest:
+    keys = new_key_pair()
+    data = {PRIVATE_KEY: keys.private, PUBLIC_KEY: keys.public}
+    return {**secret, "data": {key: b64encode(value).decode() for key, value in data.items()}}
+
+
+def _name(job: TrainJob, suffix: str) -> str:
+    return f"{job.metadata.name}-{suffix}"

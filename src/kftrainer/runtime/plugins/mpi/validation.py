@@ -1,0 +1,34 @@
+"""What MPI needs of a runtime, whatever the TrainJob."""
+
+from collections.abc import Iterator
+
+from kftrainer.api import names
+from kftrainer.api.trainingruntime import MPIPolicy
+from kftrainer.kube.objects.field_errors import FieldError, invalid, required
+from kftrainer.runtime.info import AnyRuntime, container_names
+from kftrainer.runtime.template import JOBS_PATH
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.runtime_jobs import whole_jobs
+
+OPEN_MPI = ("OpenMPI", "")
+JOBS = (names.JOB_NODE, names.JOB_LAUNCHER)  # those that MPI runs in
+
+
+def mpi_errors(runtime: AnyRuntime, policy: MPIPolicy) -> Iterator[FieldError]:
+    """Why no TrainJob can train with MPI on this runtime."""
+    implementation: str = policy.mpi_implementation
+    if implementation not in OPEN_MPI:
+        detail = f"must be {OPEN_MPI[0]}, which is the only implementation that is supported"
+        where = "spec.mlPolicy.mpi.mpiImplementation"
+        yield invalid(where, implementation, detail, rule=Rule.SCHEMA)
+    jobs = whole_jobs(runtime)
+    has_workers = any(job.name == names.JOB_NODE for job in jobs)
+    if jobs and not has_workers and not policy.run_launcher_as_node:
+        detail = f"a job named {names.JOB_NODE}: the launcher is no node"
+        yield required(JOBS_PATH, detail, rule=Rule.RUNTIME_MPI_WORKERS)
+    for job in jobs:
+        accepted = container_names(job.name, policy)
+        if job.name in JOBS and not any(name in accepted for name in job.containers):
+            detail = f"a container named {names.CONTAINER_NODE}, which gets the keys"
+            where = f"{job.pod_path}.containers"
+            yield required(where, detail, rule=Rule.RUNTIME_MPI_CONTAINER)

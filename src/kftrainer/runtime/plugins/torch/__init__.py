@@ -1,0 +1,1 @@
+"""The Torch plugin: torchrun and torchtune."""

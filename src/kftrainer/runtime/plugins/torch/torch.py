@@ -1,0 +1,203 @@
+"""Torch: nodes that run torchrun, or torchtune, and find each other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from kftrainer.api import names
+from kftrainer.api.trainingruntime import TorchPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import FieldError, Findings
+from kftrainer.runtime.errors import InvalidTrainJobError
+from kftrainer.runtime.framework.extension_points import CustomValidation, EnforceMLPolicy
+from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
+from kftrainer.runtime.manifests import COMPLETION_INDEX, Piece, by_port, env_from_field, env_var
+from kftrainer.runtime.plugins.torch import torchtune
+from kftrainer.runtime.plugins.torch.torchtune import Tuning
+from kftrainer.runtime.plugins.user_env import reserved_env_errors, set_user_env
+from kftrainer.runtime.podset import Container
+from kftrainer.runtime.resources.devices import accelerators, cpus, is_accelerator
+from kftrainer.runtime.resources.pod_requests import merge_resources
+from kftrainer.runtime.resources.quantities import HALVES, canonical_resources
+from kftrainer.runtime.template import subject_of
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.warnings import crowding
+
+NNODES, NPROC_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT = names.ENV_TORCH
+PORT = {"containerPort": names.TRAINER_PORT}
+POLICY = "mlPolicy.torch"
+
+
+class Torch(EnforceMLPolicy, CustomValidation):
+    """Tells each node what torchrun reads: how many there are, which it is, where the first is."""
+
+    name: ClassVar[str] = "Torch"
+
+    def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
+        """Prepare the pods for torchrun; or write the command for torchtune, which has its own."""
+        if not isinstance(info.policy, TorchPolicy):
+            return
+        info.reserved_env.update(names.ENV_TORCH)
+        trainer, container = info.trainer, info.trainer_container
+        if trainer is None or container is None:
+            return
+        trainer.set_count(_nodes(info, job), info.num_nodes_source(job))
+        set_user_env(container, job, info.reserved_env)
+        host = info.first_host(job, trainer)
+        if _is_torchtune(job):
+            container.set_envs(_ranks(container, info, job))
+            _set_tune_command(info, job, host)
+        else:
+            container.set_envs([*_ranks(container, info, job), *_master(host)])
+        _open_port(container)
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        """Whether the environment is free for torchrun, and torchtune can do what is asked."""
+        findings = Findings()
+        if isinstance(info.policy, TorchPolicy):
+            rule = Rule.TORCH_RESERVED_ENV
+            findings.refuse(*reserved_env_errors(info, new, names.ENV_TORCH, rule=rule))
+            if _is_torchtune(new):
+                findings.refuse(*_tune_errors(info, new))
+            asked, source = _processes_asked(info, new)
+            findings.warn(*crowding(asked, source, _resources(info, new)))
+        return findings
+
+
+def _is_torchtune(job: TrainJob) -> bool:
+    """Whether the TrainJob wants torchtune, and leaves the rest of the command to us."""
+    return (job.spec.trainer or NO_TRAINER).command == torchtune.ENTRYPOINT
+
+
+def _processes_asked(info: Info, job: TrainJob) -> tuple[int | str, str]:
+    """Processes on each node as the TrainJob, or else the runtime, says; and in which field."""
+    asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
+    if asked is not None:
+        return asked, "spec.trainer.numProcPerNode"
+    policy = info.policy
+    if isinstance(policy, TorchPolicy) and policy.num_proc_per_node is not None:
+        return policy.num_proc_per_node, f"{RUNTIME} spec.{POLICY}.numProcPerNode"
+    return "auto", POLICY
+
+
+def _processes_told(asked: int | str, resources: Mapping[str, Any]) -> int | str:
+    """What torchrun is told; where there are devices to count, it counts them itself."""
+    if asked == "cpu" or (asked == "auto" and not accelerators(resources)):
+        return max(1, cpus(resources))
+    return asked
+
+
+def _resources(info: Info, job: TrainJob) -> Mapping[str, Any]:
+    """Return the resources of a node.
+
+    Without a trainer these are the TrainJob's over those of the job `node`, for validation only.
+    """
+    if info.trainer_container is not None:
+        return info.trainer_container.resources
+    node = info.pod_set(names.JOB_NODE)
+    container = node.container(names.CONTAINER_NODE) if node is not None else None
+    asked = (job.spec.trainer or NO_TRAINER).resources_per_node or {}
+    canonical, errors = canonical_resources(asked, torchtune.RESOURCES)
+    # Errors are reported where the TrainJob is validated by itself.
+    base = container.resources if container is not None else {}
+    return merge_resources(base, {} if errors else canonical)
+
+
+def _nodes(info: Info, job: TrainJob) -> int:
+    return info.num_nodes(job) or 1
+
+
+def _ranks(container: Container, info: Info, job: TrainJob) -> Sequence[tuple[Piece, str]]:
+    asked, source = _processes_asked(info, job)
+    return (
+        (env_var(NNODES, _nodes(info, job)), info.num_nodes_source(job)),
+        (env_var(NPROC_PER_NODE, _processes_told(asked, container.resources)), source),
+        (env_from_field(NODE_RANK, COMPLETION_INDEX), POLICY),
+    )
+
+
+def _master(host: str) -> Sequence[tuple[Piece, str]]:
+    return (
+        (env_var(MASTER_ADDR, host), POLICY),
+        (env_var(MASTER_PORT, names.TRAINER_PORT), POLICY),
+    )
+
+
+def _open_port(container: Container) -> None:
+    """Open the port, unless it is: then it keeps the name that others may know it by."""
+    if all(by_port(port) != by_port(PORT) for port in container.ports):
+        container.add_port({**PORT}, POLICY)
+
+
+def _set_tune_command(info: Info, job: TrainJob, host: str) -> None:
+    tuning, name = _tuning(info, job), info.runtime_metadata.name
+    found = torchtune.planning_errors(tuning, name, _args_asked(job))
+    errors = [_with_source(error, info, job) for error in found]
+    if errors:
+        raise InvalidTrainJobError(subject_of(job), *errors)
+    endpoint = f"{host}:{names.TRAINER_PORT}"
+    info.command = tuning.command(endpoint, _template_words(info, "command"))
+    info.command_source = "spec.trainer.command (torchtune)"
+
+
+def _tune_errors(info: Info, job: TrainJob) -> Sequence[FieldError]:
+    tuning, name = _tuning(info, job), info.runtime_metadata.name
+    processes, _ = _processes_asked(info, job)
+    resources = _resources(info, job)
+    errors = (
+        *torchtune.planning_errors(tuning, name, _args_asked(job)),
+        *torchtune.support_errors(tuning, name, processes, resources),
+    )
+    return [_with_source(error, info, job) for error in errors]
+
+
+def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
+    """The error about a field of the trainer; if the TrainJob does not set it, with who does."""
+    trainer, source = job.spec.trainer or NO_TRAINER, ""
+    if error.path == torchtune.NUM_NODES and trainer.num_nodes is None:
+        source = "spec.mlPolicy.numNodes"
+    elif error.path == torchtune.PROCESSES and trainer.num_proc_per_node is None:
+        source = f"spec.{POLICY}.numProcPerNode"
+    elif error.path == torchtune.RESOURCES and not _asks_for_devices(trainer.resources_per_node):
+        source = f"the resources of the container {names.CONTAINER_NODE}"
+        if not accelerators(_resources(info, job)):
+            return error  # nobody asks for any
+    if not source:
+        return error
+    said = f"the runtime says so in {source}, unless the TrainJob sets {error.path}"
+    return replace(error, detail=f"{error.detail}: {said}")
+
+
+def _asks_for_devices(resources: Mapping[str, Any] | None) -> bool:
+    """Whether the TrainJob itself says how many devices a node has."""
+    halves = ((resources or {}).get(half) or {} for half in HALVES)
+    return any(is_accelerator(name) for half in halves for name in half)
+
+
+def _tuning(info: Info, job: TrainJob) -> Tuning:
+    metadata, resources = info.runtime_metadata, _resources(info, job)
+    asked, _ = _processes_asked(info, job)
+    told = _processes_told(asked, resources)
+    template = _template_words(info, "command")
+    return Tuning(
+        model=torchtune.model_of(metadata.name, metadata.annotations, template),
+        method=torchtune.method_of(_args(info, job)),
+        nodes=_nodes(info, job),
+        processes=told if isinstance(told, int) else accelerators(resources),
+    )
+
+
+def _args(info: Info, job: TrainJob) -> Sequence[str]:
+    """The arguments that the container will have."""
+    asked = (job.spec.trainer or NO_TRAINER).args
+    return _template_words(info, "args") if asked is None else asked
+
+
+def _args_asked(job: TrainJob) -> Sequence[str]:
+    return (job.spec.trainer or NO_TRAINER).args or ()
+
+
+def _template_words(info: Info, field: str) -> Sequence[str]:
+    container = info.trainer_container
+    words: Sequence[str] = (container.body.get(field) if container is not None else None) or ()
+    return words

@@ -1,0 +1,181 @@
+"""torchtune: which recipe and config a fine-tuning needs, and the command that starts it."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kftrainer.kube.objects.field_errors import FieldError, invalid
+from kftrainer.runtime.validation.rules import Rule
+
+ENTRYPOINT = ["tune", "run"]  # a TrainJob with this command has the rest of it written for it
+ANNOTATION_MODEL = "trainer.kubeflow.org/torchtune-model"
+# Only the runtime knows where its volumes are mounted.
+IMMUTABLE = (
+    "output_dir",
+    "tokenizer.path",
+    "tokenizer.merges_file",
+    "checkpointer.checkpoint_dir",
+)
+LLAMA_3_2_1B, LLAMA_3_2_3B = "llama3_2/1B", "llama3_2/3B"
+LLAMA_3_3_70B, QWEN_2_5_1_5B = "llama3_3/70B", "qwen2_5/1.5B"
+MODELS = frozenset({LLAMA_3_2_1B, LLAMA_3_2_3B, LLAMA_3_3_70B, QWEN_2_5_1_5B})
+MULTI_NODE_MODELS = frozenset({LLAMA_3_3_70B})
+QLORA_ON_ONE_DEVICE = frozenset({LLAMA_3_2_1B, LLAMA_3_2_3B})
+PARTS_OF_A_NAME = 3  # torchtune-llama3.2-1b
+
+_CONFIG = re.compile(r"([^/]+/[^/]+?)(?:_(?:q?[ld]ora|full|qat)(?:_\w+)?)?")
+_RUNTIME_NAME = "spec.runtimeRef.name"
+NUM_NODES, PROCESSES = "spec.trainer.numNodes", "spec.trainer.numProcPerNode"
+RESOURCES = "spec.trainer.resourcesPerNode"
+_NO_MODEL = (
+    "must have a supported pretrained model, but the runtime names none: neither in the "
+    f"annotation {ANNOTATION_MODEL}, nor in its name, nor with --config in its command"
+)
+
+
+class Method(StrEnum):
+    """How much of the model is trained."""
+
+    FULL = "full"
+    LORA = "lora"
+    QLORA = "qlora"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """A fine-tuning; there are 0 processes on a node where only its devices will tell."""
+
+    model: str
+    method: Method
+    nodes: int
+    processes: int
+
+    @property
+    def on_one_device(self) -> bool:
+        """Whether there is a single process in all, which has nobody to meet."""
+        return self.nodes == 1 and self.processes == 1
+
+    @property
+    def recipe(self) -> str:
+        """The program that trains."""
+        kind = "full" if self.method is Method.FULL else "lora"
+        return f"{kind}_finetune_{'single_device' if self.on_one_device else 'distributed'}"
+
+    @property
+    def config(self) -> str:
+        """The name of the recipe's settings for this model."""
+        if self.on_one_device:
+            return f"{self.model}_{self.method}_single_device"
+        return f"{self.model}_{self.method}{'_multinode' if self.nodes > 1 else ''}"
+
+    def command(self, endpoint: str, template: Iterable[str]) -> list[str]:
+        """The whole command; of the template's it keeps what TrainJobs cannot change."""
+        # With any argument of torchrun's, tune starts the recipe with torchrun; else without.
+        rendezvous = [] if self.on_one_device else [f"--rdzv_endpoint={endpoint}"]
+        kept = [word for word in template if _key(word) in IMMUTABLE]
+        return [*ENTRYPOINT, *rendezvous, self.recipe, "--config", self.config, *kept]
+
+
+def method_of(args: Sequence[str]) -> Method:
+    """How to train, as the recipe's arguments say."""
+    if _is_on("model.quantize_base", args) and not _is_on("model.use_dora", args):
+        return Method.QLORA
+    if any("model.lora_attn_modules" in arg for arg in args):
+        return Method.LORA
+    return Method.FULL
+
+
+def model_of(
+    runtime_name: str, annotations: Mapping[str, str] | None, template: Sequence[str]
+) -> str:
+    """Which model a runtime is for; empty if it does not say.
+
+    A name that says so by accident, such as my-own-runtime, loses against a config that is known.
+    """
+    annotated = (annotations or {}).get(ANNOTATION_MODEL)
+    if annotated:
+        return annotated
+    said = [model for model in (_named(runtime_name), _configured(template)) if model]
+    return next((model for model in said if model in MODELS), said[0] if said else "")
+
+
+def planning_errors(
+    tuning: Tuning, runtime_name: str, asked: Sequence[str]
+) -> Iterator[FieldError]:
+    """Why there is no command that does what the TrainJob asks for; `asked` are its own args."""
+    if not tuning.model:
+        yield invalid(_RUNTIME_NAME, runtime_name, _NO_MODEL, rule=Rule.TORCHTUNE_NO_MODEL)
+    if tuning.nodes > 1 and tuning.method is not Method.FULL:
+        detail = "LoRA fine-tuning is not supported for multi-node training in TorchTune"
+        yield invalid(NUM_NODES, tuning.nodes, detail, rule=Rule.TORCHTUNE_LORA_ONE_NODE)
+    for index, arg in enumerate(asked):
+        if _key(arg) in IMMUTABLE:
+            detail = (
+                f'must not set immutable config "{_key(arg)}" in trainer args; '
+                "it is managed by the runtime"
+            )
+            where, rule = f"spec.trainer.args[{index}]", Rule.TORCHTUNE_IMMUTABLE_CONFIG
+            yield invalid(where, _key(arg), detail, rule=rule)
+
+
+def support_errors(
+    tuning: Tuning, runtime_name: str, processes: int | str, resources: Mapping[str, object]
+) -> Iterator[FieldError]:
+    """What torchtune has no config for; the last two are what the node has, for messages."""
+    model = tuning.model
+    if not model:
+        return
+    if model not in MODELS:
+        detail = f"must have a supported pretrained model, invalid model configured: {model}"
+        yield invalid(_RUNTIME_NAME, runtime_name, detail, rule=Rule.TORCHTUNE_UNKNOWN_MODEL)
+    if tuning.nodes > 1:
+        if model not in MULTI_NODE_MODELS:
+            detail = f"must be 1 for {model} model"
+            yield invalid(NUM_NODES, tuning.nodes, detail, rule=Rule.TORCHTUNE_ONE_NODE)
+    elif tuning.method is Method.QLORA:
+        yield from _qlora_errors(tuning, runtime_name, processes, resources)
+
+
+def _qlora_errors(
+    tuning: Tuning, runtime_name: str, processes: int | str, resources: Mapping[str, object]
+) -> Iterator[FieldError]:
+    model = tuning.model
+    if model == QWEN_2_5_1_5B:
+        detail = f"QLoRA is not supported for {model} model"
+        yield invalid(_RUNTIME_NAME, runtime_name, detail, rule=Rule.TORCHTUNE_NO_QLORA)
+    if model in QLORA_ON_ONE_DEVICE and not tuning.on_one_device:
+        if processes not in ("auto", 1):
+            detail = f"must be auto or 1 for {model} model when using QLoRA"
+            yield invalid(PROCESSES, processes, detail, rule=Rule.TORCHTUNE_QLORA_DEVICES)
+        detail = f"must have gpu resource with value 1 for {model} model when using QLoRA"
+        yield invalid(RESOURCES, resources, detail, rule=Rule.TORCHTUNE_QLORA_DEVICES)
+
+
+def _key(arg: str) -> str:
+    return arg.partition("=")[0]
+
+
+def _is_on(switch: str, args: Iterable[str]) -> bool:
+    """Whether an argument such as `model.use_dora=True` is there."""
+    return any(
+        switch in key and value.strip().lower() == "true"
+        for key, _, value in (arg.partition("=") for arg in args)
+    )
+
+
+def _named(runtime_name: str) -> str:
+    """The model in a name such as torchtune-llama3.2-1b."""
+    parts = runtime_name.split("-")
+    if len(parts) != PARTS_OF_A_NAME:
+        return ""
+    return f"{parts[1].replace('.', '_')}/{parts[2].upper()}"
+
+
+def _configured(template: Sequence[str]) -> str:
+    """The model in `--config llama3_2/1B_full`, which may also be one word with `=`."""
+    words = [half for word in template for half in word.split("=", 1)]
+    if "--config" not in words:
+        return ""
+    found = _CONFIG.fullmatch("".join(words[words.index("--config") + 1 :][:1]))
+    return found[1] if found else ""

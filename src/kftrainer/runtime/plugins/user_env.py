@@ -1,0 +1,86 @@
+"""The environment that the TrainJob asks for in the containers that train."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import FieldError, invalid
+from kftrainer.runtime.info import NO_TRAINER, Info
+from kftrainer.runtime.manifests import Piece, by_name, places_by_name, thaw
+from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, place
+from kftrainer.runtime.podset import Container
+from kftrainer.runtime.trace import SILENCE
+from kftrainer.runtime.validation.rules import Rule
+
+
+def set_user_env(container: Container, job: TrainJob, reserved: Collection[str]) -> None:
+    """Set the TrainJob's variables, but for those that a framework has set or will set."""
+    env = (job.spec.trainer or NO_TRAINER).env or ()
+    set_all(container, env, "spec.trainer.env", leave=reserved)
+
+
+def set_all(
+    container: Container, env: Sequence[Piece], path: str, *, leave: Collection[str] = ()
+) -> None:
+    """Set variables that are at this path, but for some.
+
+    One by one they would be looked for among all others: a TrainJob has room for 40,000 of them.
+    """
+    there = container.env
+    places = places_by_name(there)
+    for variable in env:
+        name = variable.get("name")
+        if name in leave:
+            continue
+        if (index := places.get(name)) is None:
+            places[name] = len(there)
+            there.append(said(variable))
+        elif there[index] != variable:  # as a rule one plugin sets what another has set before
+            there[index] = said(variable)
+    if there:
+        container.body["env"] = there  # which was not there, or null
+    if container.tape is not SILENCE:  # to put so many paths into words takes longer than all else
+        _note_all(container, env, path, leave)
+
+
+def _note_all(
+    container: Container, env: Sequence[Piece], path: str, leave: Collection[str]
+) -> None:
+    for index, name in enumerate(map(by_name, env)):
+        if name not in leave:
+            container.tape.note(f"{container.path}.env[{name}]", f"{path}[{index}]")
+
+
+def reserved_env_errors(
+    info: Info, job: TrainJob, reserved: Collection[str], *, rule: Rule = Rule.RESERVED_ENV
+) -> Iterator[FieldError]:
+    """Variables of the container that trains which are a framework's to set."""
+    env = (job.spec.trainer or NO_TRAINER).env or ()
+    yield from _taken("spec.trainer.env", env, reserved, rule)
+    trainer, trains = info.trainer, info.trainer_container
+    if trainer is None or trains is None:
+        return
+    for path, override in overrides(job):
+        if any(target.name == trainer.name for target in override.target_jobs):
+            for index, container in enumerate((override.spec or {}).get("containers") or ()):
+                # That of a container named node is refused as a whole.
+                if container.get("name") == trains.name not in STEP_CONTAINERS:
+                    where = place(path, f"spec.containers[{index}].env")
+                    yield from _taken(where, container.get("env") or (), reserved, rule)
+
+
+def _taken(
+    path: str, env: Sequence[Piece], reserved: Collection[str], rule: Rule
+) -> Iterator[FieldError]:
+    taken = sorted(frozenset(reserved).intersection([each.get("name") for each in env]))
+    if taken:
+        detail = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
+        yield invalid(path, taken, detail, rule=rule)  # but no values: they may be secret
+
+
+def said(variable: Piece) -> Piece:
+    """A copy of the variable as it is applied: one that says nothing is empty."""
+    if "valueFrom" in variable:
+        copy: Piece = thaw(variable)
+        return copy
+    # Most are but a name and a value: texts, so that nothing in them is left to copy.
+    return {**variable} if "value" in variable else {**variable, "value": ""}

@@ -1,0 +1,1 @@
+"""The Volcano plugin: PodGroups of the Volcano scheduler."""

@@ -1,0 +1,22 @@
+"""The queue that Volcano puts gangs into, as a runtime names it."""
+
+from collections.abc import Iterator
+
+from kftrainer.api import names
+from kftrainer.kube.objects.field_errors import FieldError, invalid
+from kftrainer.runtime.info import AnyRuntime
+from kftrainer.runtime.validation.rules import Rule
+
+QUEUE = names.ANNOTATION_VOLCANO_QUEUE
+EMPTY_QUEUE = "Volcano queue name must not be empty"
+
+
+def queue_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    """A queue without a name, in a runtime whose gangs Volcano schedules."""
+    spec = runtime.spec
+    if not (spec and spec.pod_group_policy and spec.pod_group_policy.volcano and spec.template):
+        return
+    metadata = spec.template.metadata
+    if ((metadata and metadata.annotations) or {}).get(QUEUE) == "":
+        where = f"spec.template.metadata.annotations[{QUEUE}]"
+        yield invalid(where, "", EMPTY_QUEUE, rule=Rule.RUNTIME_VOLCANO_QUEUE)

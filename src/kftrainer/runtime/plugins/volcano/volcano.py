@@ -1,0 +1,129 @@
+"""Volcano: gangs by the Volcano scheduler, with queues, priorities and network topology."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from kftrainer.api import names
+from kftrainer.api.resources import PRIORITY_CLASSES, VOLCANO_POD_GROUPS
+from kftrainer.api.trainingruntime import VolcanoPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.framework.extension_points import (
+    ComponentBuilder,
+    CustomValidation,
+    EnforcePodGroupPolicy,
+    Watch,
+    WatchExtension,
+)
+from kftrainer.runtime.info import RUNTIME, Info
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.plugins.gang import gang_of, pod_group, watches
+from kftrainer.runtime.plugins.volcano.queue import EMPTY_QUEUE, QUEUE
+from kftrainer.runtime.validation.rules import Rule
+
+SOURCE = f"{RUNTIME} spec.podGroupPolicy.volcano"
+# These exist in every cluster.
+SYSTEM_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
+
+
+class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchExtension):
+    """Makes the PodGroup and annotates its pods, for runtimes with a volcano policy."""
+
+    name: ClassVar[str] = "Volcano"
+
+    def enforce_pod_group_policy(self, info: Info, job: TrainJob) -> None:
+        """Annotate the pods of the gang."""
+        if _policy(info) is not None:
+            for pod_set in gang_of(info).members:
+                key = names.ANNOTATION_VOLCANO_GROUP
+                pod_set.set_pod_annotation(key, job.metadata.name, SOURCE)
+
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+        """The PodGroup, unless its pods are there already."""
+        policy = _policy(info)
+        if policy is None:
+            return ()
+        return pod_group(VOLCANO_POD_GROUPS, info, job, _spec(info, policy), _sources(job))
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        """Whether the queue has a name, and the priorities are there."""
+        findings = Findings()
+        if _policy(info) is not None:
+            findings.refuse(*_queue_errors(info, new), *_priority_errors(info, new))
+        return findings
+
+    def declare_watches(self) -> Sequence[Watch]:
+        """PodGroups of TrainJobs, what changes how much they ask for, and their priorities."""
+        return (*watches(VOLCANO_POD_GROUPS), Watch(PRIORITY_CLASSES, wakes=_nobody))
+
+
+def _nobody(_changed: Manifest, _existing: Existing) -> Iterable[ObjectKey]:
+    """Whom a PriorityClass wakes: it is looked for at admission, and no TrainJob waits for it."""
+    return ()
+
+
+def _policy(info: Info) -> VolcanoPolicy | None:
+    return info.pod_group_policy.volcano if info.pod_group_policy else None
+
+
+def _spec(info: Info, policy: VolcanoPolicy) -> dict[str, Any]:
+    """What Volcano is told besides the size of the gang."""
+    spec: dict[str, Any] = {}
+    if QUEUE in info.annotations:
+        spec["queue"] = info.annotations[QUEUE]
+    if priority := next(_priorities(info), None):
+        spec["priorityClassName"] = priority
+    if topology := policy.network_topology:
+        spec["networkTopology"] = {
+            "mode": topology.mode,
+            "highestTierAllowed": topology.highest_tier_allowed,
+        }
+    return spec
+
+
+def _sources(job: TrainJob) -> dict[str, str]:
+    template = f"{RUNTIME} spec.template"
+    annotations = (
+        "spec.annotations"
+        if QUEUE in (job.spec.annotations or {})
+        else (f"{template}.metadata.annotations")
+    )
+    return {
+        "queue": f"{annotations}[{QUEUE}]",
+        "priorityClassName": f"{template}.spec",
+        "networkTopology": f"{SOURCE}.networkTopology",
+    }
+
+
+def _priorities(info: Info) -> Iterator[str]:
+    """The PriorityClasses of the gang's pods; the trainer's first, as they are there for it."""
+    for pod_set in sorted(gang_of(info).members, key=lambda each: each is not info.trainer):
+        if name := pod_set.spec.get("priorityClassName"):
+            yield name
+
+
+def _queue_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
+    if info.annotations.get(QUEUE) != "":
+        return
+    if QUEUE in (job.spec.annotations or {}):
+        yield invalid(f"spec.annotations[{QUEUE}]", "", EMPTY_QUEUE, rule=Rule.VOLCANO_QUEUE)
+    else:
+        runtime = f"{info.runtime.kind} {info.runtime_metadata.name}"
+        where = f"spec.template.metadata.annotations[{QUEUE}] of {runtime}"
+        detail = f"{EMPTY_QUEUE}: it is in {where}, unless spec.annotations[{QUEUE}] names one"
+        reference = job.spec.runtime_ref.dump()
+        yield invalid("spec.runtimeRef", reference, detail, rule=Rule.VOLCANO_QUEUE)
+
+
+def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
+    if not info.existing.knows(PRIORITY_CLASSES):
+        return
+    for name in dict.fromkeys(each.spec.get("priorityClassName") for each in info.pod_sets):
+        key = ObjectKey("", name or "")
+        if name and name not in SYSTEM_CLASSES and info.existing.get(PRIORITY_CLASSES, key) is None:
+            missing = f'{PRIORITY_CLASSES.group_kind} "{name}" not found'
+            detail = f'PriorityClass "{name}" doesn\'t exist: {missing}'
+            reference = job.spec.runtime_ref.dump()
+            yield invalid("spec.runtimeRef", reference, detail, rule=Rule.VOLCANO_PRIORITY)

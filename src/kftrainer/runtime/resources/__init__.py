@@ -1,0 +1,1 @@
+"""Resources of pods: requests, limits, devices, quantities and LimitRange defaults. Pure."""

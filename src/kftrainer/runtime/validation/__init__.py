@@ -1,0 +1,1 @@
+"""Admission rules for TrainJobs and runtimes, each with a name in `rules`. Pure."""

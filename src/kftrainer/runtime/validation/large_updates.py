@@ -1,0 +1,118 @@
+"""Updates of objects that exceed a limit, compared as they are written: they are not decoded."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from kftrainer.api import limits
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import FieldError, forbidden
+from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.info import own_job_set
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.updates import (
+    AGAIN,
+    CHANGEABLE,
+    FINISHED,
+    FOLLOWED,
+    MADE,
+    is_finished,
+    untimely_overrides,
+)
+
+Spec = Mapping[str, Any]
+
+OVERRIDES = "podTemplateOverrides"
+LEGACY_OVERRIDES = "podSpecOverrides"
+# The lists from which a queue removes what it has added.
+SHORTENED = frozenset({OVERRIDES, LEGACY_OVERRIDES, "runtimePatches"})
+SUSPENSION = frozenset({"suspend"})
+MOST_OVERRIDES = 4 * limits.OVERRIDES  # that are compared one by one
+NOT_LASTING = frozenset({*CHANGEABLE, "targetJobs"})
+# The parts that cannot be changed once there is a JobSet.
+PARTS = (("trainer",), ("initializer", "dataset"), ("initializer", "model"))
+
+
+def keeps_content(old: Spec, new: Spec) -> bool:
+    """Report whether an update only suspends or resumes, and removes overrides of a queue.
+
+    Takes time in proportion to the old spec.
+    """
+    changed = {field for field in old.keys() | new.keys() if old.get(field) != new.get(field)}
+    if changed <= SUSPENSION:
+        return True
+    return (
+        changed <= SUSPENSION | SHORTENED
+        and all(_is_shortened(old.get(field), new.get(field)) for field in changed - SUSPENSION)
+        and _lasting_overrides(old) == _lasting_overrides(new)
+    )
+
+
+def large_change_errors(
+    old: Spec, new: Spec, job: TrainJob, existing: Existing
+) -> Iterator[FieldError]:
+    """Return the errors of `change_errors` for an update of a TrainJob that exceeded a limit.
+
+    `job` is the new TrainJob. Equal content that is written in another way counts as a change.
+    """
+    job_set = own_job_set(job, existing)
+    field = OVERRIDES if old.get(OVERRIDES) or new.get(OVERRIDES) else LEGACY_OVERRIDES
+    if any(
+        (old.get(each) or []) != (new.get(each) or []) for each in (OVERRIDES, LEGACY_OVERRIDES)
+    ):
+        is_suspended = old.get("suspend") is True or job.spec.suspend
+        yield from untimely_overrides(f"spec.{field}", job_set or {}, is_suspended=is_suspended)
+    if is_finished(job):
+        why, rule, rule_of_overrides = FINISHED, Rule.CHANGE_AFTER_END, Rule.OVERRIDE_AFTER_END
+    elif job_set is not None:
+        why, rule, rule_of_overrides = MADE, Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET
+    else:
+        return
+    for path in PARTS:
+        before, after = _part(old, path), _part(new, path)
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                where = ".".join(("spec", *path, name))
+                yield forbidden(where, f"{why}: {AGAIN}", rule=rule)
+    if _lasting_overrides(old) != _lasting_overrides(new):
+        detail = f"{why}, {FOLLOWED}: {AGAIN}"
+        yield forbidden(f"spec.{field}", detail, rule=rule_of_overrides)
+
+
+def _is_shortened(old: object, new: object) -> bool:
+    """Report whether the new list has only items of the old one, in the same order."""
+    if not isinstance(old, list) or len(old) > MOST_OVERRIDES:
+        return False
+    remaining = iter(old)
+    items = new if isinstance(new, list) else ()
+    return all(any(each == other for other in remaining) for each in items)
+
+
+def _lasting_overrides(spec: Spec) -> Sequence[tuple[Any, Spec]] | None:
+    """Return the part of each override that a JobSet cannot follow, with its target jobs.
+
+    None if there are too many of them.
+    """
+    modern = [(each, _mapping(each.get("spec"))) for each in _overrides(spec, OVERRIDES)]
+    legacy = [(each, each) for each in _overrides(spec, LEGACY_OVERRIDES)]
+    if len(modern) + len(legacy) > MOST_OVERRIDES:
+        return None
+    found = []
+    for override, pod in (*modern, *legacy):
+        if lasting := {name: each for name, each in pod.items() if name not in NOT_LASTING}:
+            found.append((override.get("targetJobs"), lasting))
+    return found
+
+
+def _overrides(spec: Spec, field: str) -> Sequence[Spec]:
+    found = spec.get(field)
+    return [_mapping(each) for each in found] if isinstance(found, list) else ()
+
+
+def _part(spec: Spec, path: tuple[str, ...]) -> Spec:
+    for name in path:
+        spec = _mapping(spec.get(name))
+    return spec
+
+
+def _mapping(value: object) -> Spec:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,113 @@
+"""Whether JobSet will take the names that it makes from a TrainJob's and its runtime's."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import FieldError, invalid
+from kftrainer.runtime.info import Info
+from kftrainer.runtime.validation.rules import Rule
+
+LONGEST_LABEL = 63  # of host names, which names of pods become, and of values of labels
+LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LABEL_WORDS = (
+    "must be lower-case letters, digits and -, start with a letter and end with a letter or digit"
+)
+POD_SUFFIX = "-abcde"  # what the Job controller adds
+TEMPLATE = "spec.template.spec"
+
+
+class Room(NamedTuple):
+    """How long a TrainJob's name can be, for a name that is made from it and the runtime's."""
+
+    characters: int
+    whose: str
+    path: str  # of the runtime's part of that name
+
+    def why(self, after: str) -> str:
+        """Why there is no more, in a sentence about what the name is made from."""
+        return (
+            f"{self.whose} is named after {after}, and such names must be no more than "
+            f"{LONGEST_LABEL} characters"
+        )
+
+    @property
+    def too_little(self) -> str:
+        """What to say about the runtime where there is none."""
+        return f"leaves no room for the name of a TrainJob: {self.why('both')}"
+
+
+def is_label(text: object) -> bool:
+    """Whether it can be part of a host name, and starts with a letter (RFC 1035)."""
+    return isinstance(text, str) and len(text) <= LONGEST_LABEL and bool(LABEL.fullmatch(text))
+
+
+def template_name_errors(template: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """Names in a runtime's template that JobSet refuses, whatever the TrainJob is called."""
+    for index, job in enumerate(template["replicatedJobs"]):
+        if not is_label(job["name"]):
+            where = f"{path}.replicatedJobs[{index}].name"
+            yield invalid(where, job["name"], LABEL_WORDS, rule=Rule.RUNTIME_NAMES)
+    subdomain = (template.get("network") or {}).get("subdomain")
+    if subdomain and not is_label(subdomain):
+        where = f"{path}.network.subdomain"
+        yield invalid(where, subdomain, LABEL_WORDS, rule=Rule.RUNTIME_NAMES)
+
+
+def name_errors(info: Info, job: TrainJob, counts: Sequence[int]) -> Iterator[FieldError]:
+    """Why the TrainJob's name does not do: it is no label, or too long for what is made from it.
+
+    `counts` says how many pods each replica of a job has, job by job.
+    """
+    name = job.metadata.name
+    if not LABEL.fullmatch(name):
+        yield invalid("metadata.name", name, LABEL_WORDS, rule=Rule.SCHEMA)
+        return
+    replicas = (each.replicas for each in info.pod_sets)
+    room = least_room(info.template, [*zip(replicas, counts, strict=True)])
+    if room.characters < 1:  # it is not for the TrainJob's name to mend that
+        runtime = f"{info.runtime.kind} {info.runtime.metadata.name}"
+        detail = f"{room.path} of {runtime} {room.too_little}"
+        reference = job.spec.runtime_ref.dump()
+        yield invalid("spec.runtimeRef", reference, detail, rule=Rule.NAME_TOO_LONG)
+    elif len(name) > room.characters:
+        detail = f"must be no more than {room.characters} characters: {room.why('it')}"
+        yield invalid("metadata.name", name, detail, rule=Rule.NAME_TOO_LONG)
+
+
+def least_room(template: Mapping[str, Any], sizes: Sequence[tuple[int, int]]) -> Room:
+    """Where it is tightest; `sizes` are replicas of the template's jobs, and pods in each."""
+    pods = map(_room_of_pods, range(len(sizes)), template["replicatedJobs"], sizes)
+    return min((*pods, *_room_of_others(template)))
+
+
+def _room_of_pods(index: int, job: Mapping[str, Any], size: tuple[int, int]) -> Room:
+    """How long a TrainJob's name can be, for the longest name among these pods to fit."""
+    name, replicas, count = job["name"], *size
+    rest = f"-{name}-{max(0, replicas - 1)}-{max(0, count - 1)}{POD_SUFFIX}"
+    path = f"{TEMPLATE}.replicatedJobs[{index}].name"
+    return Room(LONGEST_LABEL - len(rest), f"each pod of the job {name}", path)
+
+
+def _room_of_others(spec: Mapping[str, Any]) -> Iterator[Room]:
+    """The same for the coordinator's address, which becomes a label, and for claims."""
+    if coordinator := _object(spec.get("coordinator")):
+        pod = f"{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
+        rest = f"-{coordinator.get('replicatedJob', '')}-{pod}."
+        subdomain = _object(spec.get("network")).get("subdomain")
+        left = LONGEST_LABEL - len(rest)
+        whose = "the coordinator's address"
+        if subdomain:
+            yield Room(left - len(subdomain), whose, f"{TEMPLATE}.network.subdomain")
+        else:  # then the address has the name twice
+            yield Room(left // 2, whose, f"{TEMPLATE}.coordinator")
+    for index, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
+        for place, template in enumerate(_object(policy).get("templates") or ()):
+            claim = _object(_object(template).get("metadata")).get("name") or ""
+            path = f"{TEMPLATE}.volumeClaimPolicies[{index}].templates[{place}].metadata.name"
+            yield Room(LONGEST_LABEL - len(f"{claim}-"), f"each claim {claim}", path)
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

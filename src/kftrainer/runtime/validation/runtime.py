@@ -1,0 +1,132 @@
+"""What is wrong with a runtime, told when it is written and not when the first TrainJob uses it."""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from kftrainer.api import names
+from kftrainer.api.trainingruntime import MPIPolicy
+from kftrainer.kube.objects.field_errors import Fault, FieldError, Findings, forbidden, invalid
+from kftrainer.runtime.info import AnyRuntime, container_names
+from kftrainer.runtime.jobset_rules import refusals
+from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.plugins.mpi.validation import mpi_errors
+from kftrainer.runtime.plugins.volcano.queue import queue_errors
+from kftrainer.runtime.resources.quantities import rewrite_quantities
+from kftrainer.runtime.template import JOBS_PATH, STEPS, policy_of, runtime_errors
+from kftrainer.runtime.validation.names import least_room
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.runtime_jobs import RuntimeJob, whole_jobs
+from kftrainer.runtime.validation.runtime_warnings import TEMPLATE, nodes_of, runtime_hints
+from kftrainer.runtime.validation.warnings import deprecation
+
+MOST_REFUSALS = 200  # of JobSet that are reported
+
+
+def runtime_findings(runtime: AnyRuntime) -> Findings:
+    """Errors for what no TrainJob could use, warnings for what is likely not meant."""
+    findings = Findings()
+    findings.refuse(*_errors(runtime))
+    if (deprecated := deprecation(runtime)) is not None:
+        findings.warn(deprecated)
+    if not findings.errors:
+        findings.warn(*runtime_hints(runtime))
+    findings.add(_jobset_findings(runtime, {error.path for error in findings.errors}))
+    return findings
+
+
+def _jobset_findings(runtime: AnyRuntime, known: Collection[str]) -> Findings:
+    """Return what JobSet would reject, except at paths that are known to be wrong.
+
+    What a feature gate of JobSet allows is a warning: whether it is enabled is not known here.
+    """
+    findings = Findings()
+    template = runtime.spec.template if runtime.spec else None
+    found = refusals((template and template.spec) or {}, name=None)
+    errors, warnings = list[FieldError](), list[str]()
+    for refusal in islice(found, MOST_REFUSALS):
+        path = f"{TEMPLATE}.{refusal.path}"
+        if path in known:
+            continue
+        detail = f"JobSet would refuse every TrainJob's JobSet: {refusal.text}"
+        if refusal.gated:
+            warnings.append(f"{path}: {detail}")
+        else:
+            errors.append(forbidden(path, detail, rule=Rule.RUNTIME_JOBSET_REFUSES))
+    findings.refuse(*errors)
+    findings.warn(*warnings)
+    return findings
+
+
+def _errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    """All errors; what several rules say about the same field is told once, as the first says."""
+    told: set[str] = set()
+    for errors in (_step_errors(runtime), runtime_errors(runtime), _policy_errors(runtime)):
+        fresh = [*_not_told(errors, told)]
+        told.update(error.path for error in fresh)
+        yield from fresh
+    if not told:  # what is to be walked through is whole
+        yield from _quantity_errors(runtime)
+        yield from _room_errors(runtime)
+
+
+def _not_told(errors: Iterable[FieldError], told: set[str]) -> Iterator[FieldError]:
+    for error in errors:
+        # The list of jobs can lack more than one job.
+        if error.path not in told or error.path == JOBS_PATH:
+            yield error
+
+
+def _step_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    """Whether the jobs that do a step of a TrainJob can do it: one Job each, with its container."""
+    for job in whole_jobs(runtime):
+        if job.step not in STEPS:
+            continue
+        replicas = job.body.get("replicas")
+        if replicas is not None and replicas != 1:
+            where, rule = f"{job.path}.replicas", Rule.RUNTIME_REPLICAS
+            yield invalid(where, replicas, "always must be 1", rule=rule)
+        if not any(name in _accepted(job, runtime) for name in job.containers):
+            # Only the names: what else a container holds may be a secret.
+            containers = [{"name": name} for name in job.containers]
+            detail = f"must contain the required container for the ancestor: {job.step}"
+            where, rule = f"{job.pod_path}.containers", Rule.RUNTIME_STEP_CONTAINER
+            yield invalid(where, containers, detail, rule=rule)
+
+
+def _accepted(job: RuntimeJob, runtime: AnyRuntime) -> tuple[str, ...]:
+    """What the container can be called that does the job's step."""
+    if job.step == names.STEP_TRAINER:
+        return container_names(job.name, policy_of(runtime))
+    return (job.step or job.name,)
+
+
+def _policy_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    policy = policy_of(runtime)
+    if isinstance(policy, MPIPolicy):
+        yield from mpi_errors(runtime, policy)
+    yield from queue_errors(runtime)
+
+
+def _room_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    """Names so long that there is not a character left for the TrainJob's."""
+    jobs = whole_jobs(runtime)
+    template = runtime.spec.template if runtime.spec else None
+    spec = (template and template.spec) or {}
+    room = least_room(spec, [_size(runtime, job, jobs) for job in jobs])
+    if room.characters < 1:
+        rule = Rule.RUNTIME_NAMES_TOO_LONG
+        yield FieldError(room.path, Fault.TOO_LONG, room.too_little, rule=rule)
+
+
+def _size(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> tuple[int, int]:
+    """How many replicas the job has, and pods in each, as the runtime says."""
+    counts = (nodes_of(runtime, job, jobs), job.job_spec.get("parallelism"), 1)
+    replicas = job.body.get("replicas")
+    return 1 if replicas is None else replicas, next(each for each in counts if each is not None)
+
+
+def _quantity_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+    for job in whole_jobs(runtime):
+        for error in rewrite_quantities(thaw(job.pod), job.pod_path):
+            yield replace(error, rule=Rule.RUNTIME_QUANTITY)

@@ -1,0 +1,251 @@
+"""What an update may change: what is there already, a JobSet and pods, follows little of it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kftrainer.api import names
+from kftrainer.api.overrides import PodTemplateOverride
+from kftrainer.api.trainjob import TrainJob, TrainJobSpec
+from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, without
+from kftrainer.kube.objects.model import KubeModel
+from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.info import own_job_set, runs
+from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.memo import Memo
+from kftrainer.runtime.overrides import METADATA, overrides_field
+from kftrainer.runtime.resources.quantities import rewrite_quantities
+from kftrainer.runtime.validation.rules import Rule
+
+CHANGED_WHILE_RUNNING = "PodTemplateOverrides can only be modified when the TrainJob is suspended"
+CHANGED_WHILE_ACTIVE = (
+    "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} is still active"
+)
+AGAIN = "to train with the change, delete the TrainJob and create it again"
+MADE = "cannot be changed once the JobSet has been made from it"
+FINISHED = "cannot be changed after the TrainJob has finished"
+FOLLOWED = "but for labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
+# What JobSet lets one change in the pods of a JobSet that is suspended.
+CHANGEABLE = ("nodeSelector", "tolerations", "schedulingGates")
+# In these an empty text is a value; elsewhere Go leaves it out.
+TEXTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
+# An empty one of these says a lot: everything, or a volume of this type.
+TELLING = frozenset({"labelSelector", "namespaceSelector", "emptyDir"})
+# Numbers that Go leaves out if they are 0; others are pointers there, for which 0 is a value.
+NUMBERS = frozenset({"partition"})
+ZERO_DIVISOR = ("divisor", "0")
+NOT_NEW = "not refused, because it was so before: {}"
+
+
+def news(found: Findings, before: Findings) -> Findings:
+    """The findings, with errors that were there before the update as warnings.
+
+    The runtime may have been edited or deleted since: that is not the fault of who suspends a
+    TrainJob, or resumes it.
+    """
+    told = Findings(without(before.errors, found.errors))
+    old = without(told.errors, found.errors)
+    told.warn(*(NOT_NEW.format(error) for error in old), *found.warnings)
+    return told
+
+
+def change_errors(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[FieldError]:
+    """What cannot be changed in a TrainJob like this, now or at all."""
+    job_set = own_job_set(old, existing)
+    if _override_changes(old, new):
+        is_suspended = old.spec.suspend or new.spec.suspend
+        yield from untimely_overrides(_field(old, new), job_set or {}, is_suspended=is_suspended)
+    if is_finished(old):
+        rules = (Rule.CHANGE_AFTER_END, Rule.OVERRIDE_AFTER_END)
+        yield from _lasting_changes(old, new, FINISHED, *rules)
+    elif job_set is not None:
+        rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
+        yield from _lasting_changes(old, new, MADE, *rules)
+
+
+def change_warnings(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[str]:
+    """Return a warning for each change that is accepted and has no effect, or none yet."""
+    metadata = [field for field in METADATA if _metadata(old, field) != _metadata(new, field)]
+    if is_finished(old):
+        changed = [f"spec.{field}" for field in metadata]
+        if old.spec.suspend != new.spec.suspend:
+            changed.append("spec.suspend")
+        if _override_changes(old, new):
+            changed.append(_field(old, new))
+        yield from (f"{field}: no effect: the TrainJob has finished" for field in changed)
+    elif metadata and runs(new, existing):
+        for field in metadata:
+            yield (
+                f"spec.{field}: no effect yet: the JobSet is running, and keeps its {field} until "
+                "the TrainJob is suspended"
+            )
+
+
+def is_fixed_by_job_set(old: TrainJob, new: TrainJob) -> bool:
+    """Report whether the update changes a part that a JobSet cannot follow, if there is one."""
+    if _override_changes(old, new):
+        return True
+    rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
+    return any(True for _ in _lasting_changes(old, new, MADE, *rules))
+
+
+def is_finished(job: TrainJob) -> bool:
+    """Whether the TrainJob has come to its end, this or that way."""
+    ends = (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
+    conditions = (job.status and job.status.conditions) or ()
+    return any(each.type in ends and each.status == "True" for each in conditions)
+
+
+def untimely_overrides(
+    field: str, job_set: Mapping[str, Any], *, is_suspended: bool
+) -> Iterator[FieldError]:
+    """Return the errors for a change of overrides while there may be pods."""
+    if not is_suspended:
+        yield forbidden(field, CHANGED_WHILE_RUNNING, rule=Rule.OVERRIDE_WHILE_RUNNING)
+        return
+    for row in (job_set.get("status") or {}).get("replicatedJobsStatus") or ():
+        if row.get("active"):
+            detail = CHANGED_WHILE_ACTIVE.format(row["name"])
+            yield forbidden(field, detail, rule=Rule.OVERRIDE_WHILE_ACTIVE)
+
+
+def _lasting_changes(
+    old: TrainJob, new: TrainJob, why: str, rule: Rule, rule_of_overrides: Rule
+) -> Iterator[FieldError]:
+    for path, before, after in (
+        ("spec.trainer", old.spec.trainer, new.spec.trainer),
+        ("spec.initializer.dataset", _asset(old, "dataset"), _asset(new, "dataset")),
+        ("spec.initializer.model", _asset(old, "model"), _asset(new, "model")),
+    ):
+        for field in _differing(_part(before), _part(after)):
+            yield forbidden(f"{path}.{field}", f"{why}: {AGAIN}", rule=rule)
+    if _lasting_overrides(old) != _lasting_overrides(new):
+        detail = f"{why}, {FOLLOWED}: {AGAIN}"
+        yield forbidden(_field(old, new), detail, rule=rule_of_overrides)
+
+
+def _metadata(job: TrainJob, field: str) -> Mapping[str, str]:
+    """The labels or annotations of the TrainJob's JobSet."""
+    return getattr(job.spec, field) or {}
+
+
+def _field(old: TrainJob, new: TrainJob) -> str:
+    """Where the overrides are, or were before all of them were removed."""
+    return overrides_field(new if new.spec.overrides() else old)
+
+
+def _asset(job: TrainJob, field: str) -> KubeModel | None:
+    asset: KubeModel | None = getattr(job.spec.initializer, field, None)
+    return asset
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
+    return (key for key in {**old, **new} if old.get(key) != new.get(key))
+
+
+def _part(part: KubeModel | None) -> dict[str, Any]:
+    """A trainer or an asset in its canonical form."""
+    said = thaw(part.dump()) if part is not None else {}
+    container = {"env": said.get("env"), "resources": said.get("resourcesPerNode")}
+    _write_quantities({"containers": [container]})
+    return _canonical_fields(said)
+
+
+def _override_changes(old: TrainJob, new: TrainJob) -> bool:
+    """Report whether an override differs in its canonical form.
+
+    Those that are written alike do not, and after the first that does, none is looked at.
+    """
+    before, after = _canonical_overrides.of(old.spec), _canonical_overrides.of(new.spec)
+    if len(before.written) != len(after.written):
+        return True
+    return any(
+        before.written[index] != after.written[index] and before.at(index) != after.at(index)
+        for index in range(len(before.written))
+    )
+
+
+def _lasting_overrides(job: TrainJob) -> list[Any]:
+    """The part of each override that nothing can follow, in its canonical form.
+
+    Who adds overrides that only say where pods run, as Kueue does, changes nothing that lasts.
+    """
+    found = _canonical_overrides.of(job.spec)
+    parts = (_lasting_part(found.at(index)) for index in range(len(found.written)))
+    return [kept for kept in parts if len(kept) > 1]
+
+
+def _lasting_part(override: Mapping[str, Any]) -> dict[str, Any]:
+    """Of an override in its canonical form, its target jobs and what nothing can follow."""
+    spec = override.get("spec") or {}
+    lasting = {field: value for field, value in spec.items() if field not in CHANGEABLE}
+    targets = {"targetJobs": override["targetJobs"]}
+    return {**targets, "spec": lasting} if lasting else targets
+
+
+def _override(override: PodTemplateOverride) -> dict[str, Any]:
+    metadata = override.metadata.dump() if override.metadata else {}
+    kept = {key: metadata.get(key) for key in METADATA}
+    said = thaw({"metadata": kept, "spec": override.spec or {}})
+    _write_quantities(said["spec"])
+    targets = sorted({target.name for target in override.target_jobs})
+    return {"targetJobs": targets, **_canonical_fields(said)}
+
+
+class _CanonicalOverrides:
+    """The overrides of a TrainJob as they are written, and each in its canonical form if needed."""
+
+    def __init__(self, spec: TrainJobSpec) -> None:
+        self.written = spec.overrides()
+        self._canonical: dict[int, Mapping[str, Any]] = {}
+
+    def at(self, index: int) -> Mapping[str, Any]:
+        """Return the override of this index in its canonical form."""
+        if index not in self._canonical:
+            self._canonical[index] = _override(self.written[index])
+        return self._canonical[index]
+
+
+# Several rules compare the overrides of the same two TrainJobs.
+_canonical_overrides = Memo(_CanonicalOverrides, most=2)
+
+
+def _write_quantities(spec: dict[str, Any]) -> None:
+    """Write equal quantities alike; one that is none stays as it is, and is told elsewhere."""
+    for _ in rewrite_quantities(spec, ""):
+        pass
+
+
+def _canonical(value: Any, field: str = "") -> Any:
+    """The value without what says nothing, which clients in Go leave out or put in as they like."""
+    if type(value) is dict:
+        return _canonical_fields(value, keep_empty_texts=field in TEXTS)
+    if type(value) is list:
+        return [each if type(each) is str else _canonical(each) for each in value]
+    return value
+
+
+def _canonical_fields(
+    value: Mapping[str, Any], *, keep_empty_texts: bool = False
+) -> dict[str, Any]:
+    said = {}
+    for field, each in value.items():
+        if type(each) is str:  # as most are
+            if (each or keep_empty_texts) and (field, each) != ZERO_DIVISOR:
+                said[field] = each
+            continue
+        canonical = _canonical(each, field)
+        if not _says_nothing(field, canonical):
+            said[field] = canonical
+    return said
+
+
+def _says_nothing(field: str, value: object) -> bool:
+    """Whether a client in Go leaves the field out, or means the same without it.
+
+    All booleans in what a TrainJob can say are false if they are not there.
+    """
+    if value is None or value is False or value == []:
+        return True
+    if value == {}:
+        return field not in TELLING
+    return field in NUMBERS and value == 0

@@ -1,0 +1,112 @@
+"""Warnings about TrainJobs and runtimes that are valid and likely not meant that way."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kftrainer.api import names
+from kftrainer.api.configuration import Admission
+from kftrainer.api.trainingruntime import MPIPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import Findings, invalid, shown
+from kftrainer.kube.objects.quantity import Quantity
+from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info
+from kftrainer.runtime.podset import Container
+from kftrainer.runtime.resources.devices import accelerators
+from kftrainer.runtime.resources.quantities import HALVES
+from kftrainer.runtime.validation.rules import Rule
+
+
+def crowding(processes: int | str, source: str, resources: Mapping[str, Any]) -> Iterator[str]:
+    """What to tell if processes of a node will have to share its devices; `source` says so many."""
+    devices = accelerators(resources)
+    if isinstance(processes, int) and processes > devices > 0:
+        noun = "accelerator" if devices == 1 else "accelerators"
+        yield (
+            f"{source}: {processes} processes on each node share {devices} {noun}: "
+            f"run {devices}, or ask for more in spec.trainer.resourcesPerNode"
+        )
+
+
+def overdrawing(container: Container, asked: Mapping[str, Any] | None) -> Iterator[str]:
+    """What to tell if a container that trains may get less than it requests.
+
+    `asked` are the TrainJob's own resources, which are merged into the container's.
+    """
+    limits, requests = (container.resources.get(half) or {} for half in HALVES)
+    for name, request in requests.items():
+        limit = limits.get(name)
+        if limit is not None and Quantity.parse(request) > Quantity.parse(limit):
+            is_own = any(name in ((asked or {}).get(half) or ()) for half in HALVES)
+            yield (
+                f"{'spec.trainer.resourcesPerNode' if is_own else 'spec.runtimeRef'}: "
+                f"the container {container.name} requests {request} of {name}, above its limit of "
+                f"{limit}: such pods will be refused"
+            )
+
+
+TRAINER_LABEL = f"{names.LABEL_ANCESTOR_STEP}: {names.STEP_TRAINER}"
+# What MPI uses without a trainer: the first for the hostfile, the others in the job `node`.
+MPI_FIELDS = frozenset({"numProcPerNode"})
+MPI_NODE_FIELDS = frozenset({"numNodes", "env", "resourcesPerNode"})
+
+
+def unused_trainer_fields(info: Info, job: TrainJob) -> Iterator[str]:
+    """Yield a warning if the TrainJob sets fields of `spec.trainer` that nothing uses."""
+    if info.trainer is not None:
+        return
+    used = _used_fields(info)
+    unused = [field for field in (job.spec.trainer or NO_TRAINER).dump() if field not in used]
+    if unused:
+        runtime = f"{info.runtime.kind} {info.runtime.metadata.name}"
+        why = f"no job of the {runtime} has the label {TRAINER_LABEL}"
+        yield f"spec.trainer: {', '.join(unused)}: no effect: {why}"
+
+
+def _used_fields(info: Info) -> frozenset[str]:
+    if not isinstance(info.policy, MPIPolicy):
+        return frozenset()
+    has_node = info.pod_set(names.JOB_NODE) is not None
+    return MPI_FIELDS | (MPI_NODE_FIELDS if has_node else frozenset())
+
+
+POLICY = (
+    "https://www.kubeflow.org/docs/components/trainer/operator-guides/runtime/"
+    "#runtime-deprecation-policy"
+)
+
+
+def deprecation(runtime: AnyRuntime) -> str | None:
+    """What to warn of, if the runtime is labelled as deprecated: its kind and name come first."""
+    labels = runtime.metadata.labels or {}
+    if labels.get(names.LABEL_SUPPORT) != names.SUPPORT_DEPRECATED:
+        return None
+    return (
+        f'{runtime.kind} "{runtime.metadata.name}" is deprecated and will be removed in a future '
+        f"release of Kubeflow Trainer. See runtime deprecation policy: {POLICY}"
+    )
+
+
+PROCESSES = "spec.trainer.numProcPerNode"
+CLIENTS = "clients of Kubeflow Trainer 2.2 and later (Kueue 0.17, the SDK)"
+INSTEAD = "a number, or leave it out and set it in the runtime's mlPolicy.torch"
+
+
+def string_processes(old: TrainJob | None, new: TrainJob, admission: Admission) -> Findings:
+    """Warn about a string in numProcPerNode, or reject it if the configuration says so.
+
+    Release 2.1 accepts a string. Later clients decode an integer, and one TrainJob that they
+    cannot decode makes them fail to list all others: the SDK in its namespace, Kueue everywhere.
+    """
+    value = (new.spec.trainer or NO_TRAINER).num_proc_per_node
+    if not isinstance(value, str):
+        return Findings()
+    if admission.string_num_proc_per_node == "Reject":
+        detail = f"must be an integer: {CLIENTS} cannot decode a string: write {INSTEAD}"
+        return Findings([invalid(PROCESSES, value, detail, rule=Rule.PROCESSES_NOT_INTEGER)])
+    if old is not None and (old.spec.trainer or NO_TRAINER).num_proc_per_node == value:
+        return Findings()
+    warning = (
+        f"{PROCESSES}: {shown(value)} is a string, which {CLIENTS} cannot decode: they fail to "
+        f"list TrainJobs. Write {INSTEAD}"
+    )
+    return Findings(warnings=[warning])

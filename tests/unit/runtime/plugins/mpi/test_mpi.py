@@ -1,0 +1,631 @@
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kftrainer.api.resources import CONFIG_MAPS
+from kftrainer.api.trainingruntime import ClusterTrainingRuntime, MPIPolicy
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.cluster_reader import NOTHING, Given
+from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
+from kftrainer.runtime.framework.extension_points import Watch
+from kftrainer.runtime.plugins.mpi.mpi import MPI
+from kftrainer.runtime.template import new_info
+from kftrainer.runtime.trace import Silence
+from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import (
+    NAMESPACE,
+    RUNTIMES,
+    UID,
+    container_of,
+    findings,
+    in_namespace,
+    job_on,
+    jobs_of,
+    plan,
+    planned,
+    pod_of,
+)
+from tests.support.runtimes import mpi as shipped
+
+OPEN_MPI = [
+    {"name": "OMPI_MCA_orte_default_hostfile", "value": "/etc/mpi/hostfile"},
+    {"name": "OMPI_MCA_orte_keep_fqdn_hostnames", "value": "true"},
+    {"name": "OMPI_MCA_orte_set_default_slots", "value": "1"},
+    {"name": "OMPI_MCA_plm_rsh_args", "value": "-o ConnectionAttempts=10"},
+]
+KEYS_MOUNT = {"name": "mpi-ssh-auth", "mountPath": "/root/.ssh"}
+HOSTFILE_MOUNT = {"name": "mpi-hostfile", "mountPath": "/etc/mpi"}
+KEYS_VOLUME = {
+    "name": "mpi-ssh-auth",
+    "secret": {
+        "secretName": "demo-mpi-ssh-auth",
+        "defaultMode": 0o600,
+        "items": [
+            {"key": "ssh-privatekey", "path": "id_rsa"},
+            {"key": "ssh-publickey", "path": "id_rsa.pub"},
+            {"key": "ssh-publickey", "path": "authorized_keys"},
+        ],
+    },
+}
+HOSTFILE_VOLUME = {
+    "name": "mpi-hostfile",
+    "configMap": {
+        "name": "demo-mpi-hostfile",
+        "items": [{"key": "hostfile", "path": "hostfile", "mode": 0o444}],
+    },
+}
+
+
+def renamed(job: Object, container: str) -> Object:
+    """The job with its container called so."""
+    job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = container
+    return job
+
+
+def worker(**container: Any) -> Object:
+    return replicated_job("node", None, **container)
+
+
+def launcher(container: str = "node", **body: Any) -> Object:
+    return renamed(replicated_job("launcher", **body), container)
+
+
+def mpi(*jobs: Object, nodes: int | None = None, **policy: Any) -> Object:
+    ml_policy: Object = {"mpi": policy} if nodes is None else {"numNodes": nodes, "mpi": policy}
+    return runtime(jobs=list(jobs) or [launcher(), worker()], mlPolicy=ml_policy)
+
+
+def gpus(number: int) -> Object:
+    return {"limits": {"nvidia.com/gpu": number}}
+
+
+def there(kind: str, name: str, owner: str = "somebody", **body: Any) -> Object:
+    reference = {"kind": "TrainJob", "name": "other", "uid": owner, "controller": True}
+    metadata = {"name": name, "namespace": NAMESPACE, "ownerReferences": [reference]}
+    version = "jobset.x-k8s.io/v1alpha2" if kind == "JobSet" else "v1"
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **body}
+
+
+def hosts(objects: Mapping[str, Any]) -> list[str]:
+    text: str = objects["ConfigMap"]["data"]["hostfile"]
+    return text.splitlines()
+
+
+def pods(objects: Mapping[str, Any]) -> dict[str, int]:
+    jobs = jobs_of(objects["JobSet"])
+    specs = {name: job["template"]["spec"] for name, job in jobs.items()}
+    assert all(spec["completions"] == spec["parallelism"] for spec in specs.values())
+    return {name: spec["parallelism"] for name, spec in specs.items()}
+
+
+# What pods get.
+
+
+def test_the_launcher_gets_keys_and_hostfile_and_the_worker_keys() -> None:
+    document = mpi()
+    made = plan(job_on(document), document)["JobSet"]
+    assert pod_of(made, "launcher") == {
+        "containers": [
+            {
+                "name": "node",
+                "image": "trainer",
+                "volumeMounts": [KEYS_MOUNT, HOSTFILE_MOUNT],
+                "env": OPEN_MPI,
+            }
+        ],
+        "volumes": [KEYS_VOLUME, HOSTFILE_VOLUME],
+    }
+    assert pod_of(made, "node") == {
+        "containers": [{"name": "node", "image": "trainer", "volumeMounts": [KEYS_MOUNT]}],
+        "volumes": [KEYS_VOLUME],
+    }
+
+
+def test_keys_are_mounted_where_the_runtime_says() -> None:
+    document = mpi(sshAuthMountPath="/home/mpiuser/.ssh")
+    made = plan(job_on(document), document)["JobSet"]
+    mounts = [{"name": "mpi-ssh-auth", "mountPath": "/home/mpiuser/.ssh"}]
+    assert container_of(made)["volumeMounts"] == mounts
+
+
+def test_what_the_template_has_of_the_same_name_is_replaced_in_its_place() -> None:
+    first = {"name": "A", "value": "a"}
+    slots, last = {"name": "OMPI_MCA_orte_set_default_slots", "value": "9"}, {"name": "Z"}
+    mine, data = {"name": "data", "mountPath": "/root/.ssh"}, {"name": "data", "emptyDir": {}}
+    job = launcher(env=[first, slots, last], volumeMounts=[mine])
+    job["template"]["spec"]["template"]["spec"]["volumes"] = [
+        {"name": "mpi-hostfile", "emptyDir": {}},
+        data,
+    ]
+    document = mpi(job, worker())
+    made = plan(job_on(document), document)["JobSet"]
+    container, pod = container_of(made, "launcher"), pod_of(made, "launcher")
+    assert (container["env"], container["volumeMounts"], pod["volumes"]) == (
+        [first, OPEN_MPI[2], last, OPEN_MPI[0], OPEN_MPI[1], OPEN_MPI[3]],
+        [KEYS_MOUNT, HOSTFILE_MOUNT],
+        [HOSTFILE_VOLUME, data, KEYS_VOLUME],
+    )
+
+
+def test_lists_that_are_null_in_the_template_are_empty() -> None:
+    job = worker(volumeMounts=None)
+    job["template"]["spec"]["template"]["spec"]["volumes"] = None
+    document = mpi(launcher(), job)
+    assert pod_of(plan(job_on(document), document)["JobSet"])["volumes"] == [KEYS_VOLUME]
+
+
+def test_other_jobs_and_containers_get_nothing() -> None:
+    sidecar = {"name": "launcher", "image": "sidecar"}
+    job = worker()
+    job["template"]["spec"]["template"]["spec"]["containers"].append(sidecar)
+    other = replicated_job("metrics", None)
+    document = mpi(launcher(), job, other)
+    made = plan(job_on(document), document)["JobSet"]
+    assert container_of(made, "node", "launcher") == {"name": "launcher", "image": "sidecar"}
+    assert pod_of(made, "metrics") == {"containers": [{"name": "metrics", "image": "trainer"}]}
+
+
+def test_runtimes_without_an_mpi_policy_are_left_alone() -> None:
+    document = runtime(jobs=[launcher(), worker()], mlPolicy={"numNodes": 2})
+    made = plan(job_on(document), document)
+    assert list(made) == ["JobSet"]
+    assert "volumes" not in pod_of(made["JobSet"], "launcher")
+
+
+def test_d30_a_container_named_launcher_gets_what_a_container_named_node_would_get() -> None:
+    document = mpi(launcher("launcher"), worker())
+    env = [{"name": "X", "value": "1"}]
+    made = plan(job_on(document, trainer={"env": env}), document)["JobSet"]
+    assert container_of(made, "launcher", "launcher") == {
+        "name": "launcher",
+        "image": "trainer",
+        "volumeMounts": [KEYS_MOUNT, HOSTFILE_MOUNT],
+        "env": OPEN_MPI + env,
+    }
+
+
+def test_d30_the_environment_and_resources_of_the_job_reach_workers_too() -> None:
+    document = mpi(runLauncherAsNode=False)
+    asked = {"env": [{"name": "X", "value": "1"}], "resourcesPerNode": {"requests": {"cpu": 2}}}
+    made = plan(job_on(document, trainer=asked), document)["JobSet"]
+    assert container_of(made) == {
+        "name": "node",
+        "image": "trainer",
+        "env": [{"name": "X", "value": "1"}],
+        "resources": {"requests": {"cpu": "2"}},
+        "volumeMounts": [KEYS_MOUNT],
+    }
+
+
+def test_d19_the_environment_of_mpi_wins_over_the_jobs_on_all_nodes() -> None:
+    document = mpi()
+    mine = [{"name": each["name"], "value": "mine"} for each in OPEN_MPI]
+    made = plan(job_on(document, trainer={"env": mine}), document)["JobSet"]
+    assert container_of(made, "launcher")["env"] == OPEN_MPI
+    assert "env" not in container_of(made)
+
+
+# How many pods there are.
+
+
+@pytest.mark.parametrize(
+    ("asked", "in_runtime", "as_node", "workers"),
+    [
+        (3, 5, False, 3),
+        (3, 5, True, 2),
+        (None, 5, False, 5),
+        (None, 5, True, 4),
+        (None, None, False, 1),
+        (None, None, True, 0),
+        (1, 5, False, 1),
+        (1, 5, True, 0),
+    ],
+)
+def test_d30_workers_are_as_many_as_nodes_but_for_a_launcher_that_is_one(
+    asked: int | None, in_runtime: int | None, as_node: bool, workers: int
+) -> None:
+    document = mpi(nodes=in_runtime, runLauncherAsNode=as_node)
+    trainer = {} if asked is None else {"numNodes": asked}
+    made = plan(job_on(document, trainer=trainer), document)
+    assert pods(made) == {"launcher": 1, "node": workers}
+    assert len(hosts(made)) == workers + as_node
+
+
+def test_d30_the_launcher_stays_as_the_template_has_it() -> None:
+    job = launcher()
+    job["template"]["spec"]["parallelism"] = 2
+    document = mpi(job, worker(), nodes=3)
+    assert pods(plan(job_on(document), document)) == {"launcher": 2, "node": 3}
+
+
+def test_d30_one_node_that_is_the_launcher_is_the_only_host() -> None:
+    document = mpi(runLauncherAsNode=True)
+    made = plan(job_on(document, trainer={"numNodes": 1}), document)
+    assert hosts(made) == ["demo-launcher-0-0.demo slots=1"]
+
+
+def test_a_launcher_that_is_missing_is_not_counted_as_a_node() -> None:
+    document = mpi(replicated_job("node"), nodes=1, runLauncherAsNode=True)
+    made = plan(job_on(document), document)
+    assert (pods(made), hosts(made)) == ({"node": 1}, ["demo-node-0-0.demo slots=1"])
+
+
+def test_a_launcher_can_be_the_only_job() -> None:
+    document = mpi(launcher(), runLauncherAsNode=True)
+    assert hosts(plan(job_on(document), document)) == ["demo-launcher-0-0.demo slots=1"]
+
+
+# The hostfile.
+
+
+def test_hosts_are_in_the_order_of_the_template() -> None:
+    document = mpi(worker(), launcher(), nodes=3, runLauncherAsNode=True)
+    assert plan(job_on(document), document)["ConfigMap"]["data"] == {
+        "hostfile": "demo-node-0-0.demo slots=1\n"
+        "demo-node-0-1.demo slots=1\n"
+        "demo-launcher-0-0.demo slots=1\n"
+    }
+
+
+def test_a_launcher_that_is_no_node_is_no_host() -> None:
+    document = mpi(nodes=2)
+    assert hosts(plan(job_on(document), document)) == [
+        "demo-node-0-0.demo slots=1",
+        "demo-node-0-1.demo slots=1",
+    ]
+
+
+def test_d28_hosts_are_in_the_subdomain_and_of_all_replicas() -> None:
+    document = mpi(launcher(), {**worker(), "replicas": 2}, nodes=2)
+    document["spec"]["template"]["spec"]["network"] = {"subdomain": "ring"}
+    assert hosts(plan(job_on(document), document)) == [
+        "demo-node-0-0.ring slots=1",
+        "demo-node-0-1.ring slots=1",
+        "demo-node-1-0.ring slots=1",
+        "demo-node-1-1.ring slots=1",
+    ]
+
+
+def test_the_shipped_runtime_lists_its_workers_before_the_launcher() -> None:
+    document = shipped("deepspeed")
+    trainer = {"numNodes": 3, "resourcesPerNode": gpus(4)}
+    made = plan(job_on(document, trainer=trainer), document)
+    assert hosts(made) == [
+        "demo-node-0-0.demo slots=4",
+        "demo-node-0-1.demo slots=4",
+        "demo-launcher-0-0.demo slots=4",
+    ]
+    assert pods(made) == {"node": 2, "launcher": 1}
+
+
+def test_a_thousand_nodes_are_a_thousand_lines() -> None:
+    document = mpi(runLauncherAsNode=True)
+    lines = hosts(plan(job_on(document, trainer={"numNodes": 1000}), document))
+    assert lines[-1] == "demo-node-0-998.demo slots=1"
+    assert len(lines) == len(set(lines)) == 1000
+
+
+def test_a_hostfile_that_no_config_map_holds_is_refused_before_it_is_made() -> None:
+    document = mpi()
+    job = job_on(document, trainer={"numNodes": 2**31 - 1})
+    with pytest.raises(InvalidTrainJobError) as refusal:
+        plan(job, document)
+    assert str(refusal.value) == (
+        "TrainJob team/demo: spec.trainer.numNodes: Invalid value: 2147483647: "
+        "the hostfile of so many nodes does not fit into a ConfigMap"
+    )
+
+
+# Slots.
+
+
+@pytest.mark.parametrize(
+    ("in_runtime", "asked", "devices", "slots"),
+    [
+        (1, None, 0, 1),
+        (1, None, 1, 1),
+        (1, None, 4, 4),
+        (2, None, 4, 2),
+        (2, 3, 4, 3),
+        (1, 1, 4, 1),
+    ],
+)
+def test_slots_are_asked_for_or_one_for_each_accelerator(
+    in_runtime: int, asked: int | None, devices: int, slots: int
+) -> None:
+    resources = gpus(devices) if devices else {}
+    document = mpi(launcher(), worker(resources=resources), numProcPerNode=in_runtime)
+    trainer = {} if asked is None else {"numProcPerNode": asked}
+    made = plan(job_on(document, trainer=trainer), document)
+    assert hosts(made) == [f"demo-node-0-0.demo slots={slots}"]
+    env = container_of(made["JobSet"], "launcher")["env"]
+    assert env[2] == {"name": "OMPI_MCA_orte_set_default_slots", "value": str(slots)}
+
+
+def test_d25_slots_are_counted_in_the_merged_resources() -> None:
+    document = mpi(launcher(), worker(resources=gpus(4)))
+    trainer = {"resourcesPerNode": {"requests": {"cpu": 8}}}
+    made = plan(job_on(document, trainer=trainer), document)
+    assert hosts(made) == ["demo-node-0-0.demo slots=4"]
+
+
+def test_d26_slots_are_counted_by_names_of_devices() -> None:
+    resources = {"limits": {"nvidia.com/mig-1g.5gb": 3, "example.com/gpumem": 70}}
+    document = mpi(launcher(), worker(resources=resources))
+    assert hosts(plan(job_on(document), document)) == ["demo-node-0-0.demo slots=3"]
+
+
+def test_slots_are_those_of_a_worker_whatever_the_launcher_has() -> None:
+    document = mpi(launcher(resources=gpus(8)), worker(resources=gpus(2)))
+    assert hosts(plan(job_on(document), document)) == ["demo-node-0-0.demo slots=2"]
+
+
+def test_slots_are_those_of_the_launcher_where_there_are_no_workers() -> None:
+    document = mpi(
+        launcher("launcher", resources=gpus(8)),
+        worker(resources=gpus(2)),
+        nodes=1,
+        runLauncherAsNode=True,
+    )
+    assert hosts(plan(job_on(document), document)) == ["demo-launcher-0-0.demo slots=8"]
+
+
+class Notes(Silence):
+    """A tape that keeps where the last values came from."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, str] = {}
+
+    def note(self, path: str, source: str) -> None:
+        self.sources[path] = source
+
+
+def sources(document: Object, **trainer: Any) -> list[str]:
+    """Which fields the number of workers and that of slots come from."""
+    tape, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
+    RUNTIMES.of(job).new_objects(job, Given([in_namespace(document)]), tape)
+    pod = "spec.replicatedJobs[launcher].template.spec.template.spec"
+    return [
+        tape.sources["spec.replicatedJobs[node].template.spec.parallelism"],
+        tape.sources[f"{pod}.containers[node].env[OMPI_MCA_orte_set_default_slots]"],
+    ]
+
+
+def test_it_is_told_which_fields_the_numbers_come_from() -> None:
+    in_runtime = "runtime spec.mlPolicy.mpi.numProcPerNode"
+    assert [
+        sources(mpi(), numNodes=2, numProcPerNode=3),
+        sources(mpi(numProcPerNode=3)),
+        sources(mpi(launcher(), worker(resources=gpus(2)))),
+        sources(mpi(launcher(), worker(resources=gpus(1)))),
+    ] == [
+        ["spec.trainer.numNodes", "spec.trainer.numProcPerNode"],
+        ["default", in_runtime],
+        ["default", "accelerators of a node"],
+        ["default", in_runtime],
+    ]
+
+
+# The objects, and when they are planned.
+
+
+def test_the_secret_and_the_hostfile_belong_to_the_job_and_come_first() -> None:
+    document = mpi()
+    made = plan(job_on(document), document)
+    assert list(made) == ["Secret", "ConfigMap", "JobSet"]
+    owners = made["JobSet"]["metadata"]["ownerReferences"]
+    assert made["Secret"] == {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": "demo-mpi-ssh-auth",
+            "namespace": NAMESPACE,
+            "ownerReferences": owners,
+        },
+        "type": "kubernetes.io/ssh-auth",
+        "immutable": True,
+    }
+    assert made["ConfigMap"] == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "demo-mpi-hostfile",
+            "namespace": NAMESPACE,
+            "ownerReferences": owners,
+        },
+        "data": {"hostfile": "demo-node-0-0.demo slots=1\n"},
+    }
+
+
+def test_d44_keys_are_drawn_only_when_the_secret_is_made() -> None:
+    document = mpi()
+    secret = planned(job_on(document), document)[0]
+    assert secret.mint is not None
+    first, second = secret.mint(), secret.mint()
+    data = {key: b64decode(value, validate=True) for key, value in first["data"].items()}
+    assert tuple(data) == secret.minted_keys == ("ssh-privatekey", "ssh-publickey")
+    assert data["ssh-privatekey"].startswith(b"-----BEGIN EC PRIVATE KEY-----\n")
+    assert data["ssh-publickey"].startswith(b"ecdsa-sha2-nistp521 ")
+    assert first["data"] != second["data"]
+    assert {key: first[key] for key in first if key != "data"} == secret.manifest
+
+
+def test_only_the_secret_is_drawn_by_chance() -> None:
+    document = mpi()
+    made = planned(job_on(document), document)
+    assert [each.mint is None for each in made] == [False, True, True]
+    assert [each.manifest for each in made] == [
+        each.manifest for each in planned(job_on(document), document)
+    ]
+
+
+def test_d44_the_secret_that_is_there_is_left_alone() -> None:
+    document = mpi()
+    secret = there("Secret", "demo-mpi-ssh-auth", UID)
+    assert list(plan(job_on(document), document, secret)) == ["ConfigMap", "JobSet"]
+
+
+def test_d44_a_secret_of_somebody_else_does_not_pass_for_ours() -> None:
+    # It is planned all the same, so that whoever makes it finds the name taken, and says so.
+    document = mpi()
+    secret = there("Secret", "demo-mpi-ssh-auth", "somebody")
+    assert list(plan(job_on(document), document, secret)) == ["Secret", "ConfigMap", "JobSet"]
+
+
+def test_a_secret_of_another_name_or_namespace_is_not_ours() -> None:
+    document = mpi()
+    elsewhere = there("Secret", "demo-mpi-ssh-auth")
+    elsewhere["metadata"]["namespace"] = "elsewhere"
+    others = [there("Secret", "demo"), elsewhere]
+    assert "Secret" in plan(job_on(document), document, *others)
+
+
+@pytest.mark.parametrize(
+    ("suspend", "jobset", "there_already", "applied"),
+    [
+        (False, None, True, True),
+        (True, None, True, True),
+        (True, {"suspend": False}, True, True),
+        (True, {"suspend": True}, True, True),
+        (False, {"suspend": True}, True, True),
+        (False, {"suspend": False}, True, False),
+        (False, {}, True, False),
+        (False, {}, False, True),
+    ],
+)
+def test_d43_the_hostfile_stays_while_the_jobset_runs(
+    suspend: bool, jobset: Object | None, there_already: bool, applied: bool
+) -> None:
+    document = mpi()
+    others = [there("ConfigMap", "demo-mpi-hostfile")] if there_already else []
+    others += [] if jobset is None else [there("JobSet", "demo", UID, spec=jobset)]
+    made = plan(job_on(document, suspend=suspend), document, *others)
+    assert ("ConfigMap" in made) == applied
+
+
+def test_only_metadata_of_config_maps_is_watched_and_no_secrets() -> None:
+    assert MPI().declare_watches() == (Watch(CONFIG_MAPS, metadata_only=True),)
+
+
+# What is wrong.
+
+
+def told(job: Object, document: Object) -> list[str]:
+    """What admission says."""
+    return [str(error) for error in findings(job, document).errors]
+
+
+@pytest.mark.parametrize("implementation", ["", "OpenMPI"])
+def test_d42_no_implementation_means_openmpi(implementation: str) -> None:
+    document = mpi(mpiImplementation=implementation)
+    assert told(job_on(document), document) == []
+    made = plan(job_on(document), document)["JobSet"]
+    assert container_of(made, "launcher")["env"] == OPEN_MPI
+
+
+def test_an_implementation_that_we_do_not_know_is_the_runtimes_mistake() -> None:
+    document = {**shipped("mlx")}
+    parsed = ClusterTrainingRuntime.parse(document)
+    assert parsed.spec is not None
+    assert parsed.spec.ml_policy is not None
+    unknown = MPIPolicy.model_construct(mpi_implementation="Intel")
+    ml_policy = parsed.spec.ml_policy.model_copy(update={"mpi": unknown})
+    spec = parsed.spec.model_copy(update={"ml_policy": ml_policy})
+    job = TrainJob.parse(job_on(document))
+    info = new_info(job, parsed.model_copy(update={"spec": spec}), NOTHING)
+    message = (
+        "ClusterTrainingRuntime mlx-distributed: spec.mlPolicy.mpi.mpiImplementation: "
+        'Invalid value: "Intel": must be OpenMPI, which is the only implementation that is '
+        "supported"
+    )
+    with pytest.raises(InvalidRuntimeError) as refusal:
+        MPI().enforce_ml_policy(info, job)
+    assert str(refusal.value) == message
+    (error,) = MPI().validate_train_job(info, None, job).errors
+    assert (error.path, error.detail) == ("spec.runtimeRef", message)
+
+
+def test_a_worker_that_has_no_container_for_the_keys_is_the_runtimes_mistake() -> None:
+    document = mpi(launcher(), renamed(worker(), "sshd"))
+    path = "spec.template.spec.replicatedJobs[1].template.spec.template.spec.containers"
+    with pytest.raises(InvalidRuntimeError) as refusal:
+        plan(job_on(document), document)
+    assert [error.path for error in refusal.value.errors] == [path]
+    (error,) = findings(job_on(document), document).errors
+    assert (error.path, path in error.detail) == ("spec.runtimeRef", True)
+
+
+def test_processes_must_be_a_number() -> None:
+    document = mpi()
+    job = job_on(document, trainer={"numProcPerNode": "auto"})
+    message = (
+        'spec.trainer.numProcPerNode: Invalid value: "auto": '
+        "must have an int value for MPI TrainJob"
+    )
+    assert told(job, document) == [message]
+    with pytest.raises(InvalidTrainJobError) as refusal:
+        plan(job, document)
+    assert str(refusal.value) == f"TrainJob team/demo: {message}"
+
+
+@pytest.mark.parametrize("jobs", [[launcher()], [replicated_job("node")]])
+@pytest.mark.parametrize(("asked", "in_runtime"), [(2, 1), (None, 2)])
+def test_several_nodes_need_both_jobs_where_the_launcher_is_a_node(
+    jobs: list[Object], asked: int | None, in_runtime: int
+) -> None:
+    document = mpi(*jobs, nodes=in_runtime, runLauncherAsNode=True)
+    job = job_on(document, trainer={} if asked is None else {"numNodes": asked})
+    message = (
+        "spec.trainer.numNodes: Invalid value: 2: must have 1 when MPI trainingRuntime with "
+        "enabled runLauncherAsNode does not have either launcher and node"
+    )
+    assert told(job, document) == [message]
+    with pytest.raises(InvalidTrainJobError) as refusal:
+        plan(job, document)
+    assert str(refusal.value) == f"TrainJob team/demo: {message}"
+
+
+def test_several_nodes_need_a_job_for_workers() -> None:
+    document = mpi(launcher(), nodes=2)
+    runtime, jobs = told(job_on(document), document)
+    assert "replicatedJobs: Required value: a job named node: the launcher is no node" in runtime
+    message = "must be 1 when the MPI runtime has no job named node"
+    assert jobs == f"spec.trainer.numNodes: Invalid value: 2: {message}"
+
+
+@pytest.mark.parametrize("as_node", [False, True])
+def test_where_nobody_says_how_many_nodes_there_are_the_template_does(as_node: bool) -> None:
+    workers = worker()
+    workers["template"]["spec"]["parallelism"] = 4
+    document = mpi(launcher(), workers, runLauncherAsNode=as_node)
+    made = plan(job_on(document), document)
+    assert pods(made) == {"launcher": 1, "node": 4}
+    assert len(hosts(made)) == 4 + as_node
+
+
+def test_d19_variables_of_mpi_are_reserved() -> None:
+    document = mpi()
+    env = [{"name": each["name"], "value": ""} for each in reversed(OPEN_MPI)]
+    job = job_on(document, trainer={"env": [{"name": "X", "value": "1"}, *env]})
+    (error,) = findings(job, document).errors
+    assert (error.path, error.detail) == (
+        "spec.trainer.env",
+        "must not have reserved envs, invalid envs configured: "
+        "[OMPI_MCA_orte_default_hostfile OMPI_MCA_orte_keep_fqdn_hostnames "
+        "OMPI_MCA_orte_set_default_slots OMPI_MCA_plm_rsh_args]",
+    )
+
+
+@pytest.mark.parametrize("trainer", [{}, {"numNodes": 4, "numProcPerNode": 2}])
+def test_what_fits_the_shipped_runtimes_passes(trainer: Object) -> None:
+    document = shipped("deepspeed")
+    assert told(job_on(document, trainer=trainer), document) == []
+    assert told(job_on(document), document) == []
+
+
+def test_rules_of_mpi_are_for_mpi_only() -> None:
+    document = runtime(jobs=[replicated_job("node")], mlPolicy={"numNodes": 1})
+    env = [{"name": OPEN_MPI[0]["name"], "value": ""}]
+    assert told(job_on(document, trainer={"env": env, "numNodes": 2}), document) == []

@@ -1,0 +1,547 @@
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.errors import InvalidTrainJobError
+from kftrainer.runtime.plugins.torch.torch import Torch
+from kftrainer.runtime.trace import Silence
+from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import (
+    RUNTIMES,
+    container_of,
+    findings,
+    in_namespace,
+    info_of,
+    job_on,
+    jobs_of,
+    plan,
+)
+from tests.support.runtimes import SHIPPED
+
+GPU = "nvidia.com/gpu"
+RANK = {
+    "fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}
+}
+MODULES = "model.lora_attn_modules=[q_proj]"
+QUANTIZED = [MODULES, "model.quantize_base=True"]
+LORA_ON_NODES = "LoRA fine-tuning is not supported for multi-node training in TorchTune"
+LLAMA = next(each for each in SHIPPED if each["metadata"]["name"] == "torchtune-llama3.2-1b")
+KEPT = [
+    "output_dir=/workspace/output",
+    "tokenizer.path=/workspace/model/original/tokenizer.model",
+    "checkpointer.checkpoint_dir=/workspace/model",
+]
+
+
+def torch(policy: Object | None = None, nodes: int | None = 1, **container: Any) -> Object:
+    """A runtime whose container is like this."""
+    counted = {} if nodes is None else {"numNodes": nodes}
+    return runtime(jobs=[replicated_job(**container)], mlPolicy={**counted, "torch": policy or {}})
+
+
+def trained(document: Object, **trainer: Any) -> Any:
+    """The container that trains."""
+    return container_of(plan(job_on(document, trainer=trainer), document)["JobSet"])
+
+
+def processes(document: Object, **trainer: Any) -> str:
+    return environment(trained(document, **trainer))["PET_NPROC_PER_NODE"]
+
+
+def environment(container: Object) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+
+
+def pet(nodes: int = 1, processes: str = "1", master: str = "demo-node-0-0.demo") -> list[Object]:
+    return [
+        {"name": "PET_NNODES", "value": str(nodes)},
+        {"name": "PET_NPROC_PER_NODE", "value": processes},
+        {"name": "PET_NODE_RANK", "valueFrom": RANK},
+        {"name": "PET_MASTER_ADDR", "value": master},
+        {"name": "PET_MASTER_PORT", "value": "29500"},
+    ]
+
+
+def tuned(document: Object = LLAMA, args: list[str] | None = None, **trainer: Any) -> Any:
+    """The container of a TrainJob that says no more than that torchtune is to run."""
+    return trained(document, command=["tune", "run"], args=args or [], **trainer)
+
+
+def refused(document: Object, **trainer: Any) -> list[str]:
+    """What admission says."""
+    return [str(each) for each in findings(job_on(document, trainer=trainer), document).errors]
+
+
+# torchrun
+
+
+def test_each_node_is_told_what_torchrun_reads_after_all_other_variables() -> None:
+    document = torch(nodes=1, env=[{"name": "LOG_LEVEL", "value": "info"}])
+    made = trained(document, numNodes=3, env=[{"name": "EPOCHS", "value": "3"}])
+    assert made["env"] == [
+        {"name": "LOG_LEVEL", "value": "info"},
+        {"name": "EPOCHS", "value": "3"},
+        *pet(nodes=3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("in_runtime", "in_job", "count"), [(None, None, 1), (2, None, 2), (2, 3, 3), (None, 4, 4)]
+)
+def test_the_job_or_else_the_runtime_says_on_how_many_nodes_it_trains(
+    in_runtime: int | None, in_job: int | None, count: int
+) -> None:
+    document = torch(nodes=in_runtime)
+    trainer = {} if in_job is None else {"numNodes": in_job}
+    made = plan(job_on(document, trainer=trainer), document)["JobSet"]
+    job = jobs_of(made)["node"]["template"]["spec"]
+    nodes = environment(container_of(made))["PET_NNODES"]
+    assert (job["parallelism"], job["completions"], nodes) == (count, count, str(count))
+
+
+def test_d18_a_job_that_says_nothing_about_its_trainer_is_distributed_too() -> None:
+    document = torch(nodes=2)
+    made = container_of(plan(job_on(document), document)["JobSet"])
+    assert (made["env"], made["ports"]) == (pet(nodes=2), [{"containerPort": 29500}])
+
+
+def test_d19_variables_of_torchrun_win_over_the_jobs() -> None:
+    mine = [{"name": each["name"], "value": "mine"} for each in pet()]
+    assert trained(torch(), env=[*mine, {"name": "A", "value": "a"}])["env"] == [
+        {"name": "A", "value": "a"},
+        *pet(),
+    ]
+
+
+def test_d19_variables_of_torchrun_win_over_the_templates_in_their_places() -> None:
+    env = [{"name": "PET_NNODES", "valueFrom": RANK}, {"name": "A", "value": "a"}]
+    nodes, *others = pet()
+    assert trained(torch(env=env))["env"] == [nodes, {"name": "A", "value": "a"}, *others]
+
+
+def test_d28_the_first_node_is_found_by_its_jobs_name_in_the_templates_domain() -> None:
+    document = torch()
+    job = replicated_job("worker")
+    job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "node"
+    document["spec"]["template"]["spec"] = {
+        "replicatedJobs": [job],
+        "network": {"subdomain": "hosts"},
+    }
+    made = container_of(plan(job_on(document), document)["JobSet"], "worker")
+    assert made["env"] == pet(master="demo-worker-0-0.hosts")
+
+
+def test_other_runtimes_are_left_alone() -> None:
+    document = runtime(mlPolicy={"numNodes": 2})
+    job = job_on(document, trainer={"command": ["tune", "run"], "numNodes": 3})
+    info = info_of(job, document)
+    before = deepcopy(info.template)
+    Torch().enforce_ml_policy(info, TrainJob.parse(job))
+    assert (info.template, info.reserved_env, info.command) == (before, set(), ["tune", "run"])
+    assert Torch().validate_train_job(info, None, TrainJob.parse(job)).errors == []
+
+
+class Notes(Silence):
+    """A tape that keeps where the last values came from."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, str] = {}
+
+    def note(self, path: str, source: str) -> None:
+        self.sources[path] = source
+
+
+def sources(document: Object, *fields: str, **trainer: Any) -> list[str]:
+    """From which fields these parts of the container come."""
+    tape, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
+    RUNTIMES.of(job).new_objects(job, Given([in_namespace(document)]), tape)
+    container = "spec.replicatedJobs[node].template.spec.template.spec.containers[node]"
+    return [tape.sources[f"{container}.{field}"] for field in fields]
+
+
+def test_it_is_told_which_field_a_variable_comes_from() -> None:
+    counted = ("env[PET_NNODES]", "env[PET_NPROC_PER_NODE]")
+    constant = ("env[PET_NODE_RANK]", "env[PET_MASTER_ADDR]", "env[PET_MASTER_PORT]")
+    assert [
+        sources(torch(), *counted, numNodes=2, numProcPerNode=3),
+        sources(torch({"numProcPerNode": 3}), *counted),
+        sources(torch(), *counted),
+        sources(torch(), *constant, "ports[29500]"),
+    ] == [
+        ["spec.trainer.numNodes", "spec.trainer.numProcPerNode"],
+        ["runtime spec.mlPolicy.numNodes", "runtime spec.mlPolicy.torch.numProcPerNode"],
+        ["runtime spec.mlPolicy.numNodes", "mlPolicy.torch"],
+        ["mlPolicy.torch"] * 4,
+    ]
+
+
+def test_it_is_told_that_the_command_is_not_all_the_jobs() -> None:
+    found = sources(LLAMA, "command", "args", command=["tune", "run"], args=[])
+    assert found == ["spec.trainer.command (torchtune)", "spec.trainer.args"]
+
+
+# Processes on each node
+
+
+@pytest.mark.parametrize(
+    ("value", "without", "with_devices"),
+    [
+        (None, "4", "auto"),
+        ("auto", "4", "auto"),
+        ("cpu", "4", "4"),
+        ("gpu", "gpu", "gpu"),
+        (7, "7", "7"),
+    ],
+)
+@pytest.mark.parametrize("by", ["job", "runtime"])
+def test_processes_are_a_number_or_are_counted(
+    value: object, without: str, with_devices: str, by: str
+) -> None:
+    asked = {} if value is None else {"numProcPerNode": value}
+    policy, trainer = (asked, {}) if by == "runtime" else ({}, asked)
+    requests = {"requests": {"cpu": "3500m"}}
+    bare = torch(policy, resources=requests)
+    equipped = torch(policy, resources={**requests, "limits": {GPU: "2"}})
+    found = (processes(bare, **trainer), processes(equipped, **trainer))
+    assert found == (without, with_devices)
+
+
+def test_the_jobs_processes_win_over_the_runtimes() -> None:
+    assert processes(torch({"numProcPerNode": 2}), numProcPerNode=5) == "5"
+
+
+@pytest.mark.parametrize("value", ["auto", "cpu"])
+@pytest.mark.parametrize(
+    ("resources", "count"),
+    [
+        ({}, "1"),
+        ({"requests": {"cpu": "500m"}}, "1"),
+        ({"requests": {"cpu": "2500m"}}, "3"),
+        ({"limits": {"cpu": "3"}}, "3"),
+        ({"requests": {"cpu": "0"}, "limits": {"cpu": "5"}}, "5"),
+        ({"requests": {"cpu": "2"}, "limits": {"cpu": "8"}}, "2"),
+    ],
+)
+def test_there_is_a_process_on_each_cpu_and_at_least_one(
+    value: str, resources: Object, count: str
+) -> None:
+    assert processes(torch(resources=resources), numProcPerNode=value) == count
+
+
+@pytest.mark.parametrize("device", [GPU, "amd.com/GPU", "nvidia.com/mig-1g.5gb", "habana.ai/gaudi"])
+def test_d26_torchrun_counts_the_devices_of_any_vendor(device: str) -> None:
+    assert processes(torch(resources={"limits": {"cpu": "4", device: "2"}})) == "auto"
+
+
+def test_d26_what_merely_goes_with_devices_is_not_trained_on() -> None:
+    resources = {"limits": {"cpu": "4", "nvidia.com/gpumem": "3000"}}
+    assert processes(torch(resources=resources)) == "4"
+
+
+def test_d25_devices_of_the_runtime_count_when_the_job_asks_for_cpus() -> None:
+    document = torch(resources={"limits": {GPU: "4"}})
+    assert processes(document, resourcesPerNode={"requests": {"cpu": "8"}}) == "auto"
+
+
+def test_d25_devices_that_the_job_takes_away_do_not_count() -> None:
+    document = torch(resources={"limits": {GPU: "4", "cpu": "3"}})
+    assert processes(document, resourcesPerNode={"limits": {GPU: "0"}}) == "3"
+
+
+# The port
+
+
+def test_d17_the_port_is_added_to_those_of_the_template() -> None:
+    ports = [{"containerPort": 8080}, {"containerPort": 29500, "protocol": "UDP"}]
+    assert trained(torch(ports=ports))["ports"] == [*ports, {"containerPort": 29500}]
+
+
+@pytest.mark.parametrize("protocol", [{}, {"protocol": "TCP"}])
+def test_a_port_that_is_open_keeps_its_name(protocol: Object) -> None:
+    ports = [{"containerPort": 29500, "name": "rendezvous", **protocol}, {"containerPort": 8080}]
+    assert trained(torch(ports=ports))["ports"] == ports
+
+
+def test_plans_do_not_share_the_port() -> None:
+    first, second = (trained(torch())["ports"] for _ in range(2))
+    first[0]["name"] = "changed"
+    assert second == [{"containerPort": 29500}]
+
+
+# torchtune
+
+
+def test_torchtune_has_its_command_written_and_its_arguments_kept() -> None:
+    made = tuned(args=[MODULES, "epochs=1"], resourcesPerNode={"limits": {GPU: 1}})
+    assert (made["command"], made["args"]) == (
+        [
+            "tune",
+            "run",
+            "lora_finetune_single_device",
+            "--config",
+            "llama3_2/1B_lora_single_device",
+            *KEPT,
+        ],
+        [MODULES, "epochs=1"],
+    )
+
+
+def test_torchtune_is_told_the_ranks_but_meets_by_its_command() -> None:
+    made = tuned()
+    assert (made["env"], made["ports"]) == (pet(processes="auto")[:3], [{"containerPort": 29500}])
+
+
+def test_d19_where_torchtune_meets_is_not_for_the_job_to_say() -> None:
+    mine = [{"name": "PET_MASTER_ADDR", "value": "mine"}, {"name": "PET_NNODES", "value": "9"}]
+    assert tuned(env=mine)["env"] == pet(processes="auto")[:3]
+
+
+def test_d28_torchtune_meets_at_the_first_node_in_the_templates_domain() -> None:
+    document = deepcopy(LLAMA)
+    document["spec"]["template"]["spec"]["network"] = {"subdomain": "hosts"}
+    assert tuned(document)["command"][2] == "--rdzv_endpoint=demo-node-0-0.hosts:29500"
+
+
+@pytest.mark.parametrize(
+    ("args", "kind", "method"),
+    [
+        ([], "full", "full"),
+        ([MODULES], "lora", "lora"),
+        ([MODULES, "model.use_dora=True"], "lora", "lora"),
+        (QUANTIZED, "lora", "qlora"),
+        ([*QUANTIZED, "model.use_dora=True"], "lora", "lora"),
+        ([MODULES, "model.quantize_base=False"], "lora", "lora"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("value", "devices", "processes"),
+    [
+        ("auto", 0, "one"),  # there are no CPUs to count either
+        ("auto", 1, "one"),
+        ("auto", 2, "several"),
+        ("cpu", 0, "one"),
+        ("cpu", 2, "one"),
+        ("gpu", 0, "several"),  # nobody knows
+        ("gpu", 1, "one"),
+        ("gpu", 2, "several"),
+        (1, 0, "one"),
+        (1, 1, "one"),
+        (1, 2, "one"),
+        (4, 0, "several"),
+        (4, 1, "several"),
+        (4, 2, "several"),
+    ],
+)
+def test_d29_on_one_node_one_process_is_a_single_device(
+    args: list[str], kind: str, method: str, value: object, devices: int, processes: str
+) -> None:
+    resources = {"limits": {GPU: devices}}
+    made = tuned(args=args, numProcPerNode=value, resourcesPerNode=resources)["command"]
+    config = f"llama3_2/1B_{method}"
+    assert (
+        made
+        == {
+            "one": [
+                "tune",
+                "run",
+                f"{kind}_finetune_single_device",
+                "--config",
+                f"{config}_single_device",
+                *KEPT,
+            ],
+            "several": [
+                "tune",
+                "run",
+                "--rdzv_endpoint=demo-node-0-0.demo:29500",
+                f"{kind}_finetune_distributed",
+                "--config",
+                config,
+                *KEPT,
+            ],
+        }[processes]
+    )
+
+
+@pytest.mark.parametrize("value", ["auto", "gpu", 1, 4])
+@pytest.mark.parametrize("devices", [0, 1, 2])
+def test_on_several_nodes_the_whole_model_is_trained(value: object, devices: int) -> None:
+    resources = {"limits": {GPU: devices}}
+    made = tuned(numNodes=2, numProcPerNode=value, resourcesPerNode=resources)
+    assert made["command"] == [
+        "tune",
+        "run",
+        "--rdzv_endpoint=demo-node-0-0.demo:29500",
+        "full_finetune_distributed",
+        "--config",
+        "llama3_2/1B_full_multinode",
+        *KEPT,
+    ]
+
+
+def test_d29_several_cpus_are_no_single_device() -> None:
+    resources = {"limits": {GPU: 1, "cpu": 4}}
+    made = tuned(numProcPerNode="cpu", resourcesPerNode=resources)
+    assert made["command"][3:6] == ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
+
+
+def test_d29_the_runtimes_annotation_says_the_model() -> None:
+    document = deepcopy(LLAMA)
+    document["metadata"]["annotations"] = {"trainer.kubeflow.org/torchtune-model": "qwen2_5/1.5B"}
+    assert "qwen2_5/1.5B_full" in tuned(document)["command"]
+
+
+def test_arguments_of_the_runtime_say_how_to_train_unless_the_job_has_its_own() -> None:
+    command = ["tune", "run"]
+    document = torch(args=[MODULES], command=[*command, "--config", "llama3_2/1B_full"])
+    assert [
+        trained(document, command=command)["command"][-1],
+        trained(document, command=command, args=[])["command"][-1],
+    ] == ["llama3_2/1B_lora_single_device", "llama3_2/1B_full_single_device"]
+
+
+@pytest.mark.parametrize("command", [["tune", "run", "my_recipe"], ["tune"], ["torchrun"], []])
+def test_any_other_command_is_the_jobs_own(command: list[str]) -> None:
+    made = trained(LLAMA, command=command)
+    assert (made["command"], made["env"]) == (command, pet(processes="auto"))
+
+
+def test_without_a_command_the_templates_stays() -> None:
+    document = deepcopy(LLAMA)
+    assert (
+        trained(document)["command"]
+        == container_of({"spec": document["spec"]["template"]["spec"]})["command"]
+    )
+
+
+def test_planning_changes_neither_the_runtime_nor_the_job() -> None:
+    job = job_on(LLAMA, trainer={"command": ["tune", "run"], "args": [MODULES]})
+    before = deepcopy((job, LLAMA))
+    plan(job, LLAMA)
+    assert (job, LLAMA) == before
+
+
+@pytest.mark.parametrize(
+    ("trainer", "paths"),
+    [
+        ({"numNodes": 2, "args": [MODULES]}, ["spec.trainer.numNodes"]),
+        ({"numNodes": 2, "args": QUANTIZED}, ["spec.trainer.numNodes"]),
+        ({"args": ["epochs=1", "output_dir=/mine"]}, ["spec.trainer.args[1]"]),
+    ],
+)
+def test_d29_what_torchtune_cannot_do_is_not_planned(trainer: Object, paths: list[str]) -> None:
+    job = job_on(LLAMA, trainer={"command": ["tune", "run"], **trainer})
+    with pytest.raises(InvalidTrainJobError, match=r"^TrainJob team/demo: ") as caught:
+        plan(job, LLAMA)
+    assert [error.path for error in caught.value.errors] == paths
+
+
+def test_d29_lora_is_not_dropped_on_several_nodes_of_the_runtime() -> None:
+    document = deepcopy(LLAMA)
+    document["spec"]["mlPolicy"]["numNodes"] = 2
+    job = job_on(document, trainer={"command": ["tune", "run"], "args": [MODULES]})
+    with pytest.raises(InvalidTrainJobError, match=LORA_ON_NODES):
+        plan(job, document)
+
+
+def test_d29_a_runtime_for_no_model_is_not_planned() -> None:
+    document = torch()
+    job = job_on(document, trainer={"command": ["tune", "run"]})
+    with pytest.raises(InvalidTrainJobError, match=r"spec\.runtimeRef\.name: .* names none"):
+        plan(job, document)
+
+
+# Admission
+
+
+def test_what_is_well_is_admitted() -> None:
+    document = torch()
+    assert refused(document, env=[{"name": "A", "value": "a"}], numProcPerNode="gpu") == []
+    assert findings(job_on(document), document).errors == []
+
+
+def test_d19_variables_of_torchrun_are_refused_whatever_else_the_job_says() -> None:
+    names = ["PET_NODE_RANK", "A", "PET_MASTER_ADDR", "PET_NNODES", "PET_NPROC_PER_NODE"]
+    env = [{"name": name, "value": "x"} for name in [*names, "PET_MASTER_PORT"]]
+    [error] = findings(job_on(torch(), trainer={"env": env}), torch()).errors
+    assert (error.path, error.value, error.detail) == (
+        "spec.trainer.env",
+        sorted({*names, "PET_MASTER_PORT"} - {"A"}),  # and no values, which may be secrets
+        "must not have reserved envs, invalid envs configured: [PET_MASTER_ADDR PET_MASTER_PORT "
+        "PET_NNODES PET_NODE_RANK PET_NPROC_PER_NODE]",
+    )
+
+
+def test_d21_torchtune_is_checked_without_a_word_about_nodes_and_processes() -> None:
+    assert refused(LLAMA, command=["tune", "run"]) == []
+    assert refused(torch(), command=["tune", "run"]) == [
+        'spec.runtimeRef.name: Invalid value: "runtime": must have a supported pretrained model, '
+        "but the runtime names none: neither in the annotation "
+        "trainer.kubeflow.org/torchtune-model, nor in its name, nor with --config in its command"
+    ]
+
+
+def test_d21_nodes_of_the_runtime_count_at_admission() -> None:
+    document = deepcopy(LLAMA)
+    document["spec"]["mlPolicy"]["numNodes"] = 2
+    whose = (
+        "the runtime says so in spec.mlPolicy.numNodes, "
+        "unless the TrainJob sets spec.trainer.numNodes"
+    )
+    assert refused(document, command=["tune", "run"], args=[MODULES]) == [
+        f"spec.trainer.numNodes: Invalid value: 2: {LORA_ON_NODES}: {whose}",
+        f"spec.trainer.numNodes: Invalid value: 2: must be 1 for llama3_2/1B model: {whose}",
+    ]
+    own = refused(document, command=["tune", "run"], args=[MODULES], numNodes=2)
+    assert [error for error in own if whose in error] == []
+
+
+def test_immutable_settings_are_refused_at_admission() -> None:
+    [error] = refused(LLAMA, command=["tune", "run"], args=["tokenizer.path=/mine"])
+    assert error.startswith("spec.trainer.args[0]: ")
+
+
+def test_qlora_on_several_devices_is_refused_with_what_the_node_has() -> None:
+    asked = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, numProcPerNode=2)
+    assert asked[0] == (
+        "spec.trainer.numProcPerNode: Invalid value: 2: must be auto or 1 for llama3_2/1B "
+        "model when using QLoRA"
+    )
+    assert refused(LLAMA, command=["tune", "run"], args=QUANTIZED) == [
+        'spec.trainer.resourcesPerNode: Invalid value: {"limits":{"nvidia.com/gpu":"2"}}: must '
+        "have gpu resource with value 1 for llama3_2/1B model when using QLoRA: the runtime says "
+        "so in the resources of the container node, unless the TrainJob sets "
+        "spec.trainer.resourcesPerNode",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("resources", "is_of_runtime"),
+    [
+        ({"limits": {"memory": "1Gi"}}, True),
+        ({"limits": {"nvidia.com/gpu": 4}}, False),
+        ({"requests": {"nvidia.com/gpu": "four"}}, False),  # which is refused by itself
+    ],
+)
+def test_devices_are_the_runtimes_unless_the_trainjob_asks_for_some(
+    resources: Object, is_of_runtime: bool
+) -> None:
+    errors = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, resourcesPerNode=resources)
+    (error,) = (each for each in errors if "must have gpu resource" in each)
+    assert ("the runtime says so" in error) == is_of_runtime
+
+
+def test_processes_of_the_runtime_are_told_as_the_runtimes() -> None:
+    document = deepcopy(LLAMA)
+    document["spec"]["mlPolicy"]["torch"]["numProcPerNode"] = 2
+    asked = refused(document, command=["tune", "run"], args=QUANTIZED)
+    assert asked[0].endswith(
+        "model when using QLoRA: the runtime says so in spec.mlPolicy.torch.numProcPerNode, "
+        "unless the TrainJob sets spec.trainer.numProcPerNode"
+    )
+
+
+def test_rules_of_torchtune_are_for_torchtune() -> None:
+    assert refused(LLAMA, command=["torchrun"], args=["output_dir=/mine"], numNodes=2) == []

@@ -1,0 +1,247 @@
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kftrainer.kube.objects.quantity import ZERO, QuantityError
+from kftrainer.runtime.resources.pod_requests import merge_resources, pod_requests
+
+Object = dict[str, Any]
+GPU = "nvidia.com/gpu"
+
+
+def asks(restart: str | None = None, limits: Object | None = None, **requests: Any) -> Object:
+    """A container with these requests."""
+    policy = {"restartPolicy": restart} if restart else {}
+    return {**policy, "resources": {"requests": requests, "limits": limits}}
+
+
+def requests_of(*containers: Object, **spec: Any) -> dict[str, str]:
+    found = pod_requests({"containers": [*containers], **spec})
+    return {name: str(amount) for name, amount in found.items()}
+
+
+def test_containers_run_together() -> None:
+    assert requests_of(asks(cpu="1", memory="1Gi"), asks(cpu="500m")) == {
+        "cpu": "1500m",
+        "memory": "1Gi",
+    }
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"containers": None, "initContainers": None, "resources": None, "overhead": None},
+        {"containers": [{}, {"resources": None}, {"resources": {"limits": None}}]},
+    ],
+)
+def test_a_pod_that_says_nothing_asks_for_nothing(spec: Object) -> None:
+    assert pod_requests(spec) == {}
+
+
+def test_a_limit_stands_in_for_a_request_resource_by_resource() -> None:
+    assert requests_of(asks(limits={"cpu": "4", GPU: 8}, cpu=1)) == {"cpu": "1", GPU: "8"}
+    assert requests_of(asks(limits={"cpu": "4"}, cpu="0")) == {"cpu": "0"}
+
+
+def test_init_containers_run_in_turn_before_the_containers() -> None:
+    init = [asks(cpu="3", memory="1Gi"), asks(cpu="2", memory="4Gi")]
+    assert requests_of(asks(cpu="1", memory="2Gi"), initContainers=init) == {
+        "cpu": "3",
+        "memory": "4Gi",
+    }
+
+
+def test_a_sidecar_runs_with_all_that_come_after_it() -> None:
+    sidecar = asks("Always", cpu="1")
+    assert requests_of(asks(cpu="2"), initContainers=[sidecar]) == {"cpu": "3"}
+    assert requests_of(asks(cpu="2"), initContainers=[sidecar, asks(cpu="5")]) == {"cpu": "6"}
+    assert requests_of(asks(cpu="2"), initContainers=[asks(cpu="5"), sidecar]) == {"cpu": "5"}
+    assert requests_of(asks(), initContainers=[sidecar, sidecar, asks(cpu="5")]) == {"cpu": "7"}
+
+
+def test_what_the_whole_pod_asks_for_replaces_what_its_containers_do() -> None:
+    whole = {"requests": {"cpu": "8", "hugepages-2Mi": "8Mi", GPU: "8"}}
+    assert requests_of(asks(cpu="1", memory="1Gi"), resources=whole) == {
+        "cpu": "8",
+        "memory": "1Gi",
+        "hugepages-2Mi": "8Mi",
+    }
+
+
+def test_a_limit_of_the_whole_pod_counts_where_no_container_asks() -> None:
+    whole = {"limits": {"cpu": "8", "memory": "8Gi", "hugepages-2Mi": "8Mi"}}
+    asked = asks(limits={"hugepages-2Mi": "2Mi"}, cpu="0")
+    assert requests_of(asked, resources=whole) == {
+        "cpu": "0",
+        "memory": "8Gi",
+        "hugepages-2Mi": "8Mi",
+    }
+
+
+def test_overhead_comes_on_top_of_everything() -> None:
+    overhead = {"cpu": "250m", "memory": "64Mi"}
+    whole = {"requests": {"cpu": "2"}}
+    assert requests_of(asks(cpu="1"), resources=whole, overhead=overhead) == {
+        "cpu": "2250m",
+        "memory": "64Mi",
+    }
+
+
+def test_each_amount_is_rounded_up_to_a_thousandth() -> None:
+    assert requests_of(asks(cpu="100u"), asks(cpu="100u")) == {"cpu": "2m"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"containers": [{}, asks(cpu="x")]}, "containers[1].resources.requests[cpu]"),
+        ({"containers": [asks(limits={GPU: "x"})]}, f"containers[0].resources.limits[{GPU}]"),
+        ({"initContainers": [asks(cpu=True)]}, "initContainers[0].resources.requests[cpu]"),
+        ({"resources": {"limits": {"cpu": "x"}}}, "resources.limits[cpu]"),
+        ({"overhead": {"cpu": "x"}}, "overhead[cpu]"),
+    ],
+)
+def test_an_error_says_where_in_the_pod_spec_it_is(spec: Object, path: str) -> None:
+    with pytest.raises(QuantityError) as raised:
+        pod_requests(spec)
+    assert raised.value.path == path
+
+
+def resources(limits: Object | None = None, requests: Object | None = None) -> Object:
+    halves = {"limits": limits, "requests": requests}
+    return {half: amounts for half, amounts in halves.items() if amounts is not None}
+
+
+MERGES: dict[str, tuple[Object, Object, Object]] = {
+    "what only one of them has stays": (
+        resources({"cpu": "4"}, {"memory": "1Gi"}),
+        resources({GPU: 2}, {"cpu": "1"}),
+        resources({"cpu": "4", GPU: 2}, {"memory": "1Gi", "cpu": "1"}),
+    ),
+    "the override wins in both halves": (
+        resources({"cpu": "4"}, {"cpu": "2"}),
+        resources({"cpu": 3}, {"cpu": 0.5}),
+        resources({"cpu": 3}, {"cpu": 0.5}),
+    ),
+    "a limit below the request takes it along": (
+        resources({"cpu": "4"}, {"cpu": "4"}),
+        resources({"cpu": "1500m"}),
+        resources({"cpu": "1500m"}, {"cpu": "1500m"}),
+    ),
+    "a limit above the request leaves it": (
+        resources({"cpu": "4"}, {"cpu": "2"}),
+        resources({"cpu": "2000m"}),
+        resources({"cpu": "2000m"}, {"cpu": "2"}),
+    ),
+    "a request above the limit takes it along": (
+        resources({"memory": "1Gi"}),
+        resources(None, {"memory": "1.5Gi"}),
+        resources({"memory": "1.5Gi"}, {"memory": "1.5Gi"}),
+    ),
+    "a request below the limit leaves it": (
+        resources({"memory": "1Gi"}, {"memory": "1Gi"}),
+        resources(None, {"memory": "1M"}),
+        resources({"memory": "1Gi"}, {"memory": "1M"}),
+    ),
+    "fewer devices": (
+        resources({GPU: 4}, {GPU: 4}),
+        resources({GPU: 2}),
+        resources({GPU: 2}),
+    ),
+    "more devices": (
+        resources({GPU: 4, "cpu": 1}, {GPU: 4, "cpu": 1}),
+        resources({GPU: 8}),
+        resources({GPU: 8, "cpu": 1}, {"cpu": 1}),
+    ),
+    "fewer devices, as a request": (
+        resources({GPU: 4}),
+        resources(None, {GPU: 2}),
+        resources({GPU: 2}, {GPU: 2}),
+    ),
+    "huge pages": (
+        resources({"hugepages-2Mi": "4Mi"}, {"hugepages-2Mi": "4Mi"}),
+        resources({"hugepages-2Mi": "8Mi"}),
+        resources({"hugepages-2Mi": "8Mi"}),
+    ),
+    "kubernetes' own may differ": (
+        resources({"kubernetes.io/batteries": 4}, {"kubernetes.io/batteries": 1}),
+        resources({"kubernetes.io/batteries": 8}),
+        resources({"kubernetes.io/batteries": 8}, {"kubernetes.io/batteries": 1}),
+    ),
+    "claims by name": (
+        {"claims": [{"name": "a"}, {"name": "b"}]},
+        {"claims": [{"name": "c"}, {"name": "a", "request": "one"}]},
+        {"claims": [{"name": "a", "request": "one"}, {"name": "b"}, {"name": "c"}]},
+    ),
+    "claims of one": ({"claims": [{"name": "a"}]}, {}, {"claims": [{"name": "a"}]}),
+    "keys that we do not know": ({"new": [1], "old": 1}, {"new": [2]}, {"new": [2], "old": 1}),
+    "nulls": ({"limits": {"cpu": 1}, "requests": None}, {"limits": None}, {"limits": {"cpu": 1}}),
+}
+
+
+@pytest.mark.parametrize(("base", "override", "merged"), MERGES.values(), ids=MERGES.keys())
+def test_resources_are_merged(base: Object, override: Object, merged: Object) -> None:
+    before = deepcopy((base, override))
+    assert merge_resources(base, override) == merged
+    assert (base, override) == before
+
+
+def test_nothing_changes_nothing() -> None:
+    some = resources({"cpu": 1}, {"cpu": 0.5})
+    assert merge_resources(some, None) == merge_resources(None, some) == some
+    assert merge_resources(None, None) == {}
+
+
+def test_amounts_that_cannot_be_compared_are_an_error_with_a_path() -> None:
+    with pytest.raises(QuantityError) as raised:
+        merge_resources(resources({"cpu": 1}), resources(None, {"cpu": "x"}))
+    assert raised.value.path == "requests[cpu]"
+
+
+amounts = st.dictionaries(
+    st.sampled_from(["cpu", "memory", GPU, "hugepages-2Mi"]),
+    st.sampled_from(["0", "1", "2", "500m", 4, "1Gi"]),
+)
+halves = st.fixed_dictionaries({}, optional={"limits": amounts, "requests": amounts})
+
+
+@given(base=halves, override=halves)
+def test_the_override_has_what_it_asks_for_and_nothing_is_lost(
+    base: Object, override: Object
+) -> None:
+    merged = merge_resources(base, override)
+    for half, given_amounts in override.items():
+        assert {**merged.get(half, {}), **given_amounts} == merged.get(half, {})
+    asked = pod_requests({"containers": [{"resources": merged}]})
+    before = [pod_requests({"containers": [{"resources": each}]}) for each in (base, override)]
+    assert asked.keys() == before[0].keys() | before[1].keys()
+
+
+@given(base=halves, override=halves)
+def test_merging_the_same_twice_changes_nothing_more(base: Object, override: Object) -> None:
+    once = merge_resources(base, override)
+    assert merge_resources(once, override) == once
+
+
+@given(st.lists(halves), st.lists(st.tuples(halves, st.booleans())), halves)
+def test_a_pod_asks_for_no_less_than_any_of_its_containers(
+    containers: list[Object], init: list[tuple[Object, bool]], overhead: Object
+) -> None:
+    each = [{"resources": one} for one in containers]
+    first = [
+        {"resources": one, **({"restartPolicy": "Always"} if sidecar else {})}
+        for one, sidecar in init
+    ]
+    spec = {
+        "containers": each,
+        "initContainers": first,
+        "overhead": overhead.get("requests"),
+    }
+    asked = pod_requests(spec)
+    for container in (*each, *first):
+        for name, amount in pod_requests({"containers": [container]}).items():
+            assert amount <= asked.get(name, ZERO)

@@ -1,0 +1,122 @@
+"""Overrides that change nothing are told, by their place; those that do are not."""
+
+from typing import Any
+
+import pytest
+
+from kftrainer.runtime.validation.ineffective_overrides import MOST_COMPARED, MOST_MERGED, MOST_WORK
+from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import findings, job_on
+
+MOUNTED = [{"name": "data", "mountPath": "/data"}]
+
+
+def document() -> Object:
+    node = replicated_job(volumeMounts=MOUNTED)
+    pod = node["template"]["spec"]["template"]
+    pod["metadata"] = {"labels": {"team": "vision"}}
+    pod["spec"] |= {
+        "serviceAccountName": "me",
+        "nodeSelector": {"disk": "fast", "zone": "a"},
+        "volumes": [{"name": "data", "emptyDir": {"sizeLimit": "1024Mi"}}],
+    }
+    return runtime(jobs=[node, replicated_job("other", None)], mlPolicy={})
+
+
+def override(*targets: str, metadata: Object | None = None, **spec: Any) -> Object:
+    said: Object = {"targetJobs": [{"name": each} for each in targets or ("node",)]}
+    return said | {"spec": spec} | ({"metadata": metadata} if metadata else {})
+
+
+def warned(*overrides: Object, dialect: str = "podTemplateOverrides") -> list[str]:
+    on = document()
+    found = findings(job_on(on, **{dialect: list(overrides)}), on)
+    assert found.errors == []
+    return found.warnings
+
+
+def idle(index: int) -> str:
+    return (
+        f"spec.podTemplateOverrides[{index}] changes nothing: "
+        "the pods of its jobs are like that already"
+    )
+
+
+def undone(index: int) -> str:
+    return (
+        f"spec.podTemplateOverrides[{index}] has no effect: "
+        "a later override says otherwise about all of it"
+    )
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        override(),
+        override(serviceAccountName="me"),
+        override(nodeSelector={"disk": "fast"}),
+        override(metadata={"labels": {"team": "vision"}}),
+        override(containers=[{"name": "node", "volumeMounts": MOUNTED}]),
+        override(volumes=[{"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}]),
+        override("node", "other"),
+    ],
+)
+def test_an_override_that_says_what_is_there_is_idle(same: Object) -> None:
+    assert warned(same) == [idle(0)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        override(serviceAccountName="you"),
+        override(nodeSelector={"disk": "slow"}),
+        override(metadata={"annotations": {"team": "vision"}}),
+        override(tolerations=[{"operator": "Exists"}]),
+        override("node", "other", serviceAccountName="me"),  # new for one of the two
+    ],
+)
+def test_an_override_that_changes_something_is_not(other: Object) -> None:
+    assert warned(other) == []
+
+
+def test_the_second_of_two_twins_is_idle() -> None:
+    twin = override(serviceAccountName="you")
+    assert warned(twin, twin) == [idle(1)]
+
+
+def test_an_override_is_told_that_a_later_one_undoes() -> None:
+    first, last = override(serviceAccountName="you"), override(serviceAccountName="they")
+    more = override(serviceAccountName="we", tolerations=[{"operator": "Exists"}])
+    assert warned(first, last) == [undone(0)]
+    assert warned(more, last) == []
+    assert warned(first, override(serviceAccountName="me"), last) == [undone(0), undone(1)]
+
+
+def test_the_old_dialect_is_called_by_its_name() -> None:
+    legacy = {"targetJobs": [{"name": "node"}], "serviceAccountName": "me"}
+    (warning,) = warned(legacy, dialect="podSpecOverrides")
+    assert warning.startswith("spec.podSpecOverrides[0] changes nothing")
+
+
+def test_very_many_overrides_are_not_compared_with_each_other() -> None:
+    def many(count: int) -> list[Object]:
+        return [override(serviceAccountName=f"user-{index}") for index in range(count)]
+
+    assert warned(*many(MOST_COMPARED)) == [undone(index) for index in range(MOST_COMPARED - 1)]
+    assert warned(*many(MOST_COMPARED + 1)) == []
+    twins = many(MOST_MERGED - 1)
+    assert warned(*twins, twins[-1]) == [idle(MOST_MERGED - 1)]
+    assert warned(*twins, twins[-1], twins[-1]) == []
+
+
+def test_very_large_overrides_are_not_compared() -> None:
+    def told(size: int) -> list[str]:
+        first, last = (
+            override(metadata={"annotations": {"note": note}}) for note in ("x" * size, "y")
+        )
+        return warned(first, last, override())
+
+    # All three are merged into the job once, and once more for each of the two that change it.
+    assert told(MOST_WORK // 12) == [idle(2), undone(0)]
+    assert told(MOST_WORK // 5) == [idle(2)]
+    assert told(MOST_WORK // 3) == []

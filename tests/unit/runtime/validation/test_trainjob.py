@@ -1,0 +1,570 @@
+"""Admission of TrainJobs as a whole: the runtime, the plan, and what was so before an update."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from kftrainer.api.resources import CONFIG_MAPS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import Findings, required
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.errors import InvalidTrainJobError, PlanningError, PluginFailedError
+from kftrainer.runtime.framework.extension_points import (
+    ComponentBuilder,
+    CustomValidation,
+    EnforceMLPolicy,
+    Plugin,
+)
+from kftrainer.runtime.framework.framework import Framework
+from kftrainer.runtime.framework.plugin_loader import load_framework
+from kftrainer.runtime.info import Info
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.plugins.mpi.ssh_keys import new_key_pair
+from kftrainer.runtime.runtimes import Runtimes
+from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import NAMESPACE, RUNTIMES, UID, in_namespace, job_on
+from tests.support.runtimes import SHIPPED
+
+PLAIN = runtime(mlPolicy={})
+TORCH = runtime()
+CLUSTER = runtime("torch", kind="ClusterTrainingRuntime")
+POLICY = (
+    "https://www.kubeflow.org/docs/components/trainer/operator-guides/runtime/"
+    "#runtime-deprecation-policy"
+)
+
+
+def found(
+    new: Object, *existing: Object, old: Object | None = None, runtimes: Runtimes = RUNTIMES
+) -> Findings:
+    before = None if old is None else TrainJob.parse(old)
+    return runtimes.validate(before, TrainJob.parse(new), Given(map(in_namespace, existing)))
+
+
+def refused(new: Object, *existing: Object, **more: Any) -> list[str]:
+    return [str(error) for error in found(new, *existing, **more).errors]
+
+
+def with_plugins(*plugins: Plugin) -> Runtimes:
+    return Runtimes(Framework([*load_framework().plugins, *plugins]))
+
+
+@pytest.mark.parametrize("document", SHIPPED, ids=lambda each: each["metadata"]["name"])
+def test_nothing_is_said_about_the_runtimes_that_are_shipped(document: Object) -> None:
+    assert found(job_on(document), document) == Findings()
+
+
+def test_a_cluster_runtime_must_be_there_first() -> None:
+    assert refused(job_on(CLUSTER), PLAIN) == [
+        'spec.runtimeRef: Invalid value: {"name":"torch","apiGroup":"trainer.kubeflow.org",'
+        '"kind":"ClusterTrainingRuntime"}: '
+        'ClusterTrainingRuntime.trainer.kubeflow.org "torch" not found: '
+        "specified clusterTrainingRuntime must be created before the TrainJob is created"
+    ]
+
+
+def test_a_training_runtime_must_be_there_first() -> None:
+    elsewhere = {**PLAIN, "metadata": {"name": "runtime", "namespace": "elsewhere"}}
+    assert refused(job_on(PLAIN), elsewhere, CLUSTER) == [
+        'spec.runtimeRef: Invalid value: {"name":"runtime","apiGroup":"trainer.kubeflow.org",'
+        '"kind":"TrainingRuntime"}: '
+        'TrainingRuntime.trainer.kubeflow.org "runtime" not found: '
+        "specified trainingRuntime must be created before the TrainJob is created"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reference", "key"),
+    [
+        ({"kind": "Runtime"}, "Runtime.trainer.kubeflow.org"),
+        ({"kind": "TrainingRuntime", "apiGroup": ""}, "TrainingRuntime"),
+    ],
+)
+def test_what_is_no_runtime_is_refused_with_those_that_are(reference: Object, key: str) -> None:
+    job = job_on(PLAIN)
+    job["spec"]["runtimeRef"] |= reference
+    (error,) = found(job, PLAIN).errors
+    assert error.path == "spec.runtimeRef"
+    assert error.detail == (
+        f"unsupported runtime: {key}: must be ClusterTrainingRuntime.trainer.kubeflow.org or "
+        "TrainingRuntime.trainer.kubeflow.org"
+    )
+    assert refused({**job, "metadata": job["metadata"] | {"labels": {}}}, PLAIN, old=job) == []
+
+
+@pytest.mark.parametrize("document", [PLAIN, CLUSTER], ids=lambda each: each["kind"])
+def test_g6_a_deprecated_runtime_is_warned_of(document: Object) -> None:
+    metadata = document["metadata"] | {"labels": {"trainer.kubeflow.org/support": "deprecated"}}
+    job, old = job_on(document), {**document, "metadata": metadata}
+    warning = (
+        f'Referenced {document["kind"]} "{metadata["name"]}" is deprecated and will be removed in '
+        f"a future release of Kubeflow Trainer. See runtime deprecation policy: {POLICY}"
+    )
+    assert found(job, old) == Findings(warnings=[warning])
+    assert found(job | {"spec": job["spec"] | {"suspend": True}}, old, old=job).warnings == [
+        warning
+    ]
+    metadata["labels"] = {"trainer.kubeflow.org/support": "alpha"}
+    assert found(job, old) == Findings()
+
+
+def test_a_deprecated_runtime_is_warned_of_whatever_else_is_wrong() -> None:
+    document = {**PLAIN, "metadata": PLAIN["metadata"] | {"labels": {}}}
+    document["metadata"]["labels"]["trainer.kubeflow.org/support"] = "deprecated"
+    job = job_on(document, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
+    told = found(job, document)
+    assert (len(told.errors), len(told.warnings)) == (1, 1)
+
+
+def test_a_runtime_that_nobody_can_use_is_refused_with_its_own_errors() -> None:
+    broken = runtime(template={"spec": {"replicatedJobs": []}})
+    assert refused(job_on(broken), broken) == [
+        'spec.runtimeRef: Invalid value: {"name":"runtime","apiGroup":"trainer.kubeflow.org",'
+        f'"kind":"TrainingRuntime"}}: TrainingRuntime {NAMESPACE}/runtime: '
+        "spec.template.spec.replicatedJobs: Required value: at least the job that trains"
+    ]
+
+
+def test_a_runtime_of_another_schema_is_refused_with_what_is_wrong() -> None:
+    odd = runtime(mlPolicy={"numNodes": "three"})
+    (error,) = found(job_on(odd), odd).errors
+    assert (error.path, error.detail) == (
+        "spec.runtimeRef",
+        "TrainingRuntime runtime: spec.mlPolicy.numNodes: Forbidden: must be an integer",
+    )
+    job = TrainJob.parse(job_on(odd))
+    with pytest.raises(PlanningError, match="must be an integer"):
+        RUNTIMES.of(job).new_objects(job, Given([in_namespace(odd)]))
+
+
+@pytest.mark.parametrize(
+    ("plugin", "spec"),
+    [("Torch", {}), ("Volcano", {"mlPolicy": {}, "podGroupPolicy": {"volcano": {}}})],
+)
+def test_a_policy_whose_plugin_is_switched_off_is_found(plugin: str, spec: Object) -> None:
+    document = runtime(**spec)
+    (told,) = refused(
+        job_on(document), document, runtimes=Runtimes(load_framework(disabled=[plugin]))
+    )
+    assert told.startswith("spec.runtimeRef: Invalid value: ")
+    assert told.endswith(f"the plugin {plugin}, which the runtime's policy needs, is switched off")
+
+
+def test_what_comes_out_only_when_everything_is_planned_is_found() -> None:
+    mpi = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"])
+    assert refused(job_on(mpi, trainer={"numNodes": 40_000}), mpi) == [
+        "spec.trainer.numNodes: Invalid value: 40000: "
+        "the hostfile of so many nodes does not fit into a ConfigMap"
+    ]
+
+
+def test_planning_for_admission_draws_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[None] = []
+
+    def drawing() -> Any:
+        drawn.append(None)
+        return new_key_pair()
+
+    monkeypatch.setattr("kftrainer.runtime.plugins.mpi.mpi.new_key_pair", drawing)
+    mpi = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"])
+    assert refused(job_on(mpi), mpi) == []
+    assert drawn == []
+
+
+def test_plan_that_jobset_would_reject_is_rejected() -> None:
+    document = runtime(mlPolicy={})
+    document["spec"]["template"]["spec"]["successPolicy"] = {
+        "operator": "All",
+        "targetReplicatedJobs": ["nod"],
+    }
+    told = found(job_on(document), document)
+    assert told.warnings == []
+    (error,) = told.errors
+    assert (error.path, error.rule) == ("spec.runtimeRef", "jobset-refuses")
+    assert error.detail.startswith("JobSet will refuse what comes of this: spec.successPolicy")
+    assert "nod" in error.detail
+    assert error.detail.endswith(
+        "; it comes from spec.template.spec.successPolicy.targetReplicatedJobs[0] "
+        "of TrainingRuntime runtime"
+    )
+
+
+def test_what_jobset_would_refuse_of_runtime_and_trainjob_together_is_told_as_such() -> None:
+    document = runtime(mlPolicy={})
+    document["spec"]["template"]["spec"]["coordinator"] = {"replicatedJob": "node", "podIndex": 2}
+    (error,) = found(job_on(document), document).errors
+    assert error.detail.endswith(
+        "; it comes from spec.template.spec.coordinator.podIndex of TrainingRuntime runtime, "
+        "with what this TrainJob says"
+    )
+    assert found(job_on(document, trainer={"numNodes": 3}), document) == Findings()
+
+
+def test_a_name_that_the_server_makes_up_is_taken_to_be_as_long_as_it_will_be() -> None:
+    def generated(prefix: str) -> Object:
+        job = job_on(PLAIN)
+        return {**job, "metadata": {"generateName": prefix, "namespace": NAMESPACE}}
+
+    assert refused(generated("a" * 43), PLAIN) == []
+    for prefix in ("a" * 44, "a" * 200):
+        (told,) = refused(generated(prefix), PLAIN)
+        assert "must be no more than 48 characters" in told
+
+
+@pytest.mark.parametrize("mpi", [False, True])
+def test_names_are_measured_with_the_nodes_that_the_trainjob_asks_for(mpi: bool) -> None:
+    jobs = [replicated_job("launcher"), replicated_job("node", None)] if mpi else None
+    policy: Object = {"mpi": {"runLauncherAsNode": False}} if mpi else {"torch": {}}
+    document = runtime(jobs=jobs, mlPolicy={"numNodes": 100_000, **policy})
+    room = 63 - len("-launcher-0-0-abcde") if mpi else 63 - len("-node-0-0-abcde")
+    fits = job_on(document, name="a" * room, trainer={"numNodes": 1})
+    assert refused(fits, document) == []
+    longer = job_on(document, name="a" * room, trainer={"numNodes": 100_001}, labels={"?": ""})
+    told = [each for each in refused(longer, document) if each.startswith("metadata.name")]
+    tight = 63 - len("-node-0-100000-abcde")
+    assert len(told) == 1
+    assert f"must be no more than {tight} characters" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "path", "whose"),
+    [
+        (
+            {"coordinator": {"replicatedJob": "node"}, "network": {"subdomain": "s" * 60}},
+            "network.subdomain",
+            "the coordinator's address",
+        ),
+        (
+            {"replicatedJobs": [replicated_job(), replicated_job("x" * 60, None)]},
+            "replicatedJobs[1].name",
+            f"each pod of the job {'x' * 60}",
+        ),
+        (
+            {"volumeClaimPolicies": [{"templates": [{"metadata": {"name": "c" * 62}}]}]},
+            "volumeClaimPolicies[0].templates[0].metadata.name",
+            f"each claim {'c' * 62}",
+        ),
+    ],
+)
+def test_names_that_leave_no_room_are_the_runtimes_fault(
+    template: Object, path: str, whose: str
+) -> None:
+    document = runtime(mlPolicy={})
+    document["spec"]["template"]["spec"] |= template
+    (error,) = found(job_on(document, name="a"), document).errors
+    assert (error.path, error.detail) == (
+        "spec.runtimeRef",
+        f"spec.template.spec.{path} of TrainingRuntime runtime leaves no room for the name of a "
+        f"TrainJob: {whose} is named after both, and such names must be no more than 63 characters",
+    )
+
+
+def test_a_train_job_without_any_name_is_refused() -> None:
+    job = job_on(PLAIN)
+    (told,) = refused({**job, "metadata": {"namespace": NAMESPACE}}, PLAIN)
+    assert told.startswith('metadata.name: Invalid value: "": must be lower-case letters')
+
+
+# Plugins from outside.
+
+
+class Reserving(EnforceMLPolicy):
+    name: ClassVar[str] = "reserving"
+
+    def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
+        info.reserved_env |= {"RUN", "EXPERIMENT"}
+
+
+def test_g16_variables_that_any_plugin_reserves_are_refused() -> None:
+    env = [{"name": name, "value": "hunter2"} for name in ("RUN", "A", "EXPERIMENT")]
+    job = job_on(PLAIN, trainer={"env": env})
+    assert refused(job, PLAIN, runtimes=with_plugins(Reserving())) == [
+        'spec.trainer.env: Invalid value: ["EXPERIMENT","RUN"]: '
+        "must not have reserved envs, invalid envs configured: [EXPERIMENT RUN]"
+    ]
+    existing = Given([in_namespace(PLAIN)])
+    found = with_plugins(Reserving()).validate(None, TrainJob.parse(job), existing)
+    assert [error.rule for error in found.errors] == ["reserved-env"]
+    assert refused(job, PLAIN) == []
+
+
+class Failing(ComponentBuilder, CustomValidation):
+    """Does as it is told in one of its phases, for TrainJobs that are not suspended."""
+
+    name: ClassVar[str] = "failing"
+
+    def __init__(
+        self, fail: Callable[[], Any], *, early: bool = False, always: bool = False
+    ) -> None:
+        self._fail, self._early, self._always = fail, early, always
+
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+        if not self._early:
+            self._act(job)
+        return ()
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        if self._early:
+            self._act(new)
+        return Findings()
+
+    def _act(self, job: TrainJob) -> None:
+        if self._always or not job.spec.suspend:
+            self._fail()
+
+
+def crash() -> None:
+    raise KeyError("oops")
+
+
+def complain() -> None:
+    raise InvalidTrainJobError("TrainJob demo", required("spec.trainer.image"))
+
+
+def hesitate() -> None:
+    raise PlanningError("a LimitRange makes no sense")
+
+
+RESUMED = job_on(PLAIN, suspend=False)
+SUSPENDED = job_on(PLAIN, suspend=True)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_plugin_with_a_bug_is_nobodys_mistake(early: bool) -> None:
+    runtimes = with_plugins(Failing(crash, early=early))
+    with pytest.raises(PluginFailedError, match="plugin failing failed: KeyError: 'oops'"):
+        found(RESUMED, PLAIN, runtimes=runtimes)
+    with pytest.raises(PluginFailedError):
+        found(RESUMED, PLAIN, old=SUSPENDED, runtimes=runtimes)
+
+
+def test_a_bug_that_was_there_before_does_not_keep_jobs_from_being_suspended() -> None:
+    runtimes = with_plugins(Failing(crash, always=True))
+    assert found(SUSPENDED, PLAIN, old=RESUMED, runtimes=runtimes) == Findings(
+        warnings=["not refused, because it was so before: plugin failing failed: KeyError: 'oops'"]
+    )
+
+
+def test_what_a_plugin_raises_while_it_builds_is_found() -> None:
+    runtimes = with_plugins(Failing(complain))
+    assert refused(RESUMED, PLAIN, runtimes=runtimes) == ["spec.trainer.image: Required value"]
+    assert refused(SUSPENDED, PLAIN, runtimes=runtimes) == []
+
+
+def test_trouble_that_is_not_the_trainjobs_is_but_warned_of() -> None:
+    assert found(RESUMED, PLAIN, runtimes=with_plugins(Failing(hesitate))) == Findings(
+        warnings=["there is no plan for this TrainJob yet: a LimitRange makes no sense"]
+    )
+
+
+class Careless(CustomValidation):
+    name: ClassVar[str] = "careless"
+
+    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+        return Findings(["spec: is wrong"])  # type: ignore[list-item]
+
+
+def test_findings_of_the_wrong_type_are_the_plugins_failure() -> None:
+    with pytest.raises(PluginFailedError, match="it gave a str instead of a FieldError"):
+        found(RESUMED, PLAIN, runtimes=with_plugins(Careless()))
+
+
+# Several mistakes.
+
+BAD = [{"targetJobs": [{"name": "gone"}], "spec": {"serviceAccountName": "me"}}]
+RESERVED = [{"name": "PET_NNODES", "value": "7"}]
+
+
+def paths(new: Object, *existing: Object, **more: Any) -> list[str]:
+    return [error.path for error in found(new, *existing, **more).errors]
+
+
+def test_mistakes_in_all_parts_are_told_at_once() -> None:
+    step = {"name": "node", "env": [{"name": "A", "value": "1"}]}
+    job = job_on(
+        TORCH,
+        podTemplateOverrides=[
+            *BAD,
+            {"targetJobs": [{"name": "node"}], "spec": {"volumes": [{"emptyDir": {}}]}},
+            {"targetJobs": [{"name": "node"}], "spec": {"containers": [step]}},
+        ],
+        labels={"not a key": ""},
+        initializer={"dataset": {"storageUri": "hf://a/b"}},
+        trainer={
+            "env": RESERVED,
+            "resourcesPerNode": {"limits": {"memory": "4GB", "cpu": 1}},
+        },
+    )
+    assert sorted(paths(job, TORCH)) == [
+        "spec.labels[not a key]",
+        "spec.podTemplateOverrides[0].targetJobs[0].name",
+        "spec.podTemplateOverrides[1].spec.volumes[0]",
+        "spec.podTemplateOverrides[2].spec.containers[0].env",
+        "spec.runtimeRef",
+        "spec.trainer.env",
+        "spec.trainer.resourcesPerNode.limits[memory]",
+    ]
+
+
+def test_overrides_under_both_names_do_not_hide_the_rest() -> None:
+    both = {"podSpecOverrides": [{"targetJobs": [{"name": "node"}]}], "podTemplateOverrides": BAD}
+    job = job_on(TORCH, trainer={"env": RESERVED}, **both)
+    assert {"spec.podSpecOverrides", "spec.trainer.env"} <= {*paths(job, TORCH)}
+
+
+def test_resources_that_are_right_count_beside_those_that_are_not() -> None:
+    tune = next(each for each in SHIPPED if "llama3.2-1b" in each["metadata"]["name"])
+    trainer = {
+        "command": ["tune", "run"],
+        "args": ["model.quantize_base=True"],
+        "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1, "memory": "4GB"}},
+    }
+    wrong = "spec.trainer.resourcesPerNode.limits[memory]"
+    assert paths(job_on(tune, trainer=trainer), tune) == [wrong]
+
+
+def test_a_mistake_that_was_there_before_does_not_hide_new_ones() -> None:
+    old = job_on(TORCH, suspend=True, podTemplateOverrides=BAD)
+    new = job_on(TORCH, suspend=True, podTemplateOverrides=BAD, trainer={"env": RESERVED})
+    assert paths(new, TORCH, old=old) == ["spec.trainer.env"]
+    mended = job_on(TORCH, suspend=True, trainer={"env": RESERVED})
+    assert paths(mended, TORCH, old=new) == []
+
+
+# Labels and annotations for what is made.
+
+
+@pytest.mark.parametrize(
+    ("field", "key", "value", "path"),
+    [
+        ("labels", "bad key", "", "labels[bad key]"),
+        ("labels", "Team/a", "", "labels[Team/a]"),
+        ("labels", "team", "not so", "labels.team"),
+        ("labels", "a.b/team", "x" * 64, "labels[a.b/team]"),
+        ("annotations", "bad key", "hunter2", "annotations[bad key]"),
+        ("annotations", "a", "hunter2" * 40_000, "annotations"),
+    ],
+)
+def test_metadata_that_the_server_would_refuse_is_found(
+    field: str, key: str, value: str, path: str
+) -> None:
+    (error,) = found(job_on(PLAIN, **{field: {key: value}}), PLAIN).errors
+    assert error.path == f"spec.{path}"
+    assert "hunter2" not in str(error)
+    override = {"targetJobs": [{"name": "node"}], "metadata": {field: {key: value}}}
+    (error,) = found(job_on(PLAIN, podTemplateOverrides=[override]), PLAIN).errors
+    assert error.path == f"spec.podTemplateOverrides[0].metadata.{path}"
+    assert "hunter2" not in str(error)
+
+
+def test_metadata_that_the_server_takes_is_fine() -> None:
+    metadata = {
+        "labels": {"a.b/team": "Vision-1", "empty": ""},
+        "annotations": {"A.b/note": "any text: {}", "x": ""},
+    }
+    override = {"targetJobs": [{"name": "node"}], "metadata": metadata}
+    assert paths(job_on(PLAIN, podTemplateOverrides=[override], **metadata), PLAIN) == []
+
+
+def test_very_many_bad_labels_are_not_all_told() -> None:
+    labels = {f"bad key {index}": "" for index in range(1000)}
+    assert len(paths(job_on(PLAIN, labels=labels), PLAIN)) == 100
+
+
+# Updates.
+
+
+def test_g7_what_was_so_before_is_but_told() -> None:
+    old = job_on(PLAIN, suspend=True, podTemplateOverrides=BAD)
+    new = job_on(PLAIN, suspend=False, podTemplateOverrides=BAD)
+    assert found(new, PLAIN, old=old) == Findings(
+        warnings=[
+            "not refused, because it was so before: "
+            'spec.podTemplateOverrides[0].targetJobs[0].name: Invalid value: "gone": '
+            "must not have targetJob that doesn't exist in the runtime job template"
+        ]
+    )
+    assert len(refused(new, PLAIN)) == 1
+
+
+def test_g7_a_runtime_that_is_gone_does_not_keep_jobs_from_being_suspended() -> None:
+    told = found(SUSPENDED, old=RESUMED)
+    assert told.errors == []
+    assert 'TrainingRuntime.trainer.kubeflow.org "runtime" not found' in told.warnings[0]
+
+
+def test_what_the_update_itself_does_is_refused() -> None:
+    old = job_on(PLAIN, suspend=True)
+    new = job_on(PLAIN, suspend=True, podTemplateOverrides=BAD)
+    assert len(refused(new, PLAIN, old=old)) == 1
+    worse = job_on(PLAIN, suspend=True, podTemplateOverrides=[*BAD, *BAD])
+    (error,) = refused(worse, PLAIN, old=new)
+    assert error.startswith("spec.podTemplateOverrides[1]")
+
+
+def job_set(**spec: Any) -> Object:
+    owner = {"kind": "TrainJob", "name": "demo", "uid": UID, "controller": True}
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "demo", "namespace": NAMESPACE, "ownerReferences": [owner]},
+        "spec": spec,
+    }
+
+
+def test_rules_about_changes_hold_whatever_has_become_of_the_runtime() -> None:
+    old, new = (job_on(PLAIN, trainer={"image": image}) for image in "ab")
+    assert [each.split(": ")[0] for each in refused(new, job_set(), old=old)] == [
+        "spec.trainer.image"
+    ]
+
+
+class Counting(ComponentBuilder):
+    """Makes as many ConfigMaps as it sees, and one more."""
+
+    name: ClassVar[str] = "counting"
+    seen: ClassVar[list[Mapping[str, Any]]] = []
+
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+        self.seen.extend(info.existing.list(CONFIG_MAPS, NAMESPACE))
+        return ()
+
+
+def test_a_job_that_runs_is_planned_as_if_it_were_new() -> None:
+    mine = {**job_set(), "apiVersion": "v1", "kind": "ConfigMap"}
+    other = {**mine, "metadata": {"name": "other", "namespace": NAMESPACE}}
+    Counting.seen.clear()
+    runtimes = with_plugins(Counting(), Failing(complain))
+    old = job_on(PLAIN, labels={"a": "b"})
+    told = found(RESUMED, PLAIN, job_set(suspend=False), mine, other, old=old, runtimes=runtimes)
+    # The JobSet runs: planned as it is, nothing would be built, and nothing found.
+    assert [error.path for error in told.errors] == []
+    assert "spec.trainer.image: Required value" in told.warnings[0]
+    assert {each["metadata"]["name"] for each in Counting.seen} == {"other"}
+
+
+def test_a_running_jobset_does_not_hide_what_jobset_would_refuse() -> None:
+    document = runtime(mlPolicy={})
+    document["spec"]["template"]["spec"]["successPolicy"] = {
+        "operator": "All",
+        "targetReplicatedJobs": ["nod"],
+    }
+    there = job_set(suspend=False)
+    suspended = job_on(document, suspend=True)
+    told = found(suspended, document, there, old=job_on(document))
+    assert told.errors == []
+    assert [each.partition(": spec")[0] for each in told.warnings] == [
+        "not refused, because it was so before"
+    ]
+    assert "JobSet will refuse what comes of this" in told.warnings[0]
+
+
+def test_plan_that_a_gate_of_jobset_allows_is_warned_of() -> None:
+    document = runtime(mlPolicy={})
+    policy = {"restartStrategy": "InPlaceRestart"}
+    document["spec"]["template"]["spec"]["failurePolicy"] = policy
+    told = found(job_on(document), document)
+    assert told.errors == []
+    (warning,) = told.warnings
+    assert "when InPlaceRestart feature gate is disabled" in warning

@@ -1,0 +1,336 @@
+"""What an update may change, before there is a JobSet, while there is one, and after the end."""
+
+from typing import Any
+
+import pytest
+
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import FieldError
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.validation.updates import change_errors, change_warnings
+from tests.support.objects import Object, runtime
+from tests.support.plans import NAMESPACE, UID, job_on
+
+PLAIN = runtime(mlPolicy={})
+OVERRIDES = "spec.podTemplateOverrides"
+WHILE_RUNNING = (
+    f"{OVERRIDES}: Forbidden: PodTemplateOverrides can only be modified when the TrainJob is "
+    "suspended"
+)
+AGAIN = "to train with the change, delete the TrainJob and create it again"
+MADE = f"Forbidden: cannot be changed once the JobSet has been made from it: {AGAIN}"
+FINISHED = f"Forbidden: cannot be changed after the TrainJob has finished: {AGAIN}"
+LASTING = (
+    f"{OVERRIDES}: Forbidden: cannot be changed once the JobSet has been made from it, but for "
+    "labels, annotations, nodeSelector, tolerations and schedulingGates of the pods: "
+    f"{AGAIN}"
+)
+ASSET = {"storageUri": "hf://a/b", "env": [{"name": "A", "value": "hunter2"}]}
+
+
+def job_set(*active: str, uid: str = UID) -> Object:
+    owner = {"kind": "TrainJob", "name": "demo", "uid": uid, "controller": True}
+    rows = [{"name": name, "active": 1} for name in active]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "demo", "namespace": NAMESPACE, "ownerReferences": [owner]},
+        "spec": {"suspend": True},
+        "status": {"replicatedJobsStatus": [*rows, {"name": "over", "active": 0}]},
+    }
+
+
+def said(old: Object, new: Object, *existing: Object, end: str | None = None) -> list[str]:
+    """What is told of a change from this spec to that."""
+    return [str(error) for error in errors_of(old, new, *existing, end=end)]
+
+
+def errors_of(
+    old: Object, new: Object, *existing: Object, end: str | None = None
+) -> list[FieldError]:
+    before, after = jobs_of(old, new, end=end)
+    return [*change_errors(before, after, Given(existing))]
+
+
+def jobs_of(old: Object, new: Object, *, end: str | None) -> tuple[TrainJob, TrainJob]:
+    """The TrainJob before and after a change, which may have finished before."""
+    before, after = (job_on(PLAIN, **spec) for spec in (old, new))
+    if end:
+        condition = {"type": end, "status": "True", "reason": "Any", "message": ""}
+        condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        before["status"] = after["status"] = {"conditions": [condition]}
+    return TrainJob.parse(before), TrainJob.parse(after)
+
+
+def overriding(*, suspend: bool = True, metadata: Object | None = None, **spec: Any) -> Object:
+    override: Object = {"targetJobs": [{"name": "node"}], "spec": spec}
+    if metadata is not None:
+        override["metadata"] = metadata
+    return {"suspend": suspend, "podTemplateOverrides": [override]}
+
+
+GATED: Object = {"schedulingGates": [{"name": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "errors"),
+    [
+        (False, False, [WHILE_RUNNING]),
+        (True, True, []),
+        (True, False, []),  # resumed with it, as Kueue does
+        (False, True, []),
+    ],
+)
+def test_j5_overrides_change_while_the_job_is_suspended_before_or_after(
+    before: bool, after: bool, errors: list[str]
+) -> None:
+    assert said({"suspend": before}, overriding(suspend=after, **GATED)) == errors
+    assert said(overriding(suspend=before, **GATED), {"suspend": after}) == errors
+    assert said(overriding(suspend=before, **GATED), overriding(suspend=after, **GATED)) == []
+
+
+def test_j7_overrides_do_not_change_while_pods_are_there() -> None:
+    there = job_set("node", "launcher")
+    active = "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} is still"
+    assert said({"suspend": True}, overriding(**GATED), there) == [
+        f"{OVERRIDES}: Forbidden: {active.format(name)} active" for name in ("node", "launcher")
+    ]
+    assert said({"suspend": True}, overriding(**GATED), job_set()) == []
+    assert said({"suspend": True}, overriding(**GATED), job_set("node", uid="other")) == []
+    assert said(overriding(**GATED), overriding(**GATED), there) == []
+
+
+RUNNING = {**job_set(), "spec": {}}
+LABELS: Object = {"labels": {"team": "vision"}, "annotations": {"note": "x"}}
+
+
+def warned(old: Object, new: Object, *existing: Object, end: str | None = None) -> list[str]:
+    """The warnings about a change from this spec to that."""
+    before, after = jobs_of(old, new, end=end)
+    return [*change_warnings(before, after, Given(existing))]
+
+
+@pytest.mark.parametrize("change", [({}, LABELS), (LABELS, {})], ids=["added", "removed"])
+def test_labels_changed_while_the_jobset_runs_are_warned_of(
+    change: tuple[Object, Object],
+) -> None:
+    assert warned(*change, RUNNING) == [
+        f"spec.{field}: no effect yet: the JobSet is running, and keeps its {field} until the "
+        "TrainJob is suspended"
+        for field in LABELS
+    ]
+
+
+def test_labels_that_take_effect_are_not_warned_of() -> None:
+    assert warned({}, LABELS) == []  # there is no JobSet yet
+    assert warned({}, LABELS, job_set()) == []  # it is suspended
+    assert warned({"suspend": True}, LABELS, job_set()) == []  # it is resumed with them
+    assert warned({}, {**LABELS, "suspend": True}, RUNNING) == []  # it is suspended with them
+    assert warned(LABELS, LABELS, RUNNING) == []
+    assert warned({}, {"labels": {}, "annotations": {}}, RUNNING) == []
+    assert warned({}, LABELS, {**job_set(uid="other"), "spec": {}}) == []
+
+
+@pytest.mark.parametrize("end", ["Complete", "Failed"])
+def test_changes_after_the_end_are_warned_of(end: str) -> None:
+    changed = {**LABELS, **overriding(**GATED)}
+    assert warned({}, changed, RUNNING, end=end) == [
+        f"{field}: no effect: the TrainJob has finished"
+        for field in ("spec.labels", "spec.annotations", "spec.suspend", OVERRIDES)
+    ]
+    assert warned(changed, changed, end=end) == []
+
+
+CHANGES: dict[str, tuple[Object, Object, list[str]]] = {
+    "an image": (
+        {"trainer": {"image": "a"}},
+        {"trainer": {"image": "b"}},
+        ["spec.trainer.image"],
+    ),
+    "a trainer that was not there": (
+        {},
+        {"trainer": {"numNodes": 2, "args": ["--token=hunter2"]}},
+        ["spec.trainer.args", "spec.trainer.numNodes"],
+    ),
+    "a trainer that is gone": ({"trainer": {"numNodes": 2}}, {}, ["spec.trainer.numNodes"]),
+    "one argument": (
+        {"trainer": {"args": ["a", "b"]}},
+        {"trainer": {"args": ["a", ""]}},
+        ["spec.trainer.args"],
+    ),
+    "resources": (
+        {"trainer": {"resourcesPerNode": {"requests": {"cpu": "4"}}}},
+        {"trainer": {"resourcesPerNode": {"requests": {"cpu": "4001m"}}}},
+        ["spec.trainer.resourcesPerNode"],
+    ),
+    "a variable": (
+        {"initializer": {"dataset": ASSET}},
+        {"initializer": {"dataset": {**ASSET, "env": [{"name": "A", "value": "b"}]}}},
+        ["spec.initializer.dataset.env"],
+    ),
+    "a model": (
+        {"initializer": {"dataset": ASSET}},
+        {"initializer": {"dataset": ASSET, "model": ASSET}},
+        ["spec.initializer.model.storageUri", "spec.initializer.model.env"],
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_g20_what_a_jobset_was_made_from_stays(change: tuple[Object, Object, list[str]]) -> None:
+    before, after, fields = change
+    assert said(before, after, job_set()) == [f"{field}: {MADE}" for field in fields]
+    for end in ("Complete", "Failed"):
+        assert said(before, after, end=end) == [f"{field}: {FINISHED}" for field in fields]
+    assert said(before, after) == []
+    assert said(before, after, job_set(uid="other")) == []
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"affinity": {"nodeAffinity": {"a": 1}}},
+        {"serviceAccountName": "me"},
+        {"imagePullSecrets": [{"name": "a"}]},
+        {"containers": [{"name": "node", "volumeMounts": [{"name": "a", "mountPath": "/a"}]}]},
+        {"volumes": [{"name": "a", "emptyDir": {"sizeLimit": "1Gi"}}]},
+    ],
+    ids=lambda spec: next(iter(spec)),
+)
+def test_g20_overrides_that_no_jobset_follows_stay(spec: Object) -> None:
+    assert said({"suspend": True}, overriding(**spec), job_set()) == [LASTING]
+    assert said(overriding(**spec), {"suspend": True}, job_set()) == [LASTING]
+    assert said(overriding(**spec), overriding(suspend=False, **spec, **GATED), job_set()) == []
+    assert said({"suspend": True}, overriding(**spec)) == []
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        overriding(metadata={"labels": {"a": "b"}}),
+        overriding(metadata={"annotations": {"a": ""}}),
+        overriding(nodeSelector={"a": "b"}),
+        overriding(tolerations=[{"operator": "Exists"}]),
+        overriding(schedulingGates=[{"name": "a"}]),
+    ],
+)
+def test_g20_where_pods_run_may_change_while_they_do_not(override: Object) -> None:
+    assert said({"suspend": True}, override, job_set()) == []
+    assert said(override, {"suspend": True}, job_set()) == []
+    assert said({}, {**override, "suspend": False}) == [WHILE_RUNNING]
+
+
+def test_what_does_not_concern_pods_may_change_at_any_time() -> None:
+    before = {"trainer": {"image": "a"}, "labels": {"a": "b"}}
+    after = {"trainer": {"image": "a"}, "annotations": {"a": "b"}, "suspend": True}
+    assert said(before, after, job_set("node")) == []
+    assert said(after, before, job_set("node"), end="Failed") == []
+
+
+def test_the_field_is_called_as_it_was_written() -> None:
+    legacy = [{"targetJobs": [{"name": "node"}], "schedulingGates": [{"name": "a"}]}]
+    removed = said({"podSpecOverrides": legacy}, {"podSpecOverrides": []})
+    assert [each.split(": ")[0] for each in removed] == ["spec.podSpecOverrides"]
+    modern = overriding(suspend=False, **GATED)
+    assert said({"podSpecOverrides": legacy}, modern, job_set("node")) == []
+
+
+def reserialised(cpu: object, divisor: Object, **more: Any) -> Object:
+    """The same TrainJob, as various clients write it."""
+    source = {"resourceFieldRef": {"resource": "limits.cpu", **divisor}}
+    env = [{"name": "A", **more}, {"name": "CPUS", "valueFrom": source}]
+    mount = {"name": "a", "mountPath": "/a"}
+    return {
+        "trainer": {"env": env, "resourcesPerNode": {"limits": {"cpu": cpu}}},
+        "initializer": {"dataset": {"storageUri": "hf://a/b", "env": env}},
+    } | overriding(
+        volumes=[{"name": "a", "emptyDir": {"sizeLimit": cpu, **more}}],
+        containers=[{"name": "node", "env": env, "volumeMounts": [mount]}],
+    )
+
+
+@pytest.mark.parametrize("same", [4, "4", "4000m"])
+def test_what_only_looks_different_is_no_change(same: object) -> None:
+    before = reserialised("4", {})
+    after = reserialised(same, {"divisor": "0"}, value="")
+    after["trainer"] |= {"args": [], "command": None, "resourcesPerNode": {"limits": {"cpu": same}}}
+    after["initializer"] |= {"model": {"env": []}}
+    override = after["podTemplateOverrides"][0]
+    override["metadata"] = {"creationTimestamp": None, "labels": {}}
+    override["spec"] |= {"tolerations": [], "affinity": {}, "nodeSelector": None}
+    assert said(before, after, job_set("node")) == []
+    assert said(after, before, job_set("node")) == []
+
+
+def test_an_empty_label_is_a_label() -> None:
+    before = overriding(suspend=False, metadata={"labels": {}})
+    after = overriding(suspend=False, metadata={"labels": {"a": ""}})
+    assert said(before, after) == [WHILE_RUNNING]
+
+
+def test_jobs_can_be_named_in_any_order() -> None:
+    both = [{"name": "node"}, {"name": "other"}]
+    before = {"podTemplateOverrides": [{"targetJobs": both, "spec": GATED}]}
+    after = {"podTemplateOverrides": [{"targetJobs": both[::-1], "spec": GATED}]}
+    assert said(before, after) == []
+    assert said(before, overriding(suspend=False, **GATED)) == [WHILE_RUNNING]
+
+
+def test_a_jobset_of_another_trainjob_does_not_count() -> None:
+    change = ({"trainer": {"image": "a"}}, {"trainer": {"image": "b"}})
+    assert said(*change, job_set(uid="other")) == []
+
+
+MOUNT = {"name": "data", "mountPath": "/data"}
+DISK = {"volumeID": "a"}
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        (
+            {"containers": [{"name": "node", "volumeMounts": [{**MOUNT, "readOnly": False}]}]},
+            {"containers": [{"name": "node", "volumeMounts": [MOUNT]}]},
+        ),
+        (
+            {"volumes": [{"name": "data", "awsElasticBlockStore": {**DISK, "partition": 0}}]},
+            {"volumes": [{"name": "data", "awsElasticBlockStore": DISK}]},
+        ),
+    ],
+    ids=["false", "0"],
+)
+def test_what_go_leaves_out_is_no_change(written: Object, sent: Object) -> None:
+    assert said(overriding(**written), overriding(**sent), job_set("node")) == []
+    running = overriding(**sent, suspend=False)
+    assert said(overriding(**written, suspend=False), running, job_set("node")) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"namespaceSelector": {}}, {}),
+        ({"labelSelector": {}}, {}),
+    ],
+)
+def test_a_selector_of_everything_is_not_none(before: Object, after: Object) -> None:
+    def affine(term: Object) -> Object:
+        terms = [{"topologyKey": "zone", **term}]
+        field = "requiredDuringSchedulingIgnoredDuringExecution"
+        return overriding(affinity={"podAntiAffinity": {field: terms}})
+
+    assert said(affine(before), affine(after), job_set()) == [LASTING]
+
+
+def test_each_change_names_the_rule_that_is_in_its_way() -> None:
+    image = {"trainer": {"image": "a"}}
+    lasting = overriding(serviceAccountName="other")
+    gated = overriding(**GATED)
+    for rule, errors in {
+        "override-while-running": errors_of({}, overriding(suspend=False, **GATED)),
+        "override-while-active": errors_of({"suspend": True}, gated, job_set("node")),
+        "override-after-jobset": errors_of({"suspend": True}, lasting, job_set()),
+        "override-after-end": errors_of({"suspend": True}, lasting, end="Complete"),
+        "change-after-jobset": errors_of({}, image, job_set()),
+        "change-after-end": errors_of({}, image, job_set(), end="Failed"),
+    }.items():
+        assert [error.rule for error in errors] == [rule]
