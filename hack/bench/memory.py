@@ -16,8 +16,8 @@ import orjson
 from bench.machinery import row
 from kftrainer.api.limits import OBJECT_BYTES
 from kftrainer.api.resources import JOB_SETS, SECRETS, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.controllers.job_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.large_objects import reduction_of
+from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
 from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.cache.cached_object import EntryMaker
 from kftrainer.machinery.cache.reduction import LARGE

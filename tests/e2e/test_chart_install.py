@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.api.resources import TRAIN_JOBS
-from kftrainer.controllers.shipped_runtimes import shipped
+from kftrainer.controllers.bundled_runtimes import shipped
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.jobset import PROBE as JOB_SET_PROBE

@@ -22,9 +22,7 @@ from kftrainer.api.resources import (
 from kftrainer.cli.preflight import Preflight
 from kftrainer.cli.training_metrics import tell_build, training_watch
 from kftrainer.cli.webhooks import WebhookMaking, Webhooks
-from kftrainer.controllers.cache_barrier import CacheBarrier
-from kftrainer.controllers.job_index import TRAIN_JOB_INDEXES
-from kftrainer.controllers.job_watch import JobWatch
+from kftrainer.controllers.bundled_runtimes import shipped_runtimes_controller
 from kftrainer.controllers.large_objects import (
     REDUCTIONS,
     LargeObjectReconciler,
@@ -32,15 +30,17 @@ from kftrainer.controllers.large_objects import (
     reduction_of,
 )
 from kftrainer.controllers.leftover_finalizers import LeftoverFinalizers
-from kftrainer.controllers.own_status import OwnStatusWrites
-from kftrainer.controllers.refused_pods import RefusedPods
+from kftrainer.controllers.metrics.observer import JobWatch
+from kftrainer.controllers.overlay_cache import HeldParts, View
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
-from kftrainer.controllers.runtime_use import RuntimeUseReconciler, enqueue_runtime
-from kftrainer.controllers.shipped_runtimes import shipped_runtimes_controller
-from kftrainer.controllers.trainjob import TrainJobReconciler
-from kftrainer.controllers.view import HeldParts, View
-from kftrainer.controllers.watching import (
+from kftrainer.controllers.runtime_finalizer import RuntimeUseReconciler, enqueue_runtime
+from kftrainer.controllers.trainjob.cache_barrier import CacheBarrier
+from kftrainer.controllers.trainjob.own_status import OwnStatusWrites
+from kftrainer.controllers.trainjob.reconciler import TrainJobReconciler
+from kftrainer.controllers.trainjob.refused_pods import RefusedPods
+from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
+from kftrainer.controllers.watches import (
     RUNTIME_KINDS,
     enqueue_unfinished,
     partial_kinds,

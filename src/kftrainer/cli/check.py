@@ -18,7 +18,7 @@ from kftrainer.cli.manager_pods import (
     selector_of,
     why_not_ready,
 )
-from kftrainer.controllers.shipped_steps import is_shipped
+from kftrainer.controllers.bundled_runtime_steps import is_shipped
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.discovery import RestMapper
 from kftrainer.kube.client.errors import (

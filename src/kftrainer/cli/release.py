@@ -6,8 +6,8 @@ from typing import Any
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.cli.remnants import IN_USE, Found, listed
-from kftrainer.controllers.job_index import index_value, runtime_of_manifest
-from kftrainer.controllers.runtime_use import write_finalizers
+from kftrainer.controllers.runtime_finalizer import write_finalizers
+from kftrainer.controllers.trainjob_index import index_value, runtime_of_manifest
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, NotFoundError
 from kftrainer.kube.objects.meta import ObjectMeta

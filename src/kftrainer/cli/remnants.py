@@ -8,7 +8,7 @@ import orjson
 
 from kftrainer.api import names
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.controllers.shipped_steps import is_shipped
+from kftrainer.controllers.bundled_runtime_steps import is_shipped
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 

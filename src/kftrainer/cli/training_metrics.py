@@ -6,10 +6,10 @@ from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from kftrainer.controllers.first_pods import FirstPods
-from kftrainer.controllers.job_book import JobBook
-from kftrainer.controllers.job_metrics import JobHistograms
-from kftrainer.controllers.job_watch import JobWatch
+from kftrainer.controllers.metrics.collectors import JobHistograms
+from kftrainer.controllers.metrics.counts import JobBook
+from kftrainer.controllers.metrics.first_pods import FirstPods
+from kftrainer.controllers.metrics.observer import JobWatch
 from kftrainer.kube.client.client import Client
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.manager.clock import Clock

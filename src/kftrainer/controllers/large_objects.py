@@ -17,7 +17,7 @@ from kftrainer.api.resources import (
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
 )
-from kftrainer.controllers.view import Scope, View
+from kftrainer.controllers.overlay_cache import Scope, View
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource

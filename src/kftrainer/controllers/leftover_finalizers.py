@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 import structlog
 
 from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.controllers.runtime_use import FINALIZER, is_used, write_finalizers
+from kftrainer.controllers.runtime_finalizer import FINALIZER, is_used, write_finalizers
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
 from kftrainer.kube.objects.meta import ObjectMeta

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from random import Random, SystemRandom
 from zlib import crc32
 
-from kftrainer.controllers.watching import unfinished
+from kftrainer.controllers.watches import unfinished
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.controller.controller import INITIAL_PRIORITY, Controller
 from kftrainer.machinery.controller.reconcile import Request

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.controllers.job_index import TRAIN_JOB_INDEXES
-from kftrainer.controllers.watching import enqueue_unfinished
+from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
+from kftrainer.controllers.watches import enqueue_unfinished
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.cache import cached_object

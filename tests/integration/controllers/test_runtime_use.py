@@ -3,7 +3,7 @@
 from datetime import datetime
 from itertools import pairwise
 
-from kftrainer.controllers.runtime_use import FIRST_PAUSE
+from kftrainer.controllers.runtime_finalizer import FIRST_PAUSE
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until

@@ -9,7 +9,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.controllers.runtime_use import wanted_finalizers
+from kftrainer.controllers.runtime_finalizer import wanted_finalizers
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane

@@ -9,7 +9,7 @@ from kftrainer.api.creation import creation_errors
 from kftrainer.api.defaults import schema_of
 from kftrainer.api.limits import LimitExceededError, LimitProblem, exceeded, size_of, values_in
 from kftrainer.api.resources import TRAIN_JOBS
-from kftrainer.controllers.readable import readable_part
+from kftrainer.controllers.trainjob.unreadable import readable_part
 from kftrainer.kube.objects.resource import Manifest
 from tests.support.objects import Object, replicated_job, runtime, train_job
 

@@ -12,7 +12,7 @@ from kftrainer.controllers.large_objects import (
     LargeObjectReconciler,
     Schedule,
 )
-from kftrainer.controllers.view import View
+from kftrainer.controllers.overlay_cache import View
 from kftrainer.kube.client.client import Page
 from kftrainer.kube.client.errors import KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource

@@ -21,7 +21,7 @@ from bench.hostile import review as of_api_server
 from bench.hostile_objects import Attack, Objects, excess_in, objects_of, within_limits
 from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.readable import readable_part
+from kftrainer.controllers.trainjob.unreadable import readable_part
 from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.machinery.metrics.registry import Metrics

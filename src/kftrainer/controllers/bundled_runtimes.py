@@ -1,0 +1,225 @@
+"""Keeps the runtimes that come with the operator in the cluster, as its folder has them."""
+
+from collections.abc import Iterable, Mapping
+
+import structlog
+from prometheus_client import CollectorRegistry, Gauge
+
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
+from kftrainer.controllers.bundled_runtime_steps import (
+    Apply,
+    Delete,
+    Leave,
+    Shipped,
+    Step,
+    next_step,
+    replacement,
+    shipped,
+)
+from kftrainer.controllers.contest import Contest
+from kftrainer.controllers.runtime_finalizer import enqueue_runtime
+from kftrainer.controllers.trainjob.messages import same_message
+from kftrainer.controllers.trainjob_index import INDEX_RUNTIME, index_value
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    KubeError,
+    NotFoundError,
+)
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.controller.controller import Controller
+from kftrainer.machinery.controller.handlers import enqueue_self
+from kftrainer.machinery.controller.predicates import generation_changed
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.queue.backoff import Exponential
+
+log = structlog.get_logger(__name__)
+
+CONTROLLER = "shippedruntimes_controller"
+FIELD_MANAGER = "kftrainer-runtimes"
+LATER = Result(requeue=True)
+RECONCILE_WITHIN = 120.0
+# At first our own webhook may not be reached yet, for seconds; a right may be missing for hours.
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
+IN_USE = "it is in no file any more, but TrainJobs refer to it"
+PERHAPS_IN_USE = (
+    "it is in no file any more, but who sees some namespaces only cannot say that nobody uses it"
+)
+
+
+class ShippedRuntimesReconciler:
+    """Creates what is missing, replaces what has another document, deletes what was left out.
+
+    That something could not be written is told once, and tried again; all else goes on. What
+    somebody else undoes is done again more and more slowly. As long as something is to be done,
+    a metric says so.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        wanted: Mapping[str, Shipped],
+        *,
+        clock: Clock,
+        registry: CollectorRegistry,
+        sees_all: bool,
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._wanted = wanted
+        self._sees_all = sees_all  # the TrainJobs of all namespaces
+        self._contest = Contest(clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
+        self._told: dict[Request, str] = {}  # what the log has last said of a runtime
+        self._out_of_date = Gauge(
+            "kftrainer_shipped_runtime_out_of_date",
+            "Whether a runtime that comes with the operator is still to be applied or deleted; one "
+            "that is left alone on purpose is not. The leader tells it.",
+            ("runtime",),
+            registry=registry,
+        )
+
+    async def reconcile(self, request: Request) -> Result:
+        """Do what is due, if anything is."""
+        seen = self._cache.informer(CLUSTER_TRAINING_RUNTIMES).seen(request)
+        there = None if seen is None else ObjectMeta.parse(seen.metadata)
+        step = next_step(self._wanted.get(request.name), there, self._kept_because(request))
+        self._tell(request, step)
+        if step is None or isinstance(step, Leave):
+            self._contest.settled(request)
+            self._leave(request, step)
+            return DONE
+        if pause := self._contest.pause(request):
+            return Result(requeue_after=pause)
+        if isinstance(step, Apply):
+            return await self._apply(request, step)
+        return await self._delete(request, step)
+
+    def _tell(self, request: Request, step: Step | None) -> None:
+        """Whether it is out of date; of what is in no file only if it is.
+
+        What was done is not told before it is seen: it may have been in vain.
+        """
+        is_out_of_date = isinstance(step, Apply | Delete)
+        if is_out_of_date or request.name in self._wanted:
+            self._out_of_date.labels(request.name).set(int(is_out_of_date))
+        else:
+            self._out_of_date.remove(request.name)
+
+    def _kept_because(self, request: Request) -> str | None:
+        if not self._sees_all:
+            return PERHAPS_IN_USE
+        value = index_value(CLUSTER_TRAINING_RUNTIMES, request)
+        return IN_USE if self._cache.has_index(TRAIN_JOBS, INDEX_RUNTIME, value) else None
+
+    def _leave(self, request: Request, step: Leave | None) -> None:
+        if step is None:
+            self._told.pop(request, None)
+        elif self._is_news(request, step.why):
+            log.warning(step.event, why=step.why)
+
+    async def _apply(self, request: Request, step: Apply) -> Result:
+        try:
+            applied = await self._write(request, step.shipped)
+        except (ConflictError, AlreadyExistsError) as error:
+            log.debug("shipped_runtime.changed_meanwhile", error=str(error))
+            return LATER
+        except KubeError as error:
+            return self._later(request, "shipped_runtime.not_applied", error)
+        if applied is None:
+            return DONE
+        log.info("shipped_runtime.applied", why=step.why)
+        self._acted(request, _others(applied))
+        return DONE
+
+    async def _write(self, request: Request, shipped: Shipped) -> Manifest | None:
+        """Create or replace the runtime; None if the live one needs neither: an event follows."""
+        client, resource = self._client, CLUSTER_TRAINING_RUNTIMES
+        try:
+            live = await client.get(resource, request)
+        except NotFoundError:
+            return await client.create(resource, shipped.manifest, field_manager=FIELD_MANAGER)
+        if not isinstance(next_step(shipped, ObjectMeta.parse(live["metadata"])), Apply):
+            return None
+        patch = replacement(shipped, live, FIELD_MANAGER)
+        return await client.json_patch(resource, request, patch, field_manager=FIELD_MANAGER)
+
+    async def _delete(self, request: Request, step: Delete) -> Result:
+        try:
+            await self._client.delete(
+                CLUSTER_TRAINING_RUNTIMES,
+                request,
+                uid=step.uid,
+                resource_version=step.resource_version,
+            )
+        except (ConflictError, NotFoundError) as error:
+            log.debug("shipped_runtime.changed_meanwhile", error=str(error))  # news will follow
+            return DONE
+        except KubeError as error:
+            return self._later(request, "shipped_runtime.not_deleted", error)
+        log.info("shipped_runtime.deleted", why="it is in no file any more")
+        self._acted(request, [])
+        return DONE
+
+    def _acted(self, request: Request, others: list[str]) -> None:
+        self._told.pop(request, None)
+        if self._contest.acted(request):
+            log.warning(
+                "shipped_runtime.contested",
+                others=others,
+                why="somebody undoes what we do, such as another manager with --runtimes; it is "
+                "done again more and more slowly",
+            )
+
+    def _later(self, request: Request, event: str, error: KubeError) -> Result:
+        text = " ".join(str(error).split())
+        tell = log.warning if self._is_news(request, text) else log.debug
+        tell(event, error=text)
+        return LATER
+
+    def _is_news(self, request: Request, text: str) -> bool:
+        told = self._told.get(request)
+        is_news = told is None or not same_message(told, text)
+        self._told[request] = text
+        return is_news
+
+
+def _others(applied: Manifest) -> list[str]:
+    """Who else has written to the object; another manager of ours has our own name."""
+    entries = applied["metadata"].get("managedFields") or ()
+    return sorted({each.get("manager", "") for each in entries} - {FIELD_MANAGER})
+
+
+def shipped_runtimes_controller(
+    documents: Iterable[Manifest],
+    client: Client,
+    cache: Cache,
+    *,
+    clock: Clock,
+    metrics: Metrics,
+    sees_all: bool,
+) -> Controller:
+    """The controller that has these documents applied, whether or not anything is there."""
+    wanted = {each.name: each for each in map(shipped, documents)}
+    controller = Controller(
+        CONTROLLER,
+        ShippedRuntimesReconciler(
+            client, cache, wanted, clock=clock, registry=metrics.registry, sees_all=sees_all
+        ),
+        clock=clock,
+        timeout=RECONCILE_WITHIN,
+        backoff=Exponential(FIRST_PAUSE, LONGEST_PAUSE),
+        metrics=metrics,
+    )
+    controller.watch(cache.informer(CLUSTER_TRAINING_RUNTIMES), enqueue_self)
+    # What TrainJobs refer to is kept for them, until they go.
+    used = enqueue_runtime(CLUSTER_TRAINING_RUNTIMES)
+    controller.watch(cache.informer(TRAIN_JOBS), used, generation_changed)
+    for name in wanted:
+        controller.enqueue(ObjectKey("", name))
+    return controller

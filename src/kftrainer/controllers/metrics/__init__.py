@@ -1,0 +1,1 @@
+"""Metrics of TrainJobs: counted by state on the leader, and read at each scrape."""

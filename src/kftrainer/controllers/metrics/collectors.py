@@ -1,0 +1,125 @@
+"""The metrics of TrainJobs: how many there are in which state, and how long things take."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kftrainer.controllers.metrics.counts import (
+    MOST_NAMESPACES,
+    MOST_PLACES,
+    MOST_RUNTIMES,
+    NAMESPACED,
+    JobBook,
+)
+from kftrainer.controllers.metrics.state import State
+from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+JOB_SET_BUCKETS = (0.5, 1, 2, 5, 10, 30, MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 6 * HOUR, DAY)
+POD_BUCKETS = (
+    *(1, 2, 5, 10, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 4 * HOUR, 12 * HOUR),
+    *(DAY, 3 * DAY),
+)
+DURATION_BUCKETS = (
+    *(1, 10, MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 4 * HOUR, 8 * HOUR),
+    *(DAY, 2 * DAY, 7 * DAY, 28 * DAY),
+)
+ROUNDED = "The API server cuts times of creation to whole seconds, so it may be one too many."
+BY_RUNTIME = (
+    "What happens while no manager leads is not in here. The runtime is the name of a "
+    f"ClusterTrainingRuntime, and {NAMESPACED} for all TrainingRuntimes; beyond "
+    f"{MOST_RUNTIMES} it is {OTHER}."
+)
+
+
+class JobHistograms:
+    """How long things took, by runtime; series stay, so that rates over them are right."""
+
+    def __init__(self, registry: CollectorRegistry, *, most_runtimes: int = MOST_RUNTIMES) -> None:
+        self._runtimes = BoundedLabels(most_runtimes + 1)
+        self._runtimes.hold(NAMESPACED)
+        self._job_set = Histogram(
+            "kftrainer_trainjob_jobset_creation_seconds",
+            "From the creation of a TrainJob to the moment at which the manager saw its JobSet, "
+            f"the time in which it was blocked included. {ROUNDED} {BY_RUNTIME}",
+            ("runtime",),
+            registry=registry,
+            buckets=JOB_SET_BUCKETS,
+        )
+        self._pod = Histogram(
+            "kftrainer_trainjob_first_pod_running_seconds",
+            "From the creation of a TrainJob to the moment at which the manager saw that a pod of "
+            "it was ready or had succeeded, the time in which it was suspended or blocked "
+            f"included. {ROUNDED} {BY_RUNTIME}",
+            ("runtime",),
+            registry=registry,
+            buckets=POD_BUCKETS,
+        )
+        self._duration = Histogram(
+            "kftrainer_trainjob_duration_seconds",
+            "From the creation of a TrainJob to its end, the time in which it was suspended or "
+            f"waited for pods included, as its own status tells them. {BY_RUNTIME}",
+            ("runtime", "result"),
+            registry=registry,
+            buckets=DURATION_BUCKETS,
+        )
+
+    def taken_over(self, runtime: str) -> None:
+        """A TrainJob of another manager's may end now."""
+        self._bounded(runtime)
+
+    def job_set_made(self, runtime: str, seconds: float) -> None:
+        """A JobSet was there so long after its TrainJob."""
+        self._job_set.labels(self._bounded(runtime)).observe(seconds)
+
+    def pod_runs(self, runtime: str, seconds: float) -> None:
+        """The first pod ran so long after its TrainJob was created."""
+        self._pod.labels(self._bounded(runtime)).observe(seconds)
+
+    def ended(self, runtime: str, result: State, seconds: float) -> None:
+        """A TrainJob ended so long after its creation."""
+        self._duration.labels(self._bounded(runtime), result).observe(seconds)
+
+    def _bounded(self, runtime: str) -> str:
+        label = self._runtimes.label(runtime)
+        self._runtimes.hold(label)  # for ever, as its series
+        # Its ends are at zero before they come: no rate tells what a series begins with.
+        for result in ("Complete", "Failed"):
+            self._duration.labels(label, result)
+        return label
+
+
+class JobCounts(Collector):
+    """What the book counts; series go with the last TrainJob in them."""
+
+    def __init__(self, book: JobBook) -> None:
+        self._book = book
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the book."""
+        jobs = GaugeMetricFamily(
+            "kftrainer_trainjobs",
+            "How many TrainJobs are in which state. Running: all pods of at least one of its Jobs "
+            "are ready. Pending: it waits for pods. The other states are as its conditions say; "
+            "one that is both Suspended and Blocked is Blocked. The runtime is the name of one of "
+            f"either kind. Beyond {MOST_NAMESPACES} namespaces or {MOST_RUNTIMES} runtimes these "
+            f"are {OTHER}; beyond {MOST_PLACES} pairs of the two, both are.",
+            labels=("namespace", "runtime", "state"),
+        )
+        for group in self._book.groups():
+            jobs.add_metric((group.namespace, group.runtime, group.state), group.jobs)
+        yield jobs
+        oldest = GaugeMetricFamily(
+            "kftrainer_trainjob_oldest_timestamp_seconds",
+            "The time at which the TrainJob came into this state that has been in it longest. No "
+            "status tells it of Pending and Running: where the manager did not see it happen, as "
+            "after a restart, it is the time of the TrainJob's creation or last resumption, and of "
+            "one that had pods and waits again that of the restart. The namespace is that of "
+            "kftrainer_trainjobs.",
+            labels=("namespace", "state"),
+        )
+        for place, since in self._book.oldest().items():
+            oldest.add_metric(place, since)
+        yield oldest

@@ -1,0 +1,115 @@
+"""Keeps the book of TrainJobs on the leader: enters them, and what becomes of them."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.metrics.collectors import JobCounts
+from kftrainer.controllers.metrics.counts import JobBook
+from kftrainer.controllers.metrics.first_pods import (
+    FirstPods,
+    is_controlled_by,
+    metadata_of_job_set,
+)
+from kftrainer.controllers.metrics.state import facts_of
+from kftrainer.kube.objects.resource import ObjectKey, Resource
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.manager.clock import Clock
+
+
+class JobWatch:
+    """A service for the leader, to be started before what reconciles TrainJobs.
+
+    It must not be what keeps the manager from working: it is ready at once, and waits for nothing
+    that may not come. When it has ended it hears and tells nothing, for who was the leader may
+    live on for a while beside the next.
+    """
+
+    name = "training metrics"
+
+    def __init__(
+        self,
+        book: JobBook,
+        cache: Cache,
+        registry: CollectorRegistry,
+        first_pods: FirstPods,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._book = book
+        self._cache = cache
+        self._registry = registry
+        self._first_pods = first_pods
+        self._clock = clock
+        self._is_listening = False
+        self._watches_job_sets = False
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Keep the book until told to stop."""
+        self._is_listening = True
+        told = self._cache.informer(TRAIN_JOBS).add_handler(self.train_job_changed)
+        self.installed(JOB_SETS)
+        ready()
+        with ExitStack() as at_the_end:
+            at_the_end.callback(self._go_deaf)
+            async with asyncio.TaskGroup() as tasks:
+                counting = self._count(told, at_the_end)
+                task = tasks.create_task(counting, name=f"{self.name}: count")
+                await stop.wait()
+                task.cancel()
+
+    async def _count(self, told: asyncio.Event, at_the_end: ExitStack) -> None:
+        await self._cache.informer(TRAIN_JOBS).wait_synced()
+        await told.wait()
+        counts = JobCounts(self._book)
+        self._registry.register(counts)  # not before all are in it
+        at_the_end.callback(self._registry.unregister, counts)
+        await self._first_pods.run()
+
+    def _go_deaf(self) -> None:
+        self._is_listening = False
+
+    def installed(self, resource: Resource[Any]) -> None:
+        """A kind has come into the cache; of JobSets we want to know, as soon as we run."""
+        if resource is not JOB_SETS or not self._is_listening or self._watches_job_sets:
+            return
+        try:
+            self._cache.informer(JOB_SETS).add_handler(self.job_set_changed)
+        except NotCachedError:
+            return  # not installed yet
+        self._watches_job_sets = True
+
+    def train_job_changed(self, change: Change[TrainJob]) -> None:
+        """Enter a TrainJob as it is, or strike it out."""
+        if not self._is_listening:
+            return
+        key, manifest = change.key, None if change.new is None else change.new.manifest
+        facts = None if manifest is None else facts_of(manifest)
+        if facts is None:
+            self._book.remove(key)
+            return
+        uid = facts.uid
+        self._book.put(key, facts, self._now(), lambda: self._has_job_set(key, uid))
+
+    def job_set_changed(self, change: Change[Any]) -> None:
+        """Note that a TrainJob has got its JobSet; one that was there before us is no news."""
+        if change.new is None or not self._is_listening:
+            return
+        now = None if change.initial else self._now()
+        job = self._book.awaiting(change.key, "JobSet")
+        if job is not None and is_controlled_by(change.new.metadata, job):
+            self._book.job_set_made(change.key, now)
+        self._first_pods.job_set_changed(change.key, now)
+
+    def _has_job_set(self, key: ObjectKey, job: str) -> bool:
+        job_set = metadata_of_job_set(self._cache, key)
+        return job_set is not None and is_controlled_by(job_set, job)
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()

@@ -1,0 +1,217 @@
+"""The controllers of runtimes: one that TrainJobs refer to is not deleted under them.
+
+A finalizer that nobody will ever remove is worse than none: deletions of the runtime, and of its
+namespace, hang. So a manager adds it only where it can remove it later, and removes it also where
+an earlier manager has left it.
+"""
+
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import Any
+
+import structlog
+
+from kftrainer.api import names
+from kftrainer.api.resources import TRAIN_JOBS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.contest import Contest
+from kftrainer.controllers.trainjob_index import (
+    INDEX_RUNTIME,
+    index_value,
+    runtime_of_manifest,
+    runtimes_of_job,
+)
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import ObjectKey, Resource
+from kftrainer.kube.permissions import may_everywhere
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.handlers import Handler
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import Exponential
+
+log = structlog.get_logger(__name__)
+
+FINALIZER = names.FINALIZER_RUNTIME_IN_USE
+LATER = Result(requeue=True)
+# Nothing reports the end of TrainJobs that are not watched.
+LOOK_AGAIN = Result(requeue_after=60.0)
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0  # before a finalizer that others remove is added again
+
+
+class RuntimeUseReconciler:
+    """Keeps a finalizer on the runtimes of one kind that are in use.
+
+    It is put on when the first TrainJob refers to the runtime, and taken off when the runtime is
+    being deleted and the last one is gone; a runtime that merely rests keeps it.
+
+    A manager that watches some namespaces only cannot tell whether a ClusterTrainingRuntime is in
+    use: it never adds the finalizer there, and removes one that it finds when no TrainJob that it
+    can read uses the runtime any more. To TrainingRuntimes it adds the finalizer only if it may
+    patch them in all namespaces: a Role is deleted together with its namespace, and the finalizer
+    would remain.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        resource: Resource[Any],
+        *,
+        clock: Clock,
+        sees_all: bool,
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._resource = resource
+        self._sees_all = sees_all  # the TrainJobs of all namespaces
+        self._may_add = True if sees_all else None  # None: yet to be found out
+        self._contest = Contest(clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
+        self._answered: dict[ObjectKey, str | None] = {}  # versions that we have changed already
+
+    async def reconcile(self, request: Request) -> Result:
+        """Put the finalizer on or take it off, if that is due."""
+        seen = self._cache.informer(self._resource).seen(request)
+        if seen is None:
+            self._answered.pop(request, None)
+            return DONE
+        metadata = ObjectMeta.parse(seen.metadata)
+        wanted = wanted_finalizers(metadata, in_use=self._is_in_use(request))
+        if wanted == (metadata.finalizers or []):
+            self._contest.settled(request)
+            return DONE
+        if self._answered.get(request) == metadata.resource_version:
+            return DONE  # the cache lags: there will be news of what we wrote
+        return await self._change(request, metadata, None if seen.is_reduced else wanted)
+
+    async def _change(
+        self, request: Request, metadata: ObjectMeta, wanted: list[str] | None
+    ) -> Result:
+        """Write the finalizers; without `wanted`, those of a large runtime that is read first."""
+        try:
+            if wanted is None:
+                live = await self._client.get(self._resource.only_metadata(), request)
+                metadata = ObjectMeta.parse(live["metadata"])
+                wanted = wanted_finalizers(metadata, in_use=self._is_in_use(request))
+                if wanted == (metadata.finalizers or []):
+                    return DONE
+            if FINALIZER in wanted:
+                return await self._add(request, metadata, wanted)
+            return await self._remove(request, metadata, wanted)
+        except (ConflictError, NotFoundError) as error:
+            log.debug("runtime.changed_meanwhile", error=str(error))  # and there will be news of it
+            return DONE
+        except KubeError as error:
+            log.warning("runtime.finalizers_not_written", error=str(error))
+            return LATER
+
+    async def _add(self, key: Request, metadata: ObjectMeta, wanted: list[str]) -> Result:
+        if not await self._adds():
+            return DONE
+        if pause := self._contest.pause(key):
+            return Result(requeue_after=pause)
+        await self._write(key, metadata, wanted)
+        if self._contest.acted(key):
+            log.warning(
+                "runtime.finalizer_contested",
+                why="the finalizer of a runtime in use was removed; it is added again more and "
+                "more slowly",
+            )
+        return DONE
+
+    def _is_in_use(self, request: Request) -> bool:
+        value = index_value(self._resource, request)
+        return self._cache.has_index(TRAIN_JOBS, INDEX_RUNTIME, value)
+
+    async def _adds(self) -> bool:
+        if self._may_add is None:
+            is_namespaced = self._resource.namespaced
+            self._may_add = is_namespaced and await may_everywhere(
+                self._client, "patch", self._resource
+            )
+            if not self._may_add:
+                log.info(
+                    "runtime_finalizers_not_added",
+                    kind=self._resource.kind,
+                    why="the manager watches some namespaces only, and could not remove them later",
+                )
+        return self._may_add
+
+    async def _remove(self, key: Request, metadata: ObjectMeta, wanted: list[str]) -> Result:
+        """Remove the finalizer, unless what the cache does not show uses the runtime."""
+        if await self._may_be_used(key):
+            return LOOK_AGAIN
+        await self._write(key, metadata, wanted)
+        return DONE
+
+    async def _may_be_used(self, key: Request) -> bool:
+        """Return whether TrainJobs that are not in the cache use the runtime, as far as we see."""
+        if self._resource.namespaced:
+            return not self._cache.informer(TRAIN_JOBS).is_readable(key.namespace)
+        if self._sees_all or not await may_everywhere(self._client, "list", TRAIN_JOBS):
+            return False
+        return await is_used(self._client, self._resource, key)
+
+    async def _write(self, key: ObjectKey, metadata: ObjectMeta, finalizers: list[str]) -> None:
+        await write_finalizers(self._client, self._resource, key, metadata, finalizers)
+        log.info("runtime.finalizers", finalizers=finalizers)
+        self._answered[key] = metadata.resource_version
+
+
+async def write_finalizers(
+    client: Client,
+    resource: Resource[Any],
+    key: ObjectKey,
+    metadata: ObjectMeta,
+    finalizers: list[str],
+) -> None:
+    """Replace the finalizers of the runtime; ConflictError if it has changed since it was read."""
+    changed = {"finalizers": finalizers, "resourceVersion": metadata.resource_version}
+    await client.merge_patch(
+        resource, key, {"metadata": changed}, field_manager=names.FIELD_MANAGER
+    )
+
+
+async def is_used(client: Client, resource: Resource[Any], key: ObjectKey) -> bool:
+    """Return whether a TrainJob refers to the runtime, by a live list that ends at the first."""
+    value, namespace = index_value(resource, key), key.namespace or None
+    async with aclosing(client.list_pages(TRAIN_JOBS, namespace=namespace)) as pages:
+        async for page in pages:
+            if any(runtime_of_manifest(each) == value for each in page.items):
+                return True
+    return False
+
+
+def wanted_finalizers(metadata: ObjectMeta, *, in_use: bool) -> list[str]:
+    """The finalizers that a runtime should have."""
+    present = list(metadata.finalizers or ())
+    deleting = metadata.deletion_timestamp is not None
+    if FINALIZER not in present and in_use and not deleting:
+        return [*present, FINALIZER]
+    if deleting and not in_use:
+        return [each for each in present if each != FINALIZER]
+    return present
+
+
+def enqueue_runtime(resource: Resource[Any]) -> Handler:
+    """Look at the runtime of this kind that a TrainJob refers to, or referred to."""
+    kind = f"{resource.group_kind} "
+
+    def runtimes(change: Change[TrainJob]) -> Iterable[Request]:
+        both = (seen for seen in (change.old, change.new) if seen is not None)
+        return dict.fromkeys(
+            _key(value.removeprefix(kind))
+            for seen in both
+            for value in runtimes_of_job(seen)
+            if value.startswith(kind)
+        )
+
+    return runtimes
+
+
+def _key(text: str) -> ObjectKey:
+    namespace, _, name = text.rpartition("/")
+    return ObjectKey(namespace, name)

@@ -1,0 +1,371 @@
+"""The objects of a TrainJob: applied where they differ from what is there, and never taken over."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+import structlog
+
+from kftrainer.api import names
+from kftrainer.api.resources import JOB_SETS, SECRETS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.contest import Contest
+from kftrainer.controllers.overlay_cache import View
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ConflictError, InvalidError, NotFoundError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.machinery.lru import Lru
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import Exponential
+from kftrainer.runtime.errors import PlanningError
+from kftrainer.runtime.info import is_controlled_by, own_job_set, recorded_job_set
+from kftrainer.runtime.planned_object import Planned
+
+log = structlog.get_logger(__name__)
+
+# What was planned when the object was last applied: so that a field that is no longer planned
+# leads to an apply, which removes it, and a settled object to none, also after a restart.
+ANNOTATION_PLAN = "trainer.kubeflow.org/applied-plan"
+# An apply with a resourceVersion is refused if the object exists in another one, and creates it
+# if it does not exist: with one that no object has, it can only create.
+NO_VERSION = "1"
+# How long to wait before undoing the same change of somebody else again.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+# Objects with random content that are known to exist; beyond that, they are looked up again.
+MOST_MINTED = 50_000
+SHORTEST_NAME = 20  # of an object that is created in a dry run
+HTTP_CONFLICT = 409
+
+
+class ForeignObjectError(PlanningError):
+    """An object that the TrainJob needs has a name that somebody else's object has."""
+
+    reason = "NameTaken"
+
+
+class ForeignJobSetError(ForeignObjectError):
+    """A JobSet names the TrainJob as its owner, and was not created by this controller."""
+
+    reason = "ForeignJobSet"
+
+    def __init__(self, job_set: Manifest) -> None:
+        super().__init__(
+            f"JobSet {key_of(job_set)} (UID {job_set['metadata']['uid']}) was not created by this "
+            "controller, although its owner reference names this TrainJob: it is not resumed and "
+            "its status is ignored. Delete the JobSet: a new one is then created from the TrainJob"
+        )
+
+
+class PendingDeletionError(PlanningError):
+    """An object that the TrainJob needs can be created as soon as its predecessor is deleted."""
+
+    reason = "WaitingForDeletion"
+
+    def __init__(self, message: str, since: datetime | None) -> None:
+        super().__init__(message)
+        self.since = since
+
+
+class NotInstalledError(PlanningError):
+    """The kind of an object that the TrainJob needs is not installed."""
+
+    def __init__(self, resource: Resource[Any]) -> None:
+        super().__init__(
+            f"the kind {resource.kind} ({resource.api_version}) is not installed in the cluster, "
+            f"or not to be read by us: install it, and the TrainJob goes on by itself"
+        )
+        self.resource = resource
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What applying one object has done."""
+
+    wrote: bool = False
+    retry_after: float | None = None  # seconds; another client keeps changing the object back
+    is_contested: bool = False  # the same was written a moment ago, and was undone
+    created: str | None = None  # UID of the object, if it was created
+
+
+UNCHANGED = Applied()
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """An object was created."""
+
+    uid: str
+
+
+class Children:
+    """Brings about what was planned."""
+
+    def __init__(self, client: Client, view: View, *, clock: Clock) -> None:
+        self._client = client
+        self._view = view
+        self._clock = clock
+        self._contests: dict[Resource[Any], Contest] = {}
+        # Apart from those of plans: a rejected apply is tried before each suspension.
+        self._suspensions = self._new_contest()
+        self._minted: Lru[tuple[Resource[Any], ObjectKey], str] = Lru(MOST_MINTED)
+
+    async def bring_about(self, job: TrainJob, planned: Planned) -> Applied:
+        """Create or change the object, unless it is as planned.
+
+        What another client undoes is applied again with growing pauses.
+        """
+        if planned.mint is not None and not self._view.watches(planned.resource):
+            return await self._ensure_minted(job, planned)
+        return await self._ensure(job, planned)
+
+    async def _ensure(self, job: TrainJob, planned: Planned) -> Applied:
+        key, what = key_of(planned.manifest), digest(planned.manifest)
+        contest = self._contest(planned.resource)
+        there = await self._read(planned.resource, key)
+        if there is None:
+            if pause := contest.pause(key, what):
+                return Applied(retry_after=pause)
+            made = await self._create(planned)
+            if isinstance(made, Created):
+                is_contested = contest.acted(key, what)
+                return Applied(wrote=True, is_contested=is_contested, created=made.uid)
+            there = made
+        self._check_owner(job, planned.resource, there)
+        if planned.mint is not None or is_settled(planned.manifest, there):
+            contest.settled(key)
+            return UNCHANGED
+        if "deletionTimestamp" in there["metadata"]:
+            return UNCHANGED  # its deletion enqueues the TrainJob, which then gets a new one
+        if pause := contest.pause(key, what):
+            return Applied(retry_after=pause)
+        await self._change(planned, there)
+        return Applied(wrote=True, is_contested=contest.acted(key, what))
+
+    async def _ensure_minted(self, job: TrainJob, planned: Planned) -> Applied:
+        """Create an object with random content unless it exists; nobody watches its kind.
+
+        It is looked up once for each state of the JobSet: pods that cannot start without it change
+        that state.
+        """
+        key, what = key_of(planned.manifest), digest(planned.manifest)
+        job_set = own_job_set(job, self._view)
+        state = digest({"job": job.metadata.uid, "jobSet": (job_set or {}).get("status") or {}})
+        if self._minted.get((planned.resource, key)) == state:
+            return UNCHANGED
+        contest, applied = self._contest(planned.resource), UNCHANGED
+        there = None if job_set is None else await self._probe(planned.resource, key)
+        if there is None:
+            if pause := contest.pause(key, what):
+                return Applied(retry_after=pause)
+            made = await self._create(planned)
+            if isinstance(made, Created):
+                applied = Applied(wrote=True, is_contested=contest.acted(key, what))
+            else:
+                there = made
+        if there is not None:
+            self._check_owner(job, planned.resource, there)
+        self._minted.put((planned.resource, key), state)
+        return applied
+
+    async def _probe(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
+        """Return the live metadata without the permission to read the object."""
+        try:
+            return await self._client.probe(resource, key)
+        except NotFoundError:
+            return None
+        except InvalidError:  # by the chart's admission policy: it belongs to no TrainJob
+            raise ForeignObjectError(_taken(f"{resource.kind} {key}", None)) from None
+
+    def _check_owner(self, job: TrainJob, resource: Resource[Any], there: Manifest) -> None:
+        """Raise an error if the live object is not the TrainJob's own."""
+        if not is_controlled_by(there, job):
+            raise name_in_use(job, resource, there)
+        if resource is JOB_SETS and there["metadata"]["uid"] != recorded_job_set(job):
+            # It was created since the reconcile began: the next one decides whose it is.
+            self._view.saw(JOB_SETS, there)
+            message = f"JobSet {key_of(there)} was created by another client"
+            raise ConflictError(HTTP_CONFLICT, "Conflict", message)
+
+    async def suspend(self, job_set: Manifest) -> Applied:
+        """Suspend the JobSet and change nothing else: JobSet accepts that in every case."""
+        key, metadata = key_of(job_set), job_set["metadata"]
+        if "deletionTimestamp" in metadata:
+            return UNCHANGED
+        if pause := self._suspensions.pause(key, metadata["uid"]):
+            return Applied(retry_after=pause)
+        patch = {"metadata": {"uid": metadata["uid"]}, "spec": {"suspend": True}}
+        patched = await self._client.merge_patch(
+            JOB_SETS, key, patch, field_manager=names.FIELD_MANAGER
+        )
+        self._view.saw(JOB_SETS, patched)
+        log.info("jobset_suspended", object=str(key))
+        is_contested = self._suspensions.acted(key, metadata["uid"])
+        return Applied(wrote=True, is_contested=is_contested)
+
+    def _contest(self, resource: Resource[Any]) -> Contest:
+        if resource not in self._contests:
+            self._contests[resource] = self._new_contest()
+        return self._contests[resource]
+
+    def _new_contest(self) -> Contest:
+        return Contest(self._clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
+
+    async def _read(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
+        """What is there: by the cache, or by the server for what it does not hold whole."""
+        if self._view.watches(resource) and not self._view.is_reduced(resource, key):
+            found: Manifest | None = self._view.get(resource, key)
+            return found
+        return await self._live(resource, key)
+
+    async def _live(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
+        if resource == SECRETS:
+            return await self._probe(resource, key)
+        try:
+            return await self._client.get(self._view.cached_as(resource), key)
+        except NotFoundError:
+            return None
+
+    async def _create(self, planned: Planned) -> Created | Manifest:
+        """Create the object, or return the live one if somebody else has created it."""
+        manifest = planned.mint() if planned.mint else planned.manifest
+        marked = marked_with_plan(manifest, planned.manifest, resourceVersion=NO_VERSION)
+        try:
+            made = await self._client.apply(
+                planned.resource, marked, field_manager=names.FIELD_MANAGER
+            )
+        except ConflictError as conflict:
+            live = await self._live(planned.resource, key_of(manifest))
+            if live is None:
+                raise conflict from None  # it was deleted in between
+            return live
+        self._view.saw(planned.resource, made)
+        log.info("trainjob.created_object", kind=planned.resource.kind, object=_name(made))
+        return Created(made["metadata"]["uid"])
+
+    async def as_created(self, planned: Planned) -> Manifest:
+        """Return what the API server would store if the object was created now.
+
+        A dry run under another name: defaults and admission policies are applied to it.
+        """
+        metadata = planned.manifest["metadata"]
+        name = f"dry-run-{digest(planned.manifest)}"[: max(len(metadata["name"]), SHORTEST_NAME)]
+        manifest = {
+            **planned.manifest,
+            "metadata": {**metadata, "name": name, "resourceVersion": NO_VERSION},
+        }
+        return await self._client.apply(
+            planned.resource, manifest, field_manager=names.FIELD_MANAGER, dry_run=True
+        )
+
+    async def _change(self, planned: Planned, there: Manifest) -> None:
+        # With its uid, an apply does not bring back what was deleted meanwhile.
+        uid = there["metadata"]["uid"]
+        marked = marked_with_plan(planned.manifest, planned.manifest, uid=uid)
+        made = await self._client.apply(planned.resource, marked, field_manager=names.FIELD_MANAGER)
+        self._view.saw(planned.resource, made)
+        if planned.resource is JOB_SETS:
+            self._suspensions.forget(key_of(made))
+        log.info("trainjob.changed_object", kind=planned.resource.kind, object=_name(made))
+
+
+def is_settled(planned: Manifest, there: Manifest) -> bool:
+    """Whether applying the plan would change nothing."""
+    marks = there["metadata"].get("annotations") or {}
+    if marks.get(ANNOTATION_PLAN) != digest(planned):
+        return False
+    # Of some kinds only the metadata is known here.
+    known = {field: value for field, value in planned.items() if field in there}
+    return holds(known, there)
+
+
+def holds(planned: Any, there: Any) -> bool:
+    """Whether all that is planned is so; what others have added does not matter."""
+    if isinstance(planned, Mapping):
+        return isinstance(there, Mapping) and all(
+            field in there and holds(value, there[field]) for field, value in planned.items()
+        )
+    if isinstance(planned, list):
+        return (
+            isinstance(there, list)
+            and len(planned) == len(there)
+            and all(map(holds, planned, there))
+        )
+    return bool(planned == there)
+
+
+def digest(manifest: Manifest) -> str:
+    """A short word for the whole manifest."""
+    encoded = orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(encoded, digest_size=12).hexdigest()
+
+
+def marked_with_plan(manifest: Manifest, planned: Manifest, **metadata: str) -> Manifest:
+    """The manifest as it is sent: with a mark of its plan, and conditions in its metadata."""
+    annotations = {**(manifest["metadata"].get("annotations") or {})}
+    annotations[ANNOTATION_PLAN] = digest(planned)
+    return {
+        **manifest,
+        "metadata": {**manifest["metadata"], "annotations": annotations, **metadata},
+    }
+
+
+def _name(manifest: Manifest) -> str:
+    return str(key_of(manifest))
+
+
+def name_in_use(
+    job: TrainJob, resource: Resource[Any], there: Manifest
+) -> ForeignObjectError | PendingDeletionError:
+    """Return why an object of this name, which is not the TrainJob's, is in its way."""
+    metadata = there["metadata"]
+    controller = _controller_of(there)
+    object_name = f"{resource.kind} {key_of(there)}"
+    created = _time(job.metadata.creation_timestamp)
+    if deleted := metadata.get("deletionTimestamp"):
+        finalizers = ", ".join(metadata.get("finalizers") or ()) or "none"
+        return PendingDeletionError(
+            f"waiting for the deletion of {object_name}, which was requested at {deleted} "
+            f"(finalizers: {finalizers}); the TrainJob then continues automatically",
+            max(filter(None, (created, _time(deleted))), default=None),
+        )
+    if _is_of_namesake(controller, job):
+        return PendingDeletionError(
+            f"waiting for the deletion of {object_name}: it belongs to an earlier TrainJob of the "
+            "same name, which no longer exists, so the garbage collector of the cluster deletes "
+            "it; the TrainJob then continues automatically",
+            created,
+        )
+    return ForeignObjectError(_taken(object_name, controller))
+
+
+def _controller_of(manifest: Manifest) -> Mapping[str, Any] | None:
+    owners = manifest["metadata"].get("ownerReferences") or ()
+    return next((each for each in owners if each.get("controller")), None)
+
+
+def _is_of_namesake(controller: Mapping[str, Any] | None, job: TrainJob) -> bool:
+    """Whether the owner is a TrainJob of the same name: there is only one, so it was deleted."""
+    if controller is None:
+        return False
+    group, _, _ = str(controller.get("apiVersion", "")).rpartition("/")
+    found = (group, controller.get("kind"), controller.get("name"))
+    return found == (names.GROUP, names.TRAIN_JOB, job.metadata.name)
+
+
+def _time(timestamp: str | None) -> datetime | None:
+    return datetime.fromisoformat(timestamp) if timestamp else None
+
+
+def _taken(object_name: str, controller: Mapping[str, Any] | None) -> str:
+    whose = (
+        f"belongs to {controller['kind']} {controller['name']}"
+        if controller
+        else ("does not belong to this TrainJob")
+    )
+    return (
+        f"{object_name} is there already and {whose}: it is left alone. "
+        "Delete or rename it, or give the TrainJob another name"
+    )

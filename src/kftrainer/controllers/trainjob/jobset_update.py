@@ -1,0 +1,157 @@
+"""A JobSet that stands already: JobSet lets nobody change most of it, so that part stays.
+
+The runtime may be edited, and the TrainJob too, long after the JobSet was made. What can be
+changed follows: whether it is suspended, and what decides where its pods run. For the rest a
+TrainJob goes on as it began, so that it can be suspended and resumed whatever has happened.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kftrainer.api import names
+from kftrainer.api.resources import JOB_SETS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.trainjob.apply import digest, holds
+from kftrainer.kube.objects.resource import Manifest, key_of
+from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.info import claimed_job_set, own_job_set
+from kftrainer.runtime.planned_object import Planned
+
+# The part that stays, as it was planned when the JobSet was made.
+ANNOTATION_BEGUN_AS = "trainer.kubeflow.org/begun-as"
+# The JobSet was applied with what JobSet had filled in. As it does so only in new ones, and
+# what is no longer applied is removed, that has to go on.
+ANNOTATION_WHOLE = "trainer.kubeflow.org/applied-whole"
+EVENT_KEPT = "JobSetKept"
+KEPT_MESSAGE = (
+    "the runtime or the TrainJob was changed in what cannot be changed in a JobSet: the JobSet "
+    "stays as it is, but for its suspension and the labels, annotations, node selectors, "
+    "tolerations and scheduling gates of its pods. To train with the changes, delete the TrainJob "
+    "and create it again"
+)
+# What JobSet lets one change, in the JobSet, and while it is suspended in its pods.
+CHANGEABLE = ("suspend", "ttlSecondsAfterFinished")
+IN_PODS = ("nodeSelector", "tolerations", "schedulingGates")
+ON_PODS = ("labels", "annotations")
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A plan that fits what is there."""
+
+    planned: Sequence[Planned]
+    kept: Planned | None = None  # the JobSet, where it cannot become what was planned
+
+
+def fitted(planned: Sequence[Planned], job: TrainJob, existing: Existing) -> Fitted:
+    """Return what can be applied of the plan, given the live JobSet.
+
+    JobSet rejects every change of the immutable part, so the live one is applied back wherever it
+    is not certain that the plan has the same: the JobSet was created by another implementation,
+    an admission policy has rewritten it, or the runtime was edited since.
+    """
+    others = [each for each in planned if each.resource is not JOB_SETS]
+    wanted = next((each.manifest for each in planned if each.resource is JOB_SETS), None)
+    if wanted is None:
+        return Fitted(planned)
+    begun_as = digest(_lasting(wanted["spec"]))
+    there = own_job_set(job, existing)
+    if there is None:
+        return Fitted([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
+    if has_queue_of_its_own(there, job) and not job.spec.suspend:
+        return Fitted(others)
+    marks = _annotations(there)
+    once_begun_as = marks.get(ANNOTATION_BEGUN_AS)
+    is_same = holds(_lasting(wanted["spec"]), _lasting(there["spec"]))
+    if is_same and once_begun_as == begun_as and ANNOTATION_WHOLE not in marks:
+        return Fitted([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
+    whole = {**wanted, "spec": _kept(there["spec"], wanted["spec"])}
+    mark = {ANNOTATION_BEGUN_AS: once_begun_as or begun_as, ANNOTATION_WHOLE: "true"}
+    job_set = _marked(whole, mark)
+    was_edited = once_begun_as not in (None, begun_as)
+    if not was_edited and (is_same or once_begun_as is not None):
+        return Fitted([*others, job_set])
+    # The pods were started with the other objects too: they are not modified either.
+    missing = [
+        each for each in others if existing.get(each.resource, key_of(each.manifest)) is None
+    ]
+    return Fitted([*missing, job_set], kept=job_set if was_edited else None)
+
+
+def has_same_jobs(one: Manifest, other: Manifest) -> bool:
+    """Whether two JobSets are equal in everything that cannot be changed later."""
+    return _lasting(one["spec"]) == _lasting(other["spec"])
+
+
+def has_queue_of_its_own(job_set: Manifest, job: TrainJob) -> bool:
+    """Whether a queue decides when this JobSet runs, and not the TrainJob's suspension.
+
+    Kueue does that for labelled JobSets, unless it manages the TrainJob itself.
+    """
+    queue = (job_set["metadata"].get("labels") or {}).get(names.LABEL_QUEUE)
+    return bool(queue) and names.LABEL_QUEUE not in (job.metadata.labels or {})
+
+
+def needs_suspension(job: TrainJob, existing: Existing) -> Manifest | None:
+    """Return the JobSet of a suspended TrainJob that is not suspended itself, if there is one.
+
+    A JobSet that was not created by the controller is suspended as well: its owner reference
+    names the TrainJob, and queues take it for a part of that.
+    """
+    there = claimed_job_set(job, existing)
+    if there is None or not job.spec.suspend or there["spec"].get("suspend"):
+        return None
+    return there
+
+
+def _lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a JobSet's spec that cannot be changed."""
+    jobs = [_with_pods_of(each, {}) for each in spec.get("replicatedJobs", ())]
+    return {**_following(CHANGEABLE, spec, {}), "replicatedJobs": jobs}
+
+
+def _kept(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec that is there, with what can be changed as it is wanted."""
+    templates = {each["name"]: _pod_template(each) for each in wanted["replicatedJobs"]}
+    jobs = [
+        _with_pods_of(each, templates.get(each["name"], _pod_template(each)))
+        for each in there["replicatedJobs"]
+    ]
+    return {**_following(CHANGEABLE, there, wanted), "replicatedJobs": jobs}
+
+
+def _pod_template(job: Mapping[str, Any]) -> Mapping[str, Any]:
+    template: Mapping[str, Any] = job["template"]["spec"]["template"]
+    return template
+
+
+def _with_pods_of(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """A replicated job, with what can be changed in its pods as it is in the wanted template."""
+    pod = _pod_template(job)
+    followed = {"spec": _following(IN_PODS, pod.get("spec") or {}, wanted.get("spec") or {})}
+    metadata = _following(ON_PODS, pod.get("metadata") or {}, wanted.get("metadata") or {})
+    if metadata:
+        followed["metadata"] = metadata
+    template = job["template"]
+    return {**job, "template": {**template, "spec": {**template["spec"], "template": followed}}}
+
+
+def _following(
+    fields: Sequence[str], one: Mapping[str, Any], other: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The first, with these fields as they are in the other, or are not."""
+    return {
+        **{field: value for field, value in one.items() if field not in fields},
+        **{field: other[field] for field in fields if field in other},
+    }
+
+
+def _annotations(manifest: Manifest) -> Mapping[str, str]:
+    return manifest["metadata"].get("annotations") or {}
+
+
+def _marked(manifest: Manifest, marks: Mapping[str, str]) -> Planned:
+    annotations = {**_annotations(manifest), **marks}
+    metadata = {**manifest["metadata"], "annotations": annotations}
+    return Planned(JOB_SETS, {**manifest, "metadata": metadata})

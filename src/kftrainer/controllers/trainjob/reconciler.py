@@ -1,0 +1,558 @@
+"""The controller of TrainJobs: makes their objects, and tells how they are doing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from kftrainer.api import names
+from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.contest import Contest
+from kftrainer.controllers.overlay_cache import View
+from kftrainer.controllers.trainjob.apply import (
+    Applied,
+    Children,
+    ForeignJobSetError,
+    NotInstalledError,
+    name_in_use,
+)
+from kftrainer.controllers.trainjob.cache_barrier import CacheBarrier
+from kftrainer.controllers.trainjob.deleted_jobsets import (
+    DeletedJobSets,
+    outcome_without_job_set,
+    replicas_in,
+)
+from kftrainer.controllers.trainjob.failures import RETRY_UNAVAILABLE, Hindrance, hindrance_of
+from kftrainer.controllers.trainjob.jobset_identity import (
+    NONE,
+    Identity,
+    OwnJobSets,
+    ownership,
+    with_job_set,
+)
+from kftrainer.controllers.trainjob.jobset_update import (
+    EVENT_KEPT,
+    KEPT_MESSAGE,
+    Fitted,
+    fitted,
+    has_same_jobs,
+    needs_suspension,
+)
+from kftrainer.controllers.trainjob.messages import same_message
+from kftrainer.controllers.trainjob.own_status import OwnStatusWrites
+from kftrainer.controllers.trainjob.refused_pods import CHECK_EVERY, RefusedPods
+from kftrainer.controllers.trainjob.status import (
+    Status,
+    Trouble,
+    is_finished,
+    next_status,
+    present_status,
+    present_trouble,
+    removal_of_empty_conditions,
+)
+from kftrainer.controllers.trainjob.unreadable import planning_error, readable_part
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import (
+    ConflictError,
+    ForbiddenError,
+    KindNotFoundError,
+    KubeError,
+    NamespaceTerminatingError,
+    NotFoundError,
+)
+from kftrainer.kube.objects.model import Problem
+from kftrainer.kube.objects.resource import Manifest, key_of
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.events.recorder import EventRecorder
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import Exponential
+from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
+from kftrainer.runtime.framework.extension_points import Observed
+from kftrainer.runtime.info import (
+    claimed_job_set,
+    is_controlled_by,
+    key_of_job,
+    own_job_set,
+    recorded_job_set,
+    runs,
+)
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.runtimes import Runtimes
+
+log = structlog.get_logger(__name__)
+
+LATER = Result(requeue=True, max_delay=RETRY_UNAVAILABLE)
+FIRST_REPAIR, LONGEST_REPAIR = 0.5, 60.0  # seconds between repairs of a status
+UNDECLARED_JOB_SET = ".status.jobSet: field not declared in schema"  # in the server's message
+RECORDS_AGAIN = 300.0  # seconds until that is tried again
+EVENT_CONTESTED = "Contested"
+CONTESTED_MESSAGE = (
+    "{} {} was applied a moment ago and has been changed back by another client. It is applied "
+    "again with growing pauses of up to five minutes"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of the objects of a TrainJob in one reconcile."""
+
+    hindrance: Hindrance | None = None
+    retry_after: float | None = None  # seconds
+    ended: Observed | None = None  # its JobSet is gone, and this is how the training ended
+    refused: Trouble | None = None  # its pods are not created
+
+
+class TrainJobReconciler:
+    """Makes the objects that a TrainJob needs, and writes down what it sees of them.
+
+    Trouble is told in the status and by an Event, and tried again where that may help.
+    """
+
+    def __init__(  # noqa: PLR0913  everything that it works with
+        self,
+        client: Client,
+        view: View,
+        runtimes: Runtimes,
+        recorder: EventRecorder,
+        barrier: CacheBarrier,
+        *,
+        clock: Clock,
+        own_status: OwnStatusWrites,
+        refused_pods: RefusedPods,
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._runtimes = runtimes
+        self._recorder = recorder
+        self._clock = clock
+        self._children = Children(client, view, clock=clock)
+        self._barrier = barrier
+        self._deleted_job_sets = DeletedJobSets()
+        self._own_job_sets = OwnJobSets()
+        self._records_again_at = float("-inf")
+        self._own_status = own_status
+        self._refused_pods = refused_pods
+        self._repairs = Contest(clock, Exponential(FIRST_REPAIR, LONGEST_REPAIR))
+
+    def job_set_changed(self, change: Change[Any]) -> None:
+        """Handle an event of the JobSet informer, before the TrainJob is enqueued for it."""
+        seen = change.old if change.new is None else change.new
+        stored = self._view.held(TRAIN_JOBS, change.key)
+        recorded = self._own_job_sets.recorded(change.key, stored)
+        if seen is not None and recorded in (None, seen.metadata.get("uid")):
+            self._deleted_job_sets.observe(change)
+
+    async def reconcile(self, request: Request) -> Result:
+        """Look at the TrainJob, and act."""
+        found = self._get(request)
+        if found is None:
+            self._repairs.forget(request)
+            self._own_job_sets.forget(request)
+            self._refused_pods.forget(request)
+            return DONE
+        job, problems = found
+        log.debug("trainjob.seen", resource_version=job.metadata.resource_version)
+        if not _is_for_us(job):
+            return DONE
+        if not self._is_current(job):
+            try:
+                live = await self._read(request)
+            except KubeError as error:
+                log.warning("trainjob_not_read", error=str(error))
+                return LATER
+            if live is None:
+                return DONE  # its deletion is still to be watched
+            job, problems = live
+            if not _is_for_us(job):
+                return DONE
+        return await self._act(job, problems)
+
+    async def _act(self, job: TrainJob, problems: Sequence[Problem]) -> Result:
+        """Apply the objects of the TrainJob, and write its status."""
+        self._own_job_sets.stored(job)
+        try:
+            identity = await self._identify(job, problems)
+        except KubeError as error:
+            log.warning("jobset_not_identified", error=str(error))
+            return LATER
+        outcome = _Outcome() if is_finished(job) else await self._make_objects(identity, problems)
+        if not is_finished(job) and outcome.hindrance is None:
+            outcome = await self._with_refused_pods(identity.job, outcome)
+        if outcome.hindrance is not None:
+            self._tell(job, outcome.hindrance)
+        return await self._write_status(job, identity.job, outcome)
+
+    async def _with_refused_pods(self, job: TrainJob, outcome: _Outcome) -> _Outcome:
+        """Return the outcome with why pods are missing, to be checked again after a while."""
+        own = own_job_set(job, self._view)
+        if own is None or not runs(job, self._view):
+            self._refused_pods.forget(_key(job))
+            return outcome
+        refused = await self._refused_pods.trouble(job, own)
+        if refused is None:
+            return outcome
+        after = min(CHECK_EVERY, outcome.retry_after or CHECK_EVERY)
+        return replace(outcome, refused=refused, retry_after=after)
+
+    def _get(self, request: Request) -> tuple[TrainJob, Sequence[Problem]] | None:
+        manifest = self._view.manifest(TRAIN_JOBS, request)
+        return None if manifest is None else readable_part(manifest)
+
+    async def _read(self, request: Request) -> tuple[TrainJob, Sequence[Problem]] | None:
+        """Read the TrainJob from the server, by a list: that right is needed for the cache too."""
+        page = await self._client.list(
+            TRAIN_JOBS,
+            namespace=request.namespace,
+            field_selector=f"metadata.name={request.name}",
+        )
+        if not page.items:
+            return None
+        [live] = page.items
+        self._view.saw(TRAIN_JOBS, live)
+        return readable_part(live)
+
+    def _is_current(self, job: TrainJob) -> bool:
+        """Whether the TrainJob can be relied on where its JobSet is to be created or changed.
+
+        A cache that lags may still show a TrainJob as new whose training has long ended, or as
+        suspended that was resumed.
+        """
+        job = self._own_job_sets.recorded_on(job)
+        own = own_job_set(job, self._view)
+        is_followed = (
+            own is not None
+            and recorded_job_set(job) is not None
+            and bool(own["spec"].get("suspend")) == job.spec.suspend
+        )
+        return is_finished(job) or is_followed or self._barrier.is_current(job.metadata)
+
+    async def _identify(self, job: TrainJob, problems: Sequence[Problem]) -> Identity:
+        """Return the TrainJob with the UID of the JobSet that is its own."""
+        job = self._own_job_sets.recorded_on(job)
+        live = claimed_job_set(job, self._view)
+        if live is None or problems or is_finished(job):
+            return Identity(job)
+        uid, is_uncertain = live["metadata"]["uid"], self._own_job_sets.is_uncertain(job)
+        match ownership(job, uid, is_uncertain=is_uncertain):
+            case "own":
+                return Identity(job)
+            case "adopt":
+                return self._adopt(job, live)
+            case "verify":
+                return await self._verify(job, live)
+            case "foreign":
+                return await self._reject(job)
+
+    def _adopt(self, job: TrainJob, live: Manifest) -> Identity:
+        uid = live["metadata"]["uid"]
+        log.info("jobset_adopted", object=str(key_of(live)), uid=uid)
+        self._own_job_sets.add(job, uid)
+        return Identity(with_job_set(job, uid))
+
+    async def _verify(self, job: TrainJob, live: Manifest) -> Identity:
+        """Adopt the JobSet if it is equal to the one that would be created now."""
+        without = job if recorded_job_set(job) else with_job_set(job, NONE)
+        try:
+            fit = await self._plan(without)
+        except PlanningError as error:
+            return Identity(without, error)
+        for each in fit.planned:
+            if each.resource is JOB_SETS:
+                created = await self._children.as_created(each)
+                if has_same_jobs(created, live):
+                    return self._adopt(job, live)
+        return Identity(without, ForeignJobSetError(live))
+
+    async def _reject(self, job: TrainJob) -> Identity:
+        """Reject a JobSet that is not the recorded one, unless only the cache lags."""
+        try:
+            live = await self._client.get(JOB_SETS, key_of_job(job))
+        except KindNotFoundError:
+            raise
+        except NotFoundError:
+            return Identity(job)
+        self._view.saw(JOB_SETS, live)
+        if live["metadata"]["uid"] == recorded_job_set(job) or not is_controlled_by(live, job):
+            return Identity(job)
+        if "deletionTimestamp" in live["metadata"]:
+            return Identity(job, name_in_use(job, JOB_SETS, live))
+        return Identity(job, ForeignJobSetError(live))
+
+    async def _make_objects(self, identity: Identity, problems: Sequence[Problem]) -> _Outcome:
+        """Plan and apply; what hinders that, if something does."""
+        job = identity.job
+        try:
+            if identity.failure is not None:
+                raise identity.failure
+            ended = await self._ended(job)
+            if ended is not None:
+                return _Outcome(ended=ended)
+            if problems:
+                raise planning_error(problems)
+            return _Outcome(retry_after=await self._bring_about(job))
+        except NamespaceTerminatingError:
+            log.info("trainjob.namespace_goes")
+            return _Outcome()
+        except (PlanningError, KubeError) as error:
+            retry_after = await self._suspend_only(job)
+            if isinstance(error, PlanningError) and runs(job, self._view):
+                # Its runtime was changed or deleted: the next TrainJob will notice.
+                log.info("trainjob.runs_on", error=str(error))
+                return _Outcome()
+            return _Outcome(hindrance_of(error, self._clock.now()), retry_after)
+
+    async def _suspend_only(self, job: TrainJob) -> float | None:
+        """Suspend the JobSet of a suspended TrainJob whose plan could not be applied.
+
+        Returns the seconds after which to try again: 0 leaves that to the back-off.
+        """
+        running = needs_suspension(job, self._view)
+        if running is None:
+            return None
+        try:
+            return (await self._children.suspend(running)).retry_after
+        except KubeError as error:
+            log.warning("jobset_not_suspended", error=str(error))
+            return 0.0
+
+    async def _ended(self, job: TrainJob) -> Observed | None:
+        """Return how the training ended, if its JobSet is gone and it is not to be repeated."""
+        if own_job_set(job, self._view) is not None or not self._view.knows(JOB_SETS):
+            return None
+        last = self._observe(job, self._deleted_job_sets.of(job))
+        replicas = replicas_in(self._runtime_manifest(job))
+        ended = outcome_without_job_set(job, last, replicas, self._clock.now())
+        if ended is None:
+            return None
+        try:
+            live = await self._client.get(JOB_SETS, key_of_job(job))
+        except KindNotFoundError:
+            raise
+        except NotFoundError:
+            log.info("jobset_gone", outcome=[each.reason for each in ended.conditions])
+            return ended
+        self._view.saw(JOB_SETS, live)
+        return None
+
+    def _runtime_manifest(self, job: TrainJob) -> Manifest | None:
+        try:
+            kind = self._runtimes.of(job)
+        except PlanningError:
+            return None
+        return self._view.manifest(kind.resource, kind.key(job))
+
+    async def _bring_about(self, job: TrainJob) -> float | None:
+        """Apply the plan; the seconds after which to apply again what another client undoes."""
+        fit = await self._plan(job)
+        pauses = list[float]()
+        for each in fit.planned:
+            applied = await self._apply(job, each)
+            if applied.wrote and each is fit.kept:
+                self._recorder.record(job.dump(), "Warning", EVENT_KEPT, KEPT_MESSAGE)
+            if applied.is_contested:
+                message = CONTESTED_MESSAGE.format(each.resource.kind, key_of(each.manifest))
+                self._recorder.record(job.dump(), "Warning", EVENT_CONTESTED, message)
+            if applied.retry_after is not None:
+                pauses.append(applied.retry_after)
+        return min(pauses, default=None)
+
+    async def _apply(self, job: TrainJob, planned: Planned) -> Applied:
+        """Apply the object; of a JobSet that is created, the UID is remembered."""
+        if planned.resource is not JOB_SETS:
+            return await self._children.bring_about(job, planned)
+        if own_job_set(job, self._view) is None:
+            self._own_job_sets.creating(job)
+        applied = await self._children.bring_about(job, planned)
+        self._own_job_sets.answered(job)
+        if applied.created is not None:
+            self._own_job_sets.add(job, applied.created)
+        return applied
+
+    async def _plan(self, job: TrainJob) -> Fitted:
+        try:
+            return self._fit(job)
+        except RuntimeNotFoundError as error:
+            if self._is_old_news(job, error) or not await self._finds_runtime(job):
+                raise
+        return self._fit(job)
+
+    def _is_old_news(self, job: TrainJob, error: PlanningError) -> bool:
+        return runs(job, self._view) or _is_known(job, hindrance_of(error, self._clock.now()))
+
+    async def _finds_runtime(self, job: TrainJob) -> bool:
+        """Ask the server: the news of a runtime may come later than that of its TrainJob."""
+        kind = self._runtimes.of(job)
+        try:
+            found = await self._client.get(kind.resource, kind.key(job))
+        except KindNotFoundError:
+            raise
+        except NotFoundError:
+            return False
+        except ForbiddenError as error:  # the cache will know sooner or later
+            log.warning("trainjob.runtime_not_read", error=str(error))
+            return False
+        self._view.saw(kind.resource, found)
+        return True
+
+    def _fit(self, job: TrainJob) -> Fitted:
+        planned = self._runtimes.of(job).new_objects(job, self._view)
+        for each in planned:
+            is_known = self._view.knows(each.resource, job.metadata.namespace)
+            if self._view.watches(each.resource) and not is_known:
+                raise NotInstalledError(each.resource)
+        return fitted(planned, job, self._view)
+
+    def _tell(self, job: TrainJob, hindrance: Hindrance) -> None:
+        if not hindrance.is_told:
+            write = log.info
+        elif _is_known(job, hindrance):
+            write = log.debug  # a retry repeats what the status says
+        else:
+            write = log.warning
+        write("trainjob.hindered", reason=hindrance.reason, message=hindrance.message)
+        if hindrance.is_told and not _is_known(job, hindrance):
+            self._recorder.record(
+                job.dump(), "Warning", names.EVENT_CREATION_FAILED, hindrance.event_message
+            )
+
+    async def _write_status(
+        self, stored: TrainJob, identified: TrainJob, outcome: _Outcome
+    ) -> Result:
+        """Write the status if it is not what it should be."""
+        present, hindrance = present_status(stored), outcome.hindrance
+        job = self._own_job_sets.recorded_on(identified)
+        observed = outcome.ended or self._observe(job, self._view) or self._observe_foreign(job)
+        trouble = outcome.refused or _trouble(job, hindrance)
+        is_observable = self._view.knows(JOB_SETS, job.metadata.namespace)
+        wanted = next_status(job, observed, trouble, self._clock.now(), is_observable=is_observable)
+        if self._clock.monotonic() < self._records_again_at:
+            wanted = replace(wanted, job_set=present.job_set)
+        after = _next_attempt(outcome)
+        if not wanted.conditions and (patch := removal_of_empty_conditions(stored)) is not None:
+            await self._remove_empty_conditions(stored, patch)
+        if wanted == present or not (wanted.has_content or present.has_content or present.job_set):
+            return after
+        if pause := self._repair_pause(_key(job), wanted):
+            sooner = Result(requeue_after=min(pause, after.requeue_after or pause))
+            return after if after.is_rate_limited else sooner
+        return await self._apply_status(job, wanted) or after
+
+    async def _apply_status(self, job: TrainJob, wanted: Status) -> Result | None:
+        """Apply the status; what to do next if that failed."""
+        request = _key(job)
+        metadata = {key: getattr(job.metadata, key) for key in ("name", "namespace", "uid")}
+        manifest: dict[str, Any] = {
+            "apiVersion": names.API_VERSION,
+            "kind": names.TRAIN_JOB,
+            "metadata": metadata,
+        }
+        if status := wanted.dump():  # without it, the apply removes the whole status
+            manifest["status"] = status
+        self._own_status.started(request, wanted)
+        try:
+            written = await self._client.apply(
+                TRAIN_JOBS, manifest, field_manager=names.FIELD_MANAGER, subresource="status"
+            )
+        except KindNotFoundError as error:
+            log.warning("trainjob.status_not_written", error=str(error))
+            return LATER
+        except (NotFoundError, ConflictError, NamespaceTerminatingError):
+            return DONE  # it is gone, or another one by now: there will be news of it
+        except KubeError as error:
+            if wanted.job_set and UNDECLARED_JOB_SET in str(error):
+                return await self._apply_status(job, self._without_record(wanted))
+            log.warning("trainjob.status_not_written", error=str(error))
+            return LATER
+        self._own_status.confirmed(request, written["metadata"]["resourceVersion"])
+        self._view.saw(TRAIN_JOBS, written)
+        return None
+
+    def _without_record(self, wanted: Status) -> Status:
+        """Return the status for a CRD that does not declare `status.jobSet`: it is an older one."""
+        self._records_again_at = self._clock.monotonic() + RECORDS_AGAIN
+        log.warning(
+            "jobset_uid_not_recorded",
+            why="the CustomResourceDefinition of TrainJobs does not declare status.jobSet: upgrade "
+            "it. A JobSet that is replaced while no manager runs cannot be recognized until then",
+        )
+        return replace(wanted, job_set=None)
+
+    async def _remove_empty_conditions(self, job: TrainJob, patch: Mapping[str, Any]) -> None:
+        try:
+            written = await self._client.merge_patch(
+                TRAIN_JOBS,
+                _key(job),
+                patch,
+                subresource="status",
+                field_manager=names.FIELD_MANAGER,
+            )
+        except KubeError as error:  # the next reconcile tries again
+            log.info("trainjob.empty_conditions_not_removed", error=str(error))
+        else:
+            self._view.saw(TRAIN_JOBS, written)
+
+    def _repair_pause(self, request: Request, wanted: Status) -> float:
+        """Return the seconds to wait if the same status was written before and then changed."""
+        if not self._own_status.was_written(request, wanted):
+            return 0.0
+        if pause := self._repairs.pause(request):
+            return pause
+        if self._repairs.acted(request):
+            log.warning(
+                "trainjob.status_contested",
+                why="another client keeps changing conditions of this controller; they are "
+                "restored at growing intervals",
+            )
+        return 0.0
+
+    def _observe(self, job: TrainJob, existing: Existing) -> Observed | None:
+        try:
+            return self._runtimes.of(job).train_job_status(job, existing)
+        except PlanningError as error:
+            log.info("trainjob.not_observed", error=str(error))
+            return None
+
+    def _observe_foreign(self, job: TrainJob) -> Observed | None:
+        """Return whether a JobSet is suspended that names the TrainJob and is not its own."""
+        live = claimed_job_set(job, self._view)
+        if live is None:
+            return None
+        rows = present_status(job).jobs
+        return Observed(jobs=rows, suspended=bool(live["spec"].get("suspend")))
+
+
+def _is_for_us(job: TrainJob) -> bool:
+    return job.spec.managed_by == names.MANAGED_BY_US and job.metadata.deletion_timestamp is None
+
+
+def _key(job: TrainJob) -> Request:
+    return Request(job.metadata.namespace or "", job.metadata.name)
+
+
+def _next_attempt(outcome: _Outcome) -> Result:
+    hindrance = outcome.hindrance
+    if hindrance is None or not hindrance.may_pass:
+        return Result(requeue_after=outcome.retry_after)
+    return Result(requeue=True, max_delay=hindrance.max_delay)
+
+
+def _is_known(job: TrainJob, hindrance: Hindrance) -> bool:
+    """Whether the status says so already: then an Event would only repeat it."""
+    return any(
+        each.reason == hindrance.reason and same_message(each.message, hindrance.message)
+        for each in present_status(job).conditions
+        if each.type in (names.CONDITION_BLOCKED, names.CONDITION_FAILED)
+    )
+
+
+def _trouble(job: TrainJob, hindrance: Hindrance | None) -> Trouble | None:
+    """What the status should say; what will soon pass does not change what it says."""
+    if hindrance is None:
+        return None
+    if hindrance.is_told:
+        return Trouble(hindrance.reason, hindrance.message)
+    return present_trouble(job)

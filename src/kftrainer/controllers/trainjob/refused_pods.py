@@ -1,0 +1,279 @@
+"""Pods and Jobs of a JobSet that the API server refuses to create, as Events report it.
+
+Pod Security, quotas, LimitRanges and admission policies act on pods. The Job controller reports a
+refusal only as an Event of the Job, and the JobSet controller only as an Event of the JobSet.
+Clients can write Events about objects of their own namespaces: an Event only starts a look at the
+Job itself, and no more than its text ends up in the status of the TrainJob.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from kftrainer.api import names
+from kftrainer.api.resources import JOB_SETS, JOBS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.metrics.first_pods import ASK_AGAIN, is_controlled_by
+from kftrainer.controllers.trainjob.status import Trouble, present_trouble
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError, KubeError
+from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.kube.permissions import refusals_to_list
+from kftrainer.kube.redaction import redacted
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.cache.informer import Informer
+from kftrainer.machinery.cache.multi_namespace import AnyInformer, in_namespaces
+from kftrainer.machinery.controller.reconcile import Request
+from kftrainer.machinery.events.recorder import EVENTS
+from kftrainer.machinery.manager.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+SELECTORS: Final = (
+    "involvedObject.kind=Job,reason=FailedCreate,type=Warning",
+    "involvedObject.kind=JobSet,reason=JobCreationFailed,type=Warning",
+)
+CAPACITY: Final = 10_000  # JobSets
+LONGEST_UID: Final = 64  # characters
+LONGEST_TEXT: Final = 2_048  # characters of an Event's message that are kept
+ENQUEUE_EVERY: Final = 10.0  # seconds between two reconciles of a TrainJob because of Events
+CHECK_EVERY: Final = 30.0  # seconds between two checks of a Job whose pods are missing
+PREFIXES: Final = ("(combined from similar events): ", "Error creating: ")
+# JobSet accepts no names that are longer. The API server does not check names in Events.
+_NAME = re.compile(r"[a-z0-9-]{1,63}")
+_JOB_IN_MESSAGE = re.compile(r'\bjob "([a-z0-9-]{1,63})" creation failed')
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What an Event reports."""
+
+    kind: str  # of the object that the Event is about: Job or JobSet
+    name: str
+    uid: str
+    text: str
+    time: str
+
+    @property
+    def job(self) -> str | None:
+        """The name of the Job that has no pods, or that was not created; None if not known."""
+        if self.kind == JOBS.kind:
+            return self.name
+        found = _JOB_IN_MESSAGE.search(self.text)
+        return found[1] if found else None
+
+    @property
+    def message(self) -> str:
+        """Return the text for the status, without parts that differ in each attempt."""
+        text = self.text
+        for prefix in PREFIXES:
+            text = text.removeprefix(prefix)
+        if self.kind == JOBS.kind:
+            pod = rf'"{re.escape(self.name)}-(?:\d+-)?(?:[a-z0-9]{{5}})?"'
+            text = re.sub(pod, f'"{self.name}-*"', text)
+        what = "pods" if self.kind == JOBS.kind else "Jobs"
+        return f"{what} of {self.kind} {self.name} are not created: {redacted(text)}"
+
+
+def refusal_of(event: Manifest) -> Refusal | None:
+    """Read an Event; None if it lacks what is needed, as clients can write anything."""
+    regarding, text = event.get("involvedObject"), event.get("message")
+    if not isinstance(regarding, dict) or not isinstance(text, str):
+        return None
+    kind, name, uid = (str(regarding.get(field) or "") for field in ("kind", "name", "uid"))
+    if _NAME.fullmatch(name) is None or len(uid) > LONGEST_UID:
+        return None
+    return Refusal(kind, name, uid, text[:LONGEST_TEXT], _time(event))
+
+
+def _time(event: Manifest) -> str:
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((str(each) for each in times if each), "")
+
+
+def job_set_names(job: str) -> Iterator[str]:
+    """Return the names that the JobSet of a Job can have: `<JobSet>-<replicated job>-<index>`."""
+    parts = job.split("-")
+    for count in range(1, len(parts) - 1):
+        yield "-".join(parts[:count])
+
+
+def lacks_pods(job: Manifest) -> bool:
+    """Whether a Job has fewer pods than it should have now."""
+    spec, status = job.get("spec") or {}, job.get("status") or {}
+    if spec.get("suspend") or status.get("completionTime"):
+        return False
+    if any(each.get("type") in ("Complete", "Failed") for each in status.get("conditions") or ()):
+        return False
+    wanted: int = spec.get("parallelism", 1)
+    if (completions := spec.get("completions")) is not None:
+        wanted = min(wanted, completions - status.get("succeeded", 0))
+    return bool(status.get("active", 0) < wanted)
+
+
+class RefusedPods:
+    """A service for the leader: reports why pods of a TrainJob are not created.
+
+    Holds the last Event of each JobSet and no others. Without the right to watch Events, nothing
+    is reported.
+    """
+
+    name = "refused pods"
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        *,
+        clock: Clock,
+        enqueue: Callable[[Iterable[Request]], None],
+        namespaces: Sequence[str] = (),
+        capacity: int = CAPACITY,
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._clock = clock
+        self._enqueue = enqueue
+        self._namespaces = namespaces
+        self._capacity = capacity
+        self._last: dict[ObjectKey, Refusal] = {}
+        self._enqueued: dict[ObjectKey, float] = {}
+        self._informers = [self._informer(each) for each in SELECTORS]
+        self._is_off = False
+
+    def _informer(self, selector: str) -> AnyInformer[Manifest]:
+        def make(namespace: str | None) -> Informer[Manifest]:
+            return Informer(
+                self._client,
+                EVENTS,
+                clock=self._clock,
+                namespace=namespace,
+                field_selector=selector,
+                keep=self._take,
+            )
+
+        return in_namespaces(EVENTS, self._namespaces, make)
+
+    async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Watch Events until `stop` is set; everything else works without that."""
+        ready()
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(self._watch(), name=f"{self.name}: watch")
+            await stop.wait()
+            task.cancel()
+
+    async def _watch(self) -> None:
+        try:
+            await self._permitted()
+            async with asyncio.TaskGroup() as tasks:
+                for each in self._informers:
+                    tasks.create_task(each.run(_nothing, asyncio.Event()), name=each.name)
+        except Exception:
+            self._is_off = True
+            log.exception("refused_pods_watch_failed", consequence="refused pods are not reported")
+
+    async def _permitted(self) -> None:
+        write = log.warning
+        while (refusal := await self._forbidden()) is not None:
+            self._is_off = True
+            write(
+                "events_not_readable",
+                error=str(refusal),
+                consequence="the status of TrainJobs does not report pods that are not created",
+            )
+            write = log.debug
+            await self._clock.sleep(ASK_AGAIN)
+        self._is_off = False
+
+    async def _forbidden(self) -> ForbiddenError | None:
+        try:
+            refusals = await refusals_to_list(self._client, EVENTS, self._namespaces)
+        except KubeError:
+            return None  # the informer tries again
+        if len(refusals) < max(1, len(self._namespaces)):
+            return None
+        return next(iter(refusals.values()))
+
+    def _take(self, event: Manifest) -> bool:
+        """Take what the Event reports. No Event is kept in the informer: there can be many."""
+        refusal = refusal_of(event)
+        if refusal is not None:
+            namespace = str(event["metadata"].get("namespace") or "")
+            self.observe(namespace, refusal)
+        return False
+
+    def observe(self, namespace: str, refusal: Refusal) -> None:
+        """Remember the refusal, and enqueue the TrainJob, but not for each of many Events."""
+        for key in self._job_sets(namespace, refusal):
+            self._remember(key, refusal)
+
+    def _remember(self, key: ObjectKey, refusal: Refusal) -> None:
+        known = self._last.pop(key, None)
+        if known is not None and known.time > refusal.time:
+            refusal = known
+        elif known is None and len(self._last) >= self._capacity:
+            oldest = next(iter(self._last))
+            del self._last[oldest]
+            self._enqueued.pop(oldest, None)
+        self._last[key] = refusal
+        now = self._clock.monotonic()
+        if now - self._enqueued.get(key, -ENQUEUE_EVERY) >= ENQUEUE_EVERY:
+            self._enqueued[key] = now
+            self._enqueue([key])
+
+    def _job_sets(self, namespace: str, refusal: Refusal) -> list[ObjectKey]:
+        """Return the JobSets of TrainJobs that the Event can be about, by their names."""
+        try:
+            informer = self._cache.informer(JOB_SETS)
+        except NotCachedError:
+            return []
+        found = [refusal.name] if refusal.kind == JOB_SETS.kind else job_set_names(refusal.name)
+        keys = (ObjectKey(namespace, name) for name in found)
+        return [each for each in keys if informer.seen(each) is not None]
+
+    def forget(self, request: Request) -> None:
+        """Drop what is known of a JobSet, because it is suspended or gone."""
+        self._last.pop(request, None)
+        self._enqueued.pop(request, None)
+
+    async def trouble(self, job: TrainJob, job_set: Manifest) -> Trouble | None:
+        """Return why pods of a running JobSet are missing, if they still are."""
+        key = ObjectKey(job_set["metadata"]["namespace"], job_set["metadata"]["name"])
+        present = present_trouble(job, names.REASON_PODS_NOT_CREATED)
+        refusal = self._last.get(key)
+        if refusal is None:
+            has_synced = self._is_off or all(each.has_synced for each in self._informers)
+            return None if has_synced else present
+        try:
+            is_current = await self._is_current(key.namespace, refusal, job_set["metadata"]["uid"])
+        except KubeError as error:
+            log.info("job_not_read", error=str(error))
+            return present
+        if is_current:
+            return Trouble(names.REASON_PODS_NOT_CREATED, refusal.message)
+        if self._last.get(key) is refusal:
+            self.forget(key)
+        return None
+
+    async def _is_current(self, namespace: str, refusal: Refusal, owner: str) -> bool:
+        """Whether the Job is still as the Event reports."""
+        if refusal.kind == JOB_SETS.kind and refusal.uid != owner:
+            return False
+        if refusal.job is None:
+            return False
+        page = await self._client.list(
+            JOBS, namespace=namespace, field_selector=f"metadata.name={refusal.job}"
+        )
+        own = [each for each in page.items if is_controlled_by(each["metadata"], owner)]
+        if refusal.kind == JOB_SETS.kind:
+            return not own
+        return any(each["metadata"]["uid"] == refusal.uid and lacks_pods(each) for each in own)
+
+
+def _nothing() -> None:
+    """Nothing waits for it."""

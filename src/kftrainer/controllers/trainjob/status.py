@@ -1,0 +1,209 @@
+"""What a TrainJob's status should say: pure, from what was seen and what went wrong."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from kftrainer.api import names
+from kftrainer.api.trainjob import JobStatus, TrainJob, TrainJobStatus
+from kftrainer.controllers.trainjob.messages import condition_message, same_message
+from kftrainer.kube.objects.meta import Condition
+from kftrainer.runtime.framework.extension_points import Observed
+from kftrainer.runtime.info import recorded_job_set
+
+OURS = (
+    names.CONDITION_SUSPENDED,
+    names.CONDITION_COMPLETE,
+    names.CONDITION_FAILED,
+    names.CONDITION_BLOCKED,
+)
+NO_STATUS = TrainJobStatus()
+JOB_SET_SUSPENDED_MESSAGE = "JobSet is suspended although the TrainJob is not"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a TrainJob makes no progress."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Our part of a status: conditions of other types are other people's."""
+
+    conditions: Sequence[Condition] = ()
+    jobs: Sequence[JobStatus] = ()
+    job_set: str | None = None  # UID of the JobSet
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it reports something; the UID of the JobSet alone is not worth a write."""
+        return bool(self.conditions or self.jobs)
+
+    def dump(self) -> dict[str, Any]:
+        """Return the status to apply, without lists that are empty.
+
+        Clients that read the last condition of a list fail if the list is there and empty.
+        """
+        fields: dict[str, Any] = {
+            "conditions": [each.dump() for each in self.conditions],
+            "jobsStatus": [each.dump() for each in self.jobs],
+            "jobSet": {"uid": self.job_set} if self.job_set else None,
+        }
+        return {field: value for field, value in fields.items() if value}
+
+
+def removal_of_empty_conditions(job: TrainJob) -> Mapping[str, Any] | None:
+    """Return a merge patch that removes an empty list of conditions, if there is one.
+
+    Older releases wrote it. No field manager owns an empty list, so an apply does not remove it.
+    """
+    status = job.status
+    if status is None or status.conditions is None or status.conditions:
+        return None
+    empty = ("conditions",) if status.jobs_status else ("conditions", "jobsStatus")
+    remains = status.jobs_status or status.job_set
+    return {
+        "metadata": {"resourceVersion": job.metadata.resource_version},
+        "status": dict.fromkeys(empty) if remains else None,
+    }
+
+
+def present_status(job: TrainJob) -> Status:
+    """Our part of the status that the TrainJob has."""
+    status = job.status or NO_STATUS
+    ours = tuple(each for each in status.conditions or () if each.type in OURS)
+    return Status(ours, tuple(status.jobs_status or ()), recorded_job_set(job) or None)
+
+
+def present_trouble(job: TrainJob, reason: str | None = None) -> Trouble | None:
+    """Return what the status reports as blocking the TrainJob, if that is for this reason."""
+    for each in present_status(job).conditions:
+        if each.type == names.CONDITION_BLOCKED and reason in (None, each.reason):
+            return Trouble(each.reason, each.message)
+    return None
+
+
+def next_status(
+    job: TrainJob,
+    observed: Observed | None,
+    trouble: Trouble | None,
+    now: datetime,
+    *,
+    is_observable: bool = True,
+) -> Status:
+    """Our part of the status that the TrainJob should have.
+
+    What has ended has ended: its conditions stay as they are, whatever becomes of its objects.
+    While the JobSet cannot be read, `Suspended` is not changed.
+    """
+    present = present_status(job)
+    jobs = present.jobs if observed is None else tuple(observed.jobs)
+    if is_finished(job):
+        conditions = _without(present.conditions, names.CONDITION_BLOCKED)
+        return Status(conditions, jobs, present.job_set)
+    seen = {each.type: each for each in present.conditions}
+    wanted: dict[str, Condition | None] = {
+        names.CONDITION_SUSPENDED: (
+            _suspension(job, seen.get(names.CONDITION_SUSPENDED), observed, now)
+            if is_observable
+            else seen.get(names.CONDITION_SUSPENDED)
+        ),
+        names.CONDITION_FAILED: _unsupported(trouble, now),
+        names.CONDITION_BLOCKED: _blockage(trouble, now),
+        **{each.type: each for each in (observed.conditions if observed else ())},
+    }
+    return Status(_merged(present.conditions, wanted), jobs, present.job_set)
+
+
+def is_finished(job: TrainJob) -> bool:
+    """Whether the training has ended, well or not; a runtime of no known kind never began it."""
+    return any(
+        condition.status == "True" and condition.reason != names.REASON_RUNTIME_NOT_SUPPORTED
+        for condition in (job.status or NO_STATUS).conditions or ()
+        if condition.type in (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
+    )
+
+
+def _suspension(
+    job: TrainJob, present: Condition | None, observed: Observed | None, now: datetime
+) -> Condition | None:
+    """Return the condition Suspended: what the live JobSet is, not only what is wanted."""
+    live = job.spec.suspend if observed is None else observed.suspended
+    live = job.spec.suspend if live is None else live
+    was_suspended = present is not None and present.status == "True"
+    if job.spec.suspend:
+        if live:
+            return _suspended(names.REASON_SUSPENDED, "TrainJob is suspended", now)
+        return _suspending(now) if was_suspended else present
+    if live:
+        return _suspended(names.REASON_JOB_SET_SUSPENDED, JOB_SET_SUSPENDED_MESSAGE, now)
+    if was_suspended:
+        return _suspended(names.REASON_RESUMED, "TrainJob is resumed", now, "False")
+    return present
+
+
+def _suspending(now: datetime) -> Condition:
+    return _suspended(names.REASON_SUSPENDING, "JobSet is not suspended yet", now, "False")
+
+
+def _suspended(reason: str, message: str, now: datetime, status: str = "True") -> Condition:
+    return _condition(names.CONDITION_SUSPENDED, reason, message, now, status)
+
+
+def _unsupported(trouble: Trouble | None, now: datetime) -> Condition | None:
+    if trouble is None or trouble.reason != names.REASON_RUNTIME_NOT_SUPPORTED:
+        return None
+    message = condition_message(trouble.message)
+    return _condition(names.CONDITION_FAILED, trouble.reason, message, now)
+
+
+def _blockage(trouble: Trouble | None, now: datetime) -> Condition | None:
+    if trouble is None or trouble.reason == names.REASON_RUNTIME_NOT_SUPPORTED:
+        return None
+    message = condition_message(trouble.message)
+    return _condition(names.CONDITION_BLOCKED, trouble.reason, message, now)
+
+
+def _condition(
+    kind: str, reason: str, message: str, now: datetime, status: str = "True"
+) -> Condition:
+    return Condition.parse(
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+    )
+
+
+def _merged(
+    present: Iterable[Condition], wanted: Mapping[str, Condition | None]
+) -> tuple[Condition, ...]:
+    """The wanted conditions, those that are there already in their places."""
+    there = {each.type: each for each in present}
+    order = dict.fromkeys((*there, *wanted))
+    found = ((kind, wanted.get(kind, there.get(kind))) for kind in order)
+    return tuple(_since(there.get(kind), each) for kind, each in found if each is not None)
+
+
+def _since(present: Condition | None, wanted: Condition) -> Condition:
+    """The wanted condition, with the time at which it came to be as it is.
+
+    A message that means the same as the present one is not changed.
+    """
+    if present is None or present.status != wanted.status:
+        return wanted
+    kept = {**wanted.dump(), "lastTransitionTime": present.last_transition_time}
+    if present.reason == wanted.reason and same_message(present.message, wanted.message):
+        kept["message"] = present.message
+    return Condition.parse(kept)
+
+
+def _without(conditions: Iterable[Condition], kind: str) -> tuple[Condition, ...]:
+    return tuple(each for each in conditions if each.type != kind)

@@ -1,0 +1,93 @@
+"""Which kinds the manager reads, and whom their changes concern."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kftrainer.api import names
+from kftrainer.api.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+)
+from kftrainer.controllers.trainjob_index import ALL, INDEX_UNFINISHED, in_namespace, index_value
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
+from kftrainer.machinery.cache.cache import Cache
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.handlers import Handler, enqueue_mapped, enqueue_owner
+from kftrainer.machinery.controller.reconcile import Request
+from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.framework.extension_points import Watch
+
+RUNTIME_KINDS = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedKind:
+    """A kind that plugins want to be watched, however many of them."""
+
+    resource: Resource[Any]  # as it is cached, perhaps with its metadata only
+    handlers: Sequence[Handler]
+    keep: Callable[[Manifest], bool] | None
+
+
+def watched_kinds(watches: Iterable[Watch], existing: Existing) -> list[WatchedKind]:
+    """The kinds of the plugins' watches, each once."""
+    by_resource: dict[Resource[Any], list[Watch]] = {}
+    for watch in watches:
+        by_resource.setdefault(watch.resource, []).append(watch)
+    cached_as = partial_kinds([watch for said in by_resource.values() for watch in said])
+    return [
+        _watched(cached_as.get(resource, resource), said, existing)
+        for resource, said in by_resource.items()
+    ]
+
+
+def _watched(resource: Resource[Any], watches: list[Watch], existing: Existing) -> WatchedKind:
+    only_owned = all(watch.wakes is None for watch in watches)
+    wakes = dict.fromkeys(watch.wakes for watch in watches)
+    return WatchedKind(
+        resource=resource,
+        handlers=[_handler(each, existing) for each in wakes],
+        keep=belongs_to_train_job if only_owned else None,
+    )
+
+
+def _handler(
+    wakes: Callable[[Any, Existing], Iterable[ObjectKey | None]] | None, existing: Existing
+) -> Handler:
+    if wakes is None:
+        return enqueue_owner(TRAIN_JOBS)
+    return enqueue_mapped(lambda manifest: wakes(manifest, existing))
+
+
+def belongs_to_train_job(manifest: Manifest) -> bool:
+    """Whether a TrainJob controls the object; others are not kept in memory."""
+    return any(
+        reference.get("controller")
+        and reference["kind"] == names.TRAIN_JOB
+        and reference["apiVersion"].startswith(f"{names.GROUP}/")
+        for reference in manifest["metadata"].get("ownerReferences") or ()
+    )
+
+
+def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:
+    """Look at the TrainJobs on a runtime that has come, gone or changed."""
+
+    def jobs(change: Change[Any]) -> Iterable[Request]:
+        return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, index_value(resource, change.key))
+
+    return jobs
+
+
+def unfinished(cache: Cache, namespace: str | None = None) -> list[Request]:
+    """Return all TrainJobs that have not ended, or those of a namespace."""
+    value = ALL if namespace is None else in_namespace(namespace)
+    return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, value)
+
+
+def partial_kinds(watches: Sequence[Watch]) -> Mapping[Resource[Any], Resource[Any]]:
+    """Kinds of which only the metadata is cached, by what plugins call them."""
+    whole = {watch.resource for watch in watches if not watch.metadata_only}
+    every = dict.fromkeys(watch.resource for watch in watches)
+    return {each: each.only_metadata() for each in every if each not in whole}

@@ -1,0 +1,476 @@
+"""What changes of TrainJobs, JobSets and Jobs mean to the book, and when it is open to readers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from kftrainer.api.resources import JOB_SETS, JOBS, TRAIN_JOBS
+from kftrainer.controllers.metrics.collectors import JobHistograms
+from kftrainer.controllers.metrics.counts import JobBook
+from kftrainer.controllers.metrics.first_pods import ASK_AGAIN, LABEL_JOB_SET, FirstPods
+from kftrainer.controllers.metrics.observer import JobWatch
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError, TransportError
+from kftrainer.kube.client.watch import Bookmark, Upserted, WatchEvent
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.machinery.cache.cache import Cache, NotCachedError
+from kftrainer.machinery.cache.cached_object import EntryMaker
+from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.metrics.registry import Metrics
+from kftrainer.machinery.metrics.text_format import exposition
+from tests.support.fake_clock import FakeClock, at_rest
+from tests.support.objects import Object, train_job
+
+CREATED = "2025-12-31T23:59:50Z"  # ten seconds before the clock's time
+KEY = ObjectKey("ns", "job")
+MADE = "kftrainer_trainjob_jobset_creation_seconds"
+RAN = "kftrainer_trainjob_first_pod_running_seconds"
+
+
+class FakeInformer:
+    """The objects of one kind, and who is told of changes."""
+
+    def __init__(self, resource: Resource[Any]) -> None:
+        self.maker: EntryMaker[Any] = EntryMaker(resource, None, {})
+        self.there: dict[ObjectKey, Any] = {}
+        self.handlers: list[Callable[[Change[Any]], None]] = []
+        self.told = asyncio.Event()
+        self.told.set()
+
+    def seen(self, key: ObjectKey) -> Any:
+        return self.there.get(key)
+
+    def add_handler(self, handler: Callable[[Change[Any]], None]) -> asyncio.Event:
+        self.handlers.append(handler)
+        for key, entry in self.there.items():
+            handler(Change(key, None, entry, initial=True))
+        return self.told
+
+    async def wait_synced(self) -> None:
+        pass
+
+    def put(self, manifest: Manifest) -> None:
+        key, entry = key_of(manifest), self.maker.make(manifest)
+        old, self.there[key] = self.there.get(key), entry
+        for handler in self.handlers:
+            handler(Change(key, old, entry))
+
+    def delete(self, manifest: Manifest) -> None:
+        key = key_of(manifest)
+        old = self.there.pop(key)
+        for handler in self.handlers:
+            handler(Change(key, old, None))
+
+
+@dataclass
+class FakeCache:
+    """The informers that are there."""
+
+    informers: dict[Resource[Any], FakeInformer] = field(default_factory=dict)
+
+    def informer(self, resource: Resource[Any]) -> FakeInformer:
+        try:
+            return self.informers[resource]
+        except KeyError:
+            raise NotCachedError from None
+
+
+class NoPods:
+    """Nobody watches Jobs."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.ends = 0
+        self.gives_up = False
+        self.job_sets: list[tuple[ObjectKey, float | None]] = []
+
+    async def run(self) -> None:
+        self.has_begun = True
+        if self.gives_up:
+            return
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.ends += 1
+            raise
+
+    def job_set_changed(self, key: ObjectKey, now: float | None) -> None:
+        self.job_sets.append((key, now))
+
+
+class Desk:
+    """A book, and all that is written into it."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.registry = CollectorRegistry()
+        self.book = JobBook(JobHistograms(self.registry))
+        self.cache = FakeCache({kind: FakeInformer(kind) for kind in (TRAIN_JOBS, JOB_SETS)})
+        self.jobs, self.sets = (self.cache.informers[kind] for kind in (TRAIN_JOBS, JOB_SETS))
+        self.pods = NoPods()
+        self.watch = JobWatch(
+            self.book,
+            cast("Cache", self.cache),
+            self.registry,
+            cast("FirstPods", self.pods),
+            clock=self.clock,
+        )
+
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[None]:
+        stop, ready = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.watch.run(ready.set, stop))
+            await at_rest()
+            assert ready.is_set()
+            yield
+            stop.set()
+
+    def series(self, name: str) -> dict[str, float]:
+        lines = exposition(self.registry).decode().splitlines()
+        found = (line.rpartition(" ") for line in lines if line.startswith(f"{name}{{"))
+        return {labels.removeprefix(name): float(value) for labels, _, value in found}
+
+    def measured(self, name: str) -> list[float]:
+        """The sums and counts of a histogram."""
+        return [*self.series(f"{name}_sum").values(), *self.series(f"{name}_count").values()]
+
+
+def a_job(uid: str = "1", **spec: Any) -> Object:
+    job = train_job(**spec)
+    job["metadata"] |= {"namespace": "ns", "uid": uid, "creationTimestamp": CREATED}
+    return job
+
+
+def an_object(uid: str, owner: str, **more: Any) -> Object:
+    """A JobSet or a Job."""
+    references = [{"kind": "?", "name": "job", "uid": owner, "controller": True}]
+    metadata = {"name": "job", "namespace": "ns", "uid": uid, "ownerReferences": references}
+    return {"metadata": {**metadata, "labels": {LABEL_JOB_SET: "job"}}, **more}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+async def test_it_begins_to_count_when_it_leads_and_tells_when_it_knows_all(desk: Desk) -> None:
+    desk.jobs.put(a_job())
+    assert desk.series("kftrainer_trainjobs") == {}
+    desk.jobs.told.clear()
+    async with desk.leading():
+        assert desk.series("kftrainer_trainjobs") == {}
+        desk.jobs.told.set()
+        await at_rest()
+        labels = '{namespace="ns",runtime="torch-distributed",state="Pending"}'
+        assert desk.series("kftrainer_trainjobs") == {labels: 1}
+        assert desk.pods.has_begun
+        desk.jobs.delete(a_job())
+        assert desk.series("kftrainer_trainjobs") == {}
+
+
+async def test_jobs_of_somebody_else_do_not_count(desk: Desk) -> None:
+    async with desk.leading():
+        desk.jobs.put(a_job(managedBy="kueue.x-k8s.io/multikueue"))
+        assert desk.series("kftrainer_trainjobs") == {}
+
+
+async def test_a_job_set_is_measured_once_when_it_comes(desk: Desk) -> None:
+    async with desk.leading():
+        desk.jobs.put(a_job())
+        desk.sets.put(an_object("s", owner="0"))
+        assert desk.measured(MADE) == []  # it is of another TrainJob, of the same name
+        desk.sets.delete(an_object("s", owner="0"))
+        for _ in range(2):
+            desk.sets.put(an_object("s", owner="1"))
+            desk.sets.delete(an_object("s", owner="1"))
+        assert desk.measured(MADE) == [10, 1]
+
+
+async def test_a_job_set_that_was_there_before_is_not_measured(desk: Desk) -> None:
+    desk.jobs.put(a_job())
+    desk.sets.put(an_object("s", owner="1"))
+    async with desk.leading():
+        desk.sets.put(an_object("s", owner="1"))
+        assert desk.measured(MADE) == []
+        assert desk.book.awaiting(KEY, "pod") == "1"
+
+
+async def test_a_job_set_that_is_found_late_is_not_measured(desk: Desk) -> None:
+    """Nobody knows since when it is there, if its kind was not read when the TrainJob was."""
+    del desk.cache.informers[JOB_SETS]
+    async with desk.leading():
+        desk.jobs.put(a_job())
+        desk.sets.put(an_object("s", owner="1"))
+        desk.cache.informers[JOB_SETS] = desk.sets
+        desk.watch.installed(JOB_SETS)
+        desk.sets.put(an_object("s", owner="1"))
+        assert desk.measured(MADE) == []
+        assert desk.pods.job_sets == [(KEY, None), (KEY, desk.clock.now().timestamp())]
+
+
+@pytest.mark.parametrize("how", ["stopped", "cancelled"])
+async def test_who_does_not_lead_any_more_neither_hears_nor_tells(desk: Desk, how: str) -> None:
+    desk.jobs.put(a_job())
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(desk.watch.run(lambda: None, stop))
+        await at_rest()
+        assert desk.series("kftrainer_trainjobs")
+        stop.set() if how == "stopped" else task.cancel()
+    assert desk.pods.ends == 1
+    assert desk.series("kftrainer_trainjobs") == {}
+    desk.sets.put(an_object("s", owner="1"))
+    desk.jobs.put(a_job("2"))
+    desk.watch.installed(JOB_SETS)
+    assert (desk.measured(MADE), desk.pods.job_sets) == ([], [])
+    assert desk.book.awaiting(KEY, "JobSet") == "1", "the book is as it was"
+
+
+async def test_who_stops_before_all_is_known_has_told_nothing(desk: Desk) -> None:
+    desk.jobs.told.clear()
+    async with desk.leading():
+        pass
+    assert not desk.pods.has_begun
+
+
+async def test_job_sets_may_be_installed_later(desk: Desk) -> None:
+    del desk.cache.informers[JOB_SETS]
+    desk.watch.installed(JOB_SETS)
+    async with desk.leading():
+        desk.jobs.put(a_job())
+        desk.watch.installed(JOB_SETS)
+        desk.cache.informers[JOB_SETS] = desk.sets
+        for _ in range(2):
+            desk.watch.installed(JOB_SETS)
+            desk.watch.installed(JOBS)
+        assert len(desk.sets.handlers) == 1
+        desk.sets.put(an_object("s", owner="1"))
+        assert desk.measured(MADE) == [10, 1]
+
+
+class Asked(Client):
+    """A client that is refused, and then heard."""
+
+    def __init__(self, *answers: Exception) -> None:
+        self.answers = list(answers)
+
+    def list_pages(self, *_: Any, **__: Any) -> Any:
+        async def pages() -> AsyncIterator[None]:
+            if self.answers:
+                raise self.answers.pop(0)
+            yield None
+
+        return pages()
+
+
+def first_pods(desk: Desk, client: Client | None = None) -> FirstPods:
+    return FirstPods(
+        desk.book,
+        cast("Cache", desk.cache),
+        client or Asked(),
+        clock=desk.clock,
+        metrics=Metrics(),
+    )
+
+
+class Jobs(Asked):
+    """The server's Jobs, which an informer watches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.news: asyncio.Queue[WatchEvent] = asyncio.Queue()
+        self.versions = count(1)
+
+    @asynccontextmanager
+    async def watch(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[WatchEvent]]:
+        async def events() -> AsyncIterator[WatchEvent]:
+            while True:
+                yield await self.news.get()
+
+        yield events()
+
+    async def show(self, name: str = "j", *, owner: str = "s", **status: int) -> None:
+        """A Job is like this."""
+        job = an_object(name, owner, status=status)
+        job["metadata"] |= {"name": name, "resourceVersion": str(next(self.versions))}
+        await self.tell(Upserted(job, added=True))
+
+    async def tell(self, event: WatchEvent) -> None:
+        self.news.put_nowait(event)
+        await at_rest()
+
+    async def all_shown(self) -> None:
+        """What comes from now on is new."""
+        await self.tell(Bookmark(str(next(self.versions)), initial_events_end=True))
+
+
+@pytest.fixture
+async def shown(desk: Desk) -> AsyncIterator[Jobs]:
+    """Jobs that are being listed, when a TrainJob has its JobSet."""
+    jobs = Jobs()
+    watching = first_pods(desk, jobs)
+    desk.pods.job_set_changed = watching.job_set_changed  # type: ignore[method-assign]
+    async with desk.leading(), asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(watching.run())
+        desk.jobs.put(a_job())
+        desk.sets.put(an_object("s", owner="1"))
+        yield jobs
+        task.cancel()
+
+
+@pytest.fixture
+async def pods(shown: Jobs) -> Jobs:
+    """The same, when they have been listed."""
+    await shown.all_shown()
+    return shown
+
+
+@pytest.mark.parametrize("sign", [{"ready": 1}, {"succeeded": 1}], ids=str)
+async def test_the_first_pod_is_measured_once(desk: Desk, pods: Jobs, sign: Any) -> None:
+    await pods.show()
+    await pods.show(active=1, ready=0, failed=1)
+    assert desk.measured(RAN) == []
+    for name in "jjk":
+        await pods.show(name, **sign)
+    assert desk.measured(RAN) == [10, 1]
+
+
+async def test_the_first_pod_may_run_before_its_job_set_is_seen(desk: Desk, pods: Jobs) -> None:
+    desk.sets.delete(an_object("s", owner="1"))
+    desk.jobs.put(a_job("2"))
+    await pods.show(ready=1)  # of the one that was there before
+    await pods.show("k", owner="t", ready=1)
+    assert desk.measured(RAN) == []
+    await desk.clock.advance(5)
+    desk.sets.put(an_object("t", owner="2"))
+    assert desk.measured(RAN) == [15, 1]
+    await desk.clock.advance(5)
+    await pods.show("k", owner="t", succeeded=1)
+    assert desk.measured(RAN) == [15, 1], "not the length of the training"
+
+
+async def test_the_first_pod_may_be_of_a_job_set_that_was_made_anew(desk: Desk, pods: Jobs) -> None:
+    await pods.show(owner="t", ready=1)
+    assert desk.measured(RAN) == []
+    desk.sets.put(an_object("t", owner="1"))
+    assert desk.measured(RAN) == [10, 1]
+
+
+async def test_pods_of_an_earlier_job_set_do_not_count(desk: Desk, pods: Jobs) -> None:
+    await pods.show(owner="earlier", ready=1)
+    desk.sets.put(an_object("s", owner="1"))
+    assert desk.measured(RAN) == []
+
+
+async def test_pods_of_an_earlier_job_do_not_count(desk: Desk, pods: Jobs) -> None:
+    desk.jobs.put(a_job("2"))
+    await pods.show(ready=1)
+    desk.sets.put(an_object("s", owner="1"))
+    assert desk.measured(RAN) == []
+
+
+async def test_without_job_sets_there_is_nobody_whose_pods_they_are(desk: Desk, pods: Jobs) -> None:
+    del desk.cache.informers[JOB_SETS]
+    await pods.show(ready=1)
+    assert desk.measured(RAN) == []
+
+
+async def test_what_is_labelled_oddly_is_nobodys(desk: Desk, pods: Jobs) -> None:
+    job = an_object("j", owner="s", status={"ready": 1})
+    del job["metadata"]["labels"]
+    job["metadata"]["resourceVersion"] = "9"
+    await pods.tell(Upserted(job, added=True))
+    assert desk.measured(RAN) == []
+
+
+async def test_pods_that_ran_before_are_not_measured(desk: Desk, shown: Jobs) -> None:
+    await shown.show(ready=1)
+    await shown.all_shown()
+    await shown.show("k", ready=1)
+    desk.sets.put(an_object("s", owner="1"))
+    assert desk.measured(RAN) == []
+
+
+async def test_pods_of_which_the_train_job_tells_first_are_not_measured(
+    desk: Desk, pods: Jobs
+) -> None:
+    """As when Jobs could not be read for some time."""
+    row = {"name": "node", "ready": 1, "succeeded": 0, "failed": 0, "active": 1}
+    desk.jobs.put({**a_job(), "status": {"jobsStatus": [row]}})
+    await pods.show(succeeded=1)
+    assert desk.measured(RAN) == []
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The informers that were started."""
+    names: list[str] = []
+
+    async def run(self: Any, _ready: Callable[[], None], stop: asyncio.Event) -> None:
+        names.append(self.name)
+        await stop.wait()
+
+    monkeypatch.setattr("kftrainer.machinery.cache.informer.Informer.run", run)
+    return names
+
+
+async def test_without_the_right_it_warns_once_and_asks_now_and_then(
+    desk: Desk, started: list[str]
+) -> None:
+    refusals = [ForbiddenError(403, "Forbidden", "jobs is forbidden") for _ in range(3)]
+    with capture_logs() as logged:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(first_pods(desk, Asked(*refusals)).run())
+            await desk.clock.advance(2 * ASK_AGAIN)
+            assert started == []
+            assert [entry["log_level"] for entry in logged] == ["warning", "debug", "debug"]
+            assert logged[0]["consequence"] == f"{RAN} stays empty"
+            await desk.clock.advance(ASK_AGAIN)
+            assert started == ["informer of Job.batch"]
+            task.cancel()
+
+
+async def test_a_server_that_cannot_be_asked_is_left_to_the_informer(
+    desk: Desk, started: list[str]
+) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(first_pods(desk, Asked(TransportError("gone"))).run())
+        await at_rest()
+        assert started == ["informer of Job.batch"]
+        task.cancel()
+
+
+@pytest.mark.parametrize("part", ["_has_had_pods", "_slim", "_index_job_set"])
+async def test_a_bug_in_reading_jobs_ends_nothing_but_that(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    def broken(_: Any) -> Any:
+        raise KeyError(part)
+
+    monkeypatch.setattr(f"kftrainer.controllers.metrics.first_pods.{part}", broken)
+    jobs = Jobs()
+    with capture_logs() as logged:
+        async with asyncio.timeout(10), desk.leading(), asyncio.TaskGroup() as tasks:
+            desk.jobs.put(a_job())
+            tasks.create_task(first_pods(desk, jobs).run())
+            await jobs.show(ready=1)
+    [said] = [each for each in logged if each["log_level"] == "error"]
+    assert said["event"] == "training_metrics.gave_up"
+    assert said["consequence"] == f"nothing is added to {RAN}"
+
+
+async def test_all_else_goes_on_when_jobs_are_given_up(desk: Desk) -> None:
+    desk.pods.gives_up = True
+    async with desk.leading():
+        desk.jobs.put(a_job())
+        desk.sets.put(an_object("s", owner="1"))
+        assert desk.measured(MADE) == [10, 1]
+        assert len(desk.series("kftrainer_trainjobs")) == 1

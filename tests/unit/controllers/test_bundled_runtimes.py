@@ -1,0 +1,455 @@
+"""What is done about a runtime that comes with the operator: applied, deleted, or left alone."""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from kftrainer.controllers.bundled_runtime_steps import (
+    NOT_OURS,
+    Apply,
+    Delete,
+    Leave,
+    Step,
+    is_shipped,
+    next_step,
+    replacement,
+    shipped,
+)
+from kftrainer.controllers.bundled_runtimes import (
+    IN_USE,
+    PERHAPS_IN_USE,
+    ShippedRuntimesReconciler,
+)
+from kftrainer.kube.client.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    ForbiddenError,
+    KubeError,
+    NotFoundError,
+)
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import ObjectKey
+from kftrainer.machinery.controller.reconcile import DONE, Result
+from tests.support.fake_clock import FakeClock
+from tests.support.objects import Object, runtime
+
+if TYPE_CHECKING:
+    from kftrainer.kube.client.client import Client
+    from kftrainer.machinery.cache.cache import Cache
+
+LABEL = "trainer.kubeflow.org/managed-by"
+HASH = "trainer.kubeflow.org/shipped-hash"
+DOCUMENT = runtime("torch", "ClusterTrainingRuntime")
+TORCH = shipped(DOCUMENT)
+KEY = ObjectKey("", "torch")
+LATER = Result(requeue=True)
+
+
+def there(*, ours: bool = True, mark: str | None = TORCH.mark, going: bool = False) -> Object:
+    """The metadata of a runtime in the cluster."""
+    metadata: Object = {"name": "torch", "uid": "u", "resourceVersion": "7"}
+    metadata["labels"] = {LABEL: "kftrainer"} if ours else {"team": "a"}
+    metadata["annotations"] = {} if mark is None else {HASH: mark}
+    return {**metadata, "deletionTimestamp": "2026-01-01T00:00:00Z"} if going else metadata
+
+
+MISSING = Apply(TORCH, "it is not there")
+CHANGED = Apply(TORCH, "its file is another now")
+HANDED_OVER = Apply(TORCH, "somebody else made it, and it was handed over by our label")
+FOREIGN = Leave("shipped_runtime.not_ours", NOT_OURS)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "metadata", "step"),
+    [
+        (True, None, MISSING),
+        (True, there(), None),
+        (True, there(ours=False), None),
+        (True, there(mark="torch/other"), CHANGED),
+        (True, there(ours=False, mark="torch/other"), CHANGED),
+        (True, there(ours=False, mark=None), FOREIGN),
+        (True, there(ours=False, mark="torch-distributed/other"), FOREIGN),
+        (True, there(mark=None), HANDED_OVER),
+        (True, there(mark="torch-distributed/other"), HANDED_OVER),
+        (True, there(mark="torch/other", going=True), None),
+        (True, there(going=True), None),
+        (False, None, None),
+        (False, there(), Delete("u", "7")),
+        (False, there(mark="torch/other"), Delete("u", "7")),
+        (False, there(mark="torch-distributed/other"), None),
+        (False, there(mark=None), None),
+        (False, there(going=True), None),
+        (False, there(ours=False), None),
+        (False, there(ours=False, mark=None), None),
+    ],
+)
+def test_the_step(wanted: bool, metadata: Object | None, step: Step | None) -> None:
+    seen = None if metadata is None else ObjectMeta.parse(metadata)
+    assert next_step(TORCH if wanted else None, seen) == step
+    kept = Leave("shipped_runtime.kept", "so") if isinstance(step, Delete) else step
+    assert next_step(TORCH if wanted else None, seen, "so") == kept
+
+
+def test_the_label_of_somebody_else_is_not_ours() -> None:
+    metadata = ObjectMeta.parse({**there(), "labels": {LABEL: "acme"}})
+    assert next_step(None, metadata) is None
+    assert not is_shipped(metadata)
+    assert is_shipped(ObjectMeta.parse(there()))
+
+
+def test_a_document_is_marked_and_otherwise_as_it_was() -> None:
+    before = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "annotations": {"a": "b"}}}
+    made = shipped(before)
+    assert made.manifest == {
+        **before,
+        "metadata": {
+            "name": "torch",
+            "labels": {"trainer.kubeflow.org/framework": "torch", LABEL: "kftrainer"},
+            "annotations": {"a": "b", HASH: made.mark},
+        },
+    }
+    assert LABEL not in before["metadata"]["labels"], "nobody writes into what was read"
+
+
+def test_the_mark_is_of_what_the_document_says_and_not_of_how() -> None:
+    turned = dict(reversed(DOCUMENT.items()))
+    assert shipped(turned).mark == TORCH.mark
+    other = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "labels": {"a": "b"}}}
+    assert shipped(other).mark != TORCH.mark
+
+
+class Cluster:
+    """A client and a cache of one runtime."""
+
+    def __init__(self, metadata: Object | None, error: KubeError | None = None) -> None:
+        self.metadata = metadata
+        self.error = error
+        self.unseen: Object | None = None
+        self.asked: list[str] = []
+        self.used: set[str] = set()
+        self.clock = FakeClock()
+        self.registry = CollectorRegistry()
+
+    def informer(self, _: Any) -> "Cluster":
+        return self
+
+    def seen(self, _: ObjectKey) -> "Cluster | None":
+        return None if self.metadata is None else self
+
+    def has_index(self, _: Any, _name: str, value: str) -> bool:
+        return value in self.used
+
+    async def get(self, _: Any, key: ObjectKey) -> Object:
+        if self.live is None:
+            raise NotFoundError(404, "NotFound", "")
+        return {"metadata": self.live}
+
+    @property
+    def live(self) -> Object | None:
+        """What the API server has, which the cache may not show yet."""
+        return self.metadata if self.unseen is None else self.unseen
+
+    async def create(self, _: Any, manifest: Object, *, field_manager: str) -> Object:
+        return self._written(f"create {manifest['metadata']['name']}", field_manager)
+
+    async def json_patch(
+        self, _: Any, key: ObjectKey, operations: list[Object], *, field_manager: str
+    ) -> Object:
+        fields = {each["path"]: each["value"] for each in operations}
+        version = fields["/metadata/resourceVersion"]
+        return self._written(f"replace {key} {version}", field_manager)
+
+    def _written(self, what: str, field_manager: str) -> Object:
+        self._ask(f"{what} as {field_manager}")
+        return {"metadata": {"managedFields": [{"manager": "argocd"}, {"manager": field_manager}]}}
+
+    async def delete(self, _: Any, key: ObjectKey, *, uid: str, resource_version: str) -> None:
+        self._ask(f"delete {key} {uid} {resource_version}")
+
+    def _ask(self, what: str) -> None:
+        self.asked.append(what)
+        if self.error is not None:
+            raise self.error
+
+    def reconciler(self, *, wanted: bool, sees_all: bool = True) -> ShippedRuntimesReconciler:
+        documents = {"torch": TORCH} if wanted else {}
+        return ShippedRuntimesReconciler(
+            cast("Client", self),
+            cast("Cache", self),
+            documents,
+            clock=self.clock,
+            registry=self.registry,
+            sees_all=sees_all,
+        )
+
+    def out_of_date(self) -> float | None:
+        """What is told of the runtime, if anything is."""
+        name = "kftrainer_shipped_runtime_out_of_date"
+        return self.registry.get_sample_value(name, {"runtime": "torch"})
+
+
+async def test_it_applies_and_deletes_under_its_own_name() -> None:
+    absent, present = Cluster(None), Cluster(there())
+    assert await absent.reconciler(wanted=True).reconcile(KEY) == DONE
+    assert absent.asked == ["create torch as kftrainer-runtimes"]
+    outdated = Cluster(there(mark="torch/other"))
+    assert await outdated.reconciler(wanted=True).reconcile(KEY) == DONE
+    assert outdated.asked == ["replace torch 7 as kftrainer-runtimes"]
+    assert await present.reconciler(wanted=False).reconcile(KEY) == DONE
+    assert present.asked == ["delete torch u 7"]
+
+
+@pytest.mark.parametrize(
+    "live",
+    [there(ours=False, mark=None), there(going=True), there()],
+    ids=["theirs", "going", "done"],
+)
+async def test_live_runtime_that_the_cache_does_not_show_decides(live: Object) -> None:
+    cluster = Cluster(None)
+    cluster.unseen = live
+    with capture_logs() as logged:
+        assert await cluster.reconciler(wanted=True).reconcile(KEY) == DONE
+    assert (cluster.asked, events(logged)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        (None, AlreadyExistsError(409, "AlreadyExists", "")),
+        (there(mark="torch/other"), ConflictError(409, "Conflict", "")),
+    ],
+)
+async def test_runtime_that_changes_while_it_is_written_is_retried(
+    metadata: Object | None, error: KubeError
+) -> None:
+    cluster = Cluster(metadata, error)
+    with capture_logs() as logged:
+        assert await cluster.reconciler(wanted=True).reconcile(KEY) == LATER
+    assert events(logged) == []
+
+
+def managed(manager: str, **fields: list[str]) -> Object:
+    """An entry of managedFields that owns keys of labels or annotations."""
+    owned = {
+        f"f:{field}": {".": {}, **{f"f:{key}": {} for key in keys}}
+        for field, keys in fields.items()
+    }
+    return {"manager": manager, "operation": "Update", "fieldsV1": {"f:metadata": owned}}
+
+
+def test_replacement_has_the_whole_spec_and_keeps_metadata_of_others() -> None:
+    live = {
+        "metadata": {
+            **there(mark="torch/other"),
+            "labels": {LABEL: "kftrainer", "old": "1", "theirs": "1"},
+            "annotations": {HASH: "torch/other", "note": "x", "dropped": "x"},
+            "finalizers": ["a"],
+            "managedFields": [
+                managed("kftrainer-runtimes", labels=["old", LABEL], annotations=[HASH, "dropped"]),
+                managed("helm", labels=["theirs"]),
+                {"manager": "kftrainer-runtimes", "fieldsV1": {"f:spec": {}}},
+                {"manager": "kftrainer-runtimes"},
+            ],
+        },
+        "spec": {"template": {"spec": {"more": "of others"}}},
+    }
+    assert replacement(TORCH, live, "kftrainer-runtimes") == [
+        {"op": "add", "path": "/spec", "value": DOCUMENT["spec"]},
+        {
+            "op": "add",
+            "path": "/metadata/labels",
+            "value": {"theirs": "1", **TORCH.manifest["metadata"]["labels"]},
+        },
+        {
+            "op": "add",
+            "path": "/metadata/annotations",
+            "value": {"note": "x", HASH: TORCH.mark},
+        },
+        {"op": "add", "path": "/metadata/resourceVersion", "value": "7"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", [ConflictError(409, "Conflict", ""), NotFoundError(404, "NotFound", "")]
+)
+async def test_what_has_changed_before_it_was_deleted_is_looked_at_again_by_its_news(
+    error: KubeError,
+) -> None:
+    assert await Cluster(there(), error).reconciler(wanted=False).reconcile(KEY) == DONE
+    cluster = Cluster(None, error)
+    assert await cluster.reconciler(wanted=True).reconcile(KEY) == LATER, "an apply has no news"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "wanted", "event"),
+    [
+        (None, True, "shipped_runtime.not_applied"),
+        (there(), False, "shipped_runtime.not_deleted"),
+    ],
+)
+async def test_trouble_is_told_once_until_it_is_over_or_another(
+    metadata: Object | None, wanted: bool, event: str
+) -> None:
+    cluster = Cluster(metadata, ForbiddenError(403, "Forbidden", "you may\nnot"))
+    reconciler = cluster.reconciler(wanted=wanted)
+    with capture_logs() as logged:
+        for _ in range(3):
+            assert await reconciler.reconcile(KEY) == LATER
+        cluster.error = KubeError("no answer")
+        assert await reconciler.reconcile(KEY) == LATER
+        cluster.error = None
+        assert await reconciler.reconcile(KEY) == DONE
+        await cluster.clock.advance(60)
+        cluster.error = KubeError("no answer")
+        assert await reconciler.reconcile(KEY) == LATER
+    told = [entry for entry in logged if entry["log_level"] != "debug"]
+    success = event.replace("not_", "")
+    assert [entry["event"] for entry in told] == [event, event, success, event]
+    assert [entry.get("error") for entry in told] == [
+        "you may not",
+        "no answer",
+        None,
+        "no answer",
+    ]
+
+
+async def test_error_that_differs_in_volatile_parts_is_logged_once() -> None:
+    cluster = Cluster(None)
+    reconciler = cluster.reconciler(wanted=True)
+    with capture_logs() as logged:
+        for port in range(50_000, 50_003):
+            cluster.error = KubeError(f"read tcp 10.0.0.1:{port}->10.0.0.2:443: reset")
+            assert await reconciler.reconcile(KEY) == LATER
+    assert events(logged) == ["shipped_runtime.not_applied"]
+
+
+def events(logged: list[Any]) -> list[str]:
+    return [entry["event"] for entry in logged if entry["log_level"] != "debug"]
+
+
+@pytest.mark.parametrize(("wanted", "undone"), [(True, None), (False, there())])
+async def test_who_undoes_it_is_answered_more_and_more_slowly(
+    wanted: bool, undone: Object | None
+) -> None:
+    cluster = Cluster(undone)
+    reconciler = cluster.reconciler(wanted=wanted)
+    acts = list[float]()
+    with capture_logs() as logged:
+        for _ in range(1000):  # looks: the other one acts as soon as we have acted
+            before = len(cluster.asked)
+            result = await reconciler.reconcile(KEY)
+            if len(cluster.asked) > before:
+                acts.append(cluster.clock.monotonic())
+            await cluster.clock.advance(min(0.25, result.requeue_after or 0.25))
+    pauses = [after - at for at, after in pairwise(acts)]
+    assert len(acts) == 12, "in four minutes"
+    assert all(after > before for before, after in pairwise(pauses[:9]))
+    [contested] = [each for each in logged if each["event"] == "shipped_runtime.contested"]
+    assert contested["log_level"] == "warning"
+    assert contested["others"] == (["argocd"] if wanted else [])
+
+
+async def test_a_cache_that_lags_is_no_contest() -> None:
+    cluster = Cluster(None)
+    reconciler = cluster.reconciler(wanted=True)
+    with capture_logs() as logged:
+        assert await reconciler.reconcile(KEY) == DONE
+        assert await reconciler.reconcile(KEY) == Result(requeue_after=0.2)
+        cluster.metadata = there()
+        await cluster.clock.advance(0.2)
+        assert await reconciler.reconcile(KEY) == DONE
+    assert len(cluster.asked) == 1
+    assert events(logged) == ["shipped_runtime.applied"]
+
+
+async def test_what_somebody_else_made_is_left_alone_and_told_once_until_it_is_handed_over() -> (
+    None
+):
+    cluster = Cluster(there(ours=False, mark=None))
+    reconciler = cluster.reconciler(wanted=True)
+    with capture_logs() as logged:
+        for _ in range(3):
+            assert await reconciler.reconcile(KEY) == DONE
+        assert cluster.asked == []
+        cluster.metadata = there(mark=None)
+        assert await reconciler.reconcile(KEY) == DONE
+    assert events(logged) == ["shipped_runtime.not_ours", "shipped_runtime.applied"]
+    assert "label it trainer.kubeflow.org/managed-by=kftrainer" in logged[0]["why"]
+    assert logged[0]["log_level"] == "warning"
+    assert "handed over" in logged[-1]["why"]
+
+
+async def test_what_train_jobs_refer_to_is_kept_for_them() -> None:
+    cluster = Cluster(there())
+    cluster.used.add("ClusterTrainingRuntime.trainer.kubeflow.org torch")
+    reconciler = cluster.reconciler(wanted=False)
+    with capture_logs() as logged:
+        for _ in range(3):
+            assert await reconciler.reconcile(KEY) == DONE
+        assert cluster.asked == []
+        cluster.used.clear()
+        assert await reconciler.reconcile(KEY) == DONE
+    assert cluster.asked == ["delete torch u 7"]
+    assert events(logged) == ["shipped_runtime.kept", "shipped_runtime.deleted"]
+    assert logged[0]["why"] == IN_USE
+
+
+async def test_who_sees_some_namespaces_only_deletes_nothing() -> None:
+    cluster = Cluster(there())
+    reconciler = cluster.reconciler(wanted=False, sees_all=False)
+    with capture_logs() as logged:
+        for _ in range(3):
+            assert await reconciler.reconcile(KEY) == DONE
+    assert cluster.asked == []
+    assert [(each["event"], each["why"]) for each in logged] == [
+        ("shipped_runtime.kept", PERHAPS_IN_USE)
+    ]
+
+
+async def test_a_runtime_is_out_of_date_until_it_is_seen_as_its_file_says() -> None:
+    cluster = Cluster(None, ForbiddenError(403, "Forbidden", "you may not"))
+    reconciler = cluster.reconciler(wanted=True)
+    assert cluster.out_of_date() is None, "who has not looked, as he does not lead, says nothing"
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 1
+    cluster.error = None
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 1, "it may have been in vain"
+    cluster.metadata = there()
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 0
+    cluster.metadata = there(mark="torch/other")
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 1, "somebody undoes it"
+
+
+async def test_what_is_in_no_file_is_out_of_date_until_it_is_gone() -> None:
+    cluster = Cluster(there(), ForbiddenError(403, "Forbidden", "you may not"))
+    reconciler = cluster.reconciler(wanted=False)
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() == 1
+    cluster.metadata = None
+    await reconciler.reconcile(KEY)
+    assert cluster.out_of_date() is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "metadata", "told"),
+    [
+        (True, there(ours=False, mark=None), 0),
+        (True, there(going=True), 0),
+        (False, there(), None),
+        (False, there(ours=False, mark=None), None),
+    ],
+    ids=["not ours", "being deleted", "in use", "somebody else's"],
+)
+async def test_what_is_left_alone_on_purpose_is_not_out_of_date(
+    wanted: bool, metadata: Object, told: float | None
+) -> None:
+    cluster = Cluster(metadata)
+    cluster.used.add("ClusterTrainingRuntime.trainer.kubeflow.org torch")
+    await cluster.reconciler(wanted=wanted).reconcile(KEY)
+    assert cluster.out_of_date() == told

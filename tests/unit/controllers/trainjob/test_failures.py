@@ -1,0 +1,67 @@
+"""What is reported of an error, and how soon it is tried again."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kftrainer.controllers.trainjob.apply import ForeignObjectError, PendingDeletionError
+from kftrainer.controllers.trainjob.failures import hindrance_of
+from kftrainer.kube.client.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    KubeError,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
+)
+from kftrainer.runtime.errors import InvalidRuntimeError, PlanningError, PluginFailedError
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+QUOTA = "is forbidden: exceeded quota: q, requested: count/jobsets=1, used: 1, limited: 1"
+
+
+def api(kind: Any, status: int, message: str = "no") -> KubeError:
+    error: KubeError = kind(status, "", message)
+    return error
+
+
+# The error, whether it is tried again and reported, and the upper bound of the interval.
+ERRORS: dict[str, tuple[PlanningError | KubeError, bool, bool, float]] = {
+    "name-taken": (ForeignObjectError("taken"), True, True, 30),
+    "quota": (api(ForbiddenError, 403, QUOTA), True, True, 60),
+    "quota-unknown": (api(ForbiddenError, 403, "status unknown for quota: q"), True, True, 60),
+    "rbac": (api(ForbiddenError, 403), True, True, 300),
+    "invalid": (api(InvalidError, 422), True, True, 300),
+    "webhook": (api(ServerError, 500), True, True, 60),
+    "server": (api(ServerError, 503), True, False, 60),
+    "throttled": (api(TooManyRequestsError, 429), True, False, 60),
+    "conflict": (api(ConflictError, 409), True, False, 60),
+    "transport": (TransportError("reset"), True, False, 60),
+    "plugin": (PluginFailedError("bug"), True, True, 300),
+    "runtime": (InvalidRuntimeError("runtime"), False, True, 300),
+}
+
+
+@pytest.mark.parametrize("which", ERRORS)
+def test_error_decides_on_retry_and_report(which: str) -> None:
+    error, *expected = ERRORS[which]
+    found = hindrance_of(error, NOW)
+    assert [found.may_pass, found.is_told, found.max_delay] == expected
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(0, False), (59, False), (60, True), (900, True)])
+def test_pending_deletion_is_reported_after_a_minute(seconds: int, is_told: bool) -> None:
+    error = PendingDeletionError("waiting", NOW - timedelta(seconds=seconds))
+    found = hindrance_of(error, NOW)
+    assert (found.reason, found.may_pass, found.is_told) == ("WaitingForDeletion", True, is_told)
+    assert found.max_delay == 30
+
+
+def test_pending_deletion_without_a_time_is_not_reported() -> None:
+    assert not hindrance_of(PendingDeletionError("waiting", None), NOW).is_told
+
+
+def test_message_is_as_long_as_in_a_condition() -> None:
+    assert len(hindrance_of(api(InvalidError, 422, "x" * 5000), NOW).message) == 1024

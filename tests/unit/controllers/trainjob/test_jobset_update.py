@@ -1,0 +1,219 @@
+import copy
+from typing import Any
+
+from kftrainer.api.resources import CONFIG_MAPS, JOB_SETS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.trainjob.jobset_update import (
+    ANNOTATION_BEGUN_AS,
+    ANNOTATION_WHOLE,
+    Fitted,
+    fitted,
+    needs_suspension,
+)
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.planned_object import Planned
+from tests.support.objects import Object, runtime
+from tests.support.plans import container_of, job_on, plan, pod_of
+from tests.support.runtimes import SHIPPED
+
+TORCH, MPI = runtime("torch"), SHIPPED[2]
+SUSPENDED = job_on(TORCH, suspend=True)
+
+
+def as_planned(job: Object, on: Object) -> list[Planned]:
+    kinds = {"JobSet": JOB_SETS, "ConfigMap": CONFIG_MAPS}
+    return [Planned(kinds[kind], made) for kind, made in plan(job, on).items() if kind in kinds]
+
+
+def fit(job: Object, on: Object, *there: Object) -> Fitted:
+    return fitted(as_planned(job, on), TrainJob.parse(job), Given(there))
+
+
+def job_set_in(fit: Fitted) -> Any:
+    [made] = [each.manifest for each in fit.planned if each.resource is JOB_SETS]
+    return made
+
+
+def stored(job: Object, on: Object, *, suspended: bool = True) -> Object:
+    """The JobSet as it stands in the cluster, with what JobSet has filled in."""
+    made: Object = copy.deepcopy(job_set_in(fit(job, on)))
+    made["spec"]["suspend"] = suspended
+    made["spec"].setdefault("successPolicy", {"operator": "All"})
+    for each in made["spec"]["replicatedJobs"]:
+        each["groupName"] = "default"
+    return made
+
+
+def edited(on: Object, **container: Any) -> Object:
+    changed = copy.deepcopy(on)
+    [job, *_] = changed["spec"]["template"]["spec"]["replicatedJobs"]
+    job["template"]["spec"]["template"]["spec"]["containers"][0].update(container)
+    return changed
+
+
+def marks(job_set: Object) -> set[str]:
+    return {*job_set["metadata"]["annotations"]}
+
+
+def test_a_new_job_set_is_made_as_planned_with_a_mark_of_what_lasts() -> None:
+    [planned] = as_planned(SUSPENDED, TORCH)
+    made = job_set_in(fit(SUSPENDED, TORCH))
+    assert made["spec"] == planned.manifest["spec"]
+    assert marks(made) == {ANNOTATION_BEGUN_AS}
+
+
+def test_a_job_set_whose_lasting_part_is_as_planned_follows_the_plan() -> None:
+    there = stored(SUSPENDED, TORCH)
+    override = {
+        "targetJobs": [{"name": "node"}],
+        "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}},
+        "spec": {"nodeSelector": {"zone": "a"}, "schedulingGates": [{"name": "wait"}]},
+    }
+    resumed = job_on(TORCH, podTemplateOverrides=[override])
+    found = fit(resumed, TORCH, there)
+    [planned] = as_planned(resumed, TORCH)
+    assert found.kept is None
+    assert job_set_in(found)["spec"] == planned.manifest["spec"]
+    assert job_set_in(found)["metadata"]["annotations"] == there["metadata"]["annotations"]
+
+
+def test_d35_what_cannot_be_changed_stays_and_the_rest_follows() -> None:
+    there = stored(job_on(TORCH), TORCH, suspended=False)
+    tolerations = [{"key": "team", "operator": "Exists"}]
+    override = {
+        "targetJobs": [{"name": "node"}],
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"nodeSelector": {"zone": "a"}, "tolerations": tolerations},
+    }
+    job = job_on(TORCH, suspend=True, podTemplateOverrides=[override])
+    found = fit(job, edited(TORCH, image="other"), there)
+    kept = job_set_in(found)
+    assert found.kept is not None
+    assert found.kept.manifest == kept
+    expected = copy.deepcopy(there["spec"])
+    expected["suspend"] = True
+    [pod] = [each["template"]["spec"]["template"] for each in expected["replicatedJobs"]]
+    pod["metadata"] = {"labels": {"a": "b"}}
+    pod["spec"].update({"nodeSelector": {"zone": "a"}, "tolerations": tolerations})
+    assert kept["spec"] == expected
+    assert marks(kept) == {ANNOTATION_BEGUN_AS, ANNOTATION_WHOLE}
+
+
+def test_d35_what_is_no_longer_wanted_of_pods_goes() -> None:
+    override = {"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"zone": "a"}}}
+    there = stored(job_on(TORCH, suspend=True, podTemplateOverrides=[override]), TORCH)
+    assert "nodeSelector" in pod_of(there)
+    kept = job_set_in(fit(SUSPENDED, edited(TORCH, image="other"), there))
+    assert "nodeSelector" not in pod_of(kept)
+
+
+def test_d35_a_field_that_is_gone_from_the_runtime_counts_as_a_change() -> None:
+    there = stored(SUSPENDED, edited(TORCH, stdin=True))
+    kept = fit(SUSPENDED, TORCH, there)
+    assert kept.kept is not None
+    assert container_of(job_set_in(kept))["stdin"] is True
+
+
+def test_d35_a_plan_that_was_fitted_fits_again_unchanged() -> None:
+    other = edited(TORCH, image="other")
+    once = job_set_in(fit(SUSPENDED, other, stored(SUSPENDED, TORCH)))
+    assert job_set_in(fit(SUSPENDED, other, once)) == once
+
+
+def test_d35_other_objects_of_what_stays_stay_too_unless_they_are_lost() -> None:
+    job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
+    job_set = stored(job, MPI)
+    hostfile = plan(job, MPI)["ConfigMap"]
+    more = job_on(MPI, suspend=True, trainer={"numNodes": 3})
+    kinds = [each.resource for each in fit(more, MPI, job_set, hostfile).planned]
+    assert kinds == [JOB_SETS]
+    kinds = [each.resource for each in fit(more, MPI, job_set).planned]
+    assert kinds == [CONFIG_MAPS, JOB_SETS]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    assert kinds == [CONFIG_MAPS, JOB_SETS]
+
+
+def test_d35_what_was_once_applied_whole_is_so_for_good_as_jobset_fills_in_only_once() -> None:
+    there = stored(SUSPENDED, TORCH)
+    kept = job_set_in(fit(SUSPENDED, edited(TORCH, image="other"), there))
+    again = fit(job_on(TORCH), TORCH, kept)
+    assert again.kept is None
+    assert job_set_in(again)["spec"] == {**there["spec"], "suspend": False}
+    assert marks(job_set_in(again)) == {ANNOTATION_BEGUN_AS, ANNOTATION_WHOLE}
+
+
+def test_the_plan_is_kept_where_there_is_no_job_set_in_it_or_it_is_somebody_elses() -> None:
+    job = TrainJob.parse(SUSPENDED)
+    assert fitted([], job, Given([stored(SUSPENDED, TORCH)])).planned == []
+    foreign = stored(SUSPENDED, TORCH)
+    foreign["metadata"]["ownerReferences"][0]["uid"] = "another"
+    assert fit(SUSPENDED, edited(TORCH, image="other"), foreign).kept is None
+
+
+def test_only_a_running_jobset_of_a_suspended_trainjob_needs_suspension() -> None:
+    running = stored(job_on(TORCH), TORCH, suspended=False)
+    assert needs_suspension(TrainJob.parse(SUSPENDED), Given([running])) == running
+    stopped = {**running, "spec": {**running["spec"], "suspend": True}}
+    assert needs_suspension(TrainJob.parse(SUSPENDED), Given([stopped])) is None
+    assert needs_suspension(TrainJob.parse(job_on(TORCH)), Given([running])) is None
+    assert needs_suspension(TrainJob.parse(SUSPENDED), Given([])) is None
+
+
+def without_marks(job_set: Object) -> Object:
+    """The JobSet as another implementation would have created it."""
+    unmarked = copy.deepcopy(job_set)
+    del unmarked["metadata"]["annotations"][ANNOTATION_BEGUN_AS]
+    return unmarked
+
+
+def with_container(job_set: Object, **fields: Any) -> Object:
+    changed = copy.deepcopy(job_set)
+    container_of(changed).update(fields)
+    return changed
+
+
+def test_unmarked_jobset_that_differs_is_applied_back_and_marked_without_event() -> None:
+    there = without_marks(with_container(stored(SUSPENDED, TORCH), image="other"))
+    found = fit(SUSPENDED, TORCH, there)
+    assert job_set_in(found)["spec"] == there["spec"]
+    assert marks(job_set_in(found)) == {ANNOTATION_BEGUN_AS, ANNOTATION_WHOLE}
+    assert found.kept is None
+
+
+def test_unmarked_jobset_with_more_fields_keeps_them() -> None:
+    there = without_marks(with_container(stored(SUSPENDED, TORCH), stdin=True))
+    assert container_of(job_set_in(fit(SUSPENDED, TORCH, there)))["stdin"] is True
+
+
+def test_marked_jobset_rewritten_at_creation_is_applied_back_without_event() -> None:
+    there = with_container(stored(SUSPENDED, TORCH), image="mirror.example.org/trainer:1")
+    pod_of(there)["containers"].append({"name": "sidecar", "image": "proxy:1"})
+    resumed = fit(job_on(TORCH), TORCH, there)
+    assert job_set_in(resumed)["spec"] == {**there["spec"], "suspend": False}
+    assert resumed.kept is None
+
+
+def test_other_objects_of_a_rewritten_jobset_follow_the_plan() -> None:
+    job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
+    job_set = with_container(stored(job, MPI), image="mirror.example.org/trainer:1")
+    hostfile = plan(job, MPI)["ConfigMap"]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    assert kinds == [CONFIG_MAPS, JOB_SETS]
+
+
+def test_other_objects_of_a_differing_unmarked_jobset_are_not_modified() -> None:
+    job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
+    job_set = without_marks(with_container(stored(job, MPI), image="other"))
+    hostfile = plan(job, MPI)["ConfigMap"]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    assert kinds == [JOB_SETS]
+
+
+def test_jobset_with_a_queue_of_its_own_is_only_modified_to_suspend_it() -> None:
+    there = stored(SUSPENDED, TORCH)
+    there["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "users"}
+    resumed = job_on(TORCH)
+    assert fit(resumed, TORCH, there).planned == []
+    assert job_set_in(fit(SUSPENDED, TORCH, there))["spec"]["suspend"] is True
+    resumed["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "users"}
+    assert job_set_in(fit(resumed, TORCH, there))["spec"]["suspend"] is False
