@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kftrainer.api.configuration import DEFAULT
-from kftrainer.cli.assembly import DEFAULT_NAMESPACE
+from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.client import ApiClient, UnreachableError, condition_is_true
 from kftrainer.devcluster.controlplane import ControlPlane, running

@@ -20,9 +20,9 @@ from typing import Any
 
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli import main as kftrainer
-from kftrainer.cli.assembly import DEFAULT_NAMESPACE
-from kftrainer.cli.dev import DEFAULT_NAME, dev_command
+from kftrainer.cli.commands.dev import DEFAULT_NAME, dev_command
 from kftrainer.cli.interrupts import report_interrupt
+from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import binaries, places
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.locks import FileLock, holder

@@ -54,7 +54,7 @@ from kftrainer.api.resources import (
     JOB_SETS,
     TRAIN_JOBS,
 )
-from kftrainer.cli.assembly import DEFAULT_NAMESPACE
+from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import parts
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, running

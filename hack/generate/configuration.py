@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from kftrainer.api import names
 from kftrainer.api.configuration import CONTROLLERS, Allowed, Configuration, Settings
-from kftrainer.cli import manager
+from kftrainer.cli.commands import manager
 from kftrainer.runtime.plugins import PLUGINS
 
 INTRODUCTION = """\

@@ -17,7 +17,7 @@ from image.container import Container, Pod
 from image.recipe import ROOT
 from image.telling import require, tell
 from kftrainer.api.configuration import DEFAULT
-from kftrainer.cli.assembly import DEFAULT_NAMESPACE
+from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import controlplane, places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane

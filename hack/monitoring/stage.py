@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from kftrainer.api.configuration import DEFAULT
-from kftrainer.cli.assembly import DEFAULT_NAMESPACE
+from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object, UnreachableError
 from kftrainer.devcluster.controlplane import ControlPlane

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.cli.assembly import DEFAULT_NAMESPACE
+from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError

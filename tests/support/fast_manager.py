@@ -7,7 +7,8 @@ time; requests do not.
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from kftrainer.cli import assembly, main
+from kftrainer.cli import main
+from kftrainer.cli.manager_setup import assembly
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.fast_clock import FastClock
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from kftrainer.cli import crds
+from kftrainer.cli.commands import crds
 from tests.support.objects import Object, runtime, train_job
 
 PATCHES = "spec.runtimePatches[0].trainingRuntimeSpec.template"

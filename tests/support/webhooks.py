@@ -11,7 +11,7 @@ import aiohttp
 import orjson
 
 from kftrainer.api.configuration import DEFAULT
-from kftrainer.cli.assembly import DEFAULT_NAMESPACE
+from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane

@@ -25,10 +25,10 @@ sys.meta_path.insert(0, Interrupting())
 ENTRIES = {
     "kftrainer": ([str(Path(PYTHON).with_name("kftrainer")), "--version"], "pydantic"),
     "kftrainer, at once": (["-m", "kftrainer.cli.main", "--version"], "argparse"),
-    "kftrainer dev up": (["-m", "kftrainer.cli.main", "dev", "up"], "kftrainer.cli.dev"),
+    "kftrainer dev up": (["-m", "kftrainer.cli.main", "dev", "up"], "kftrainer.cli.commands.dev"),
     "kftrainer validate": (
         ["-m", "kftrainer.cli.main", "validate", "-f", "x"],
-        "kftrainer.cli.judgement",
+        "kftrainer.cli.manifests.offline_validation",
     ),
     "demo": (["hack/run.py", "demo"], "pydantic"),
     "dev": (["hack/run.py", "dev"], "pydantic"),

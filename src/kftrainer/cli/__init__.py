@@ -1,1 +1,1 @@
-"""The command line, one module per command: the only place where everything is put together."""
+"""The command line: the only place where all packages are put together."""

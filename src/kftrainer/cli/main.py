@@ -18,7 +18,7 @@ def _parser() -> "argparse.ArgumentParser":
     import argparse
     from importlib.metadata import version
 
-    from kftrainer.cli import check, crds, dev, manager, purge, render, validate
+    from kftrainer.cli.commands import check, crds, dev, manager, purge, render, validate
 
     parser = argparse.ArgumentParser(
         prog=NAME,

@@ -10,7 +10,7 @@ import orjson
 import pytest
 import yaml
 
-from kftrainer.cli import crds
+from kftrainer.cli.commands import crds
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from tests.support.objects import train_job

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.cli import check, purge
+from kftrainer.cli.commands import check, purge
 from tests.integration.chart.cells import TEAMS
 from tests.integration.chart.conftest import Rendering
 from tests.integration.chart.test_rbac import rights_in

@@ -10,7 +10,7 @@ import yaml
 
 from kftrainer import config
 from kftrainer.api.configuration import Configuration
-from kftrainer.cli import manager
+from kftrainer.cli.commands import manager
 from tests.integration.chart.cells import (
     ALONE,
     BARE,

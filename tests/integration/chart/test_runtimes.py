@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kftrainer.cli.runtime_folder import runtimes_in
+from kftrainer.cli.manager_setup.runtime_folder import runtimes_in
 from tests.integration.chart.cells import CELLS
 from tests.integration.chart.conftest import Rendering
 from tests.support.client_shapes import undecodable

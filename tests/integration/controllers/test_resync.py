@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from kftrainer.api import names
 from kftrainer.api.configuration import Configuration
-from kftrainer.cli.assembly import Assembly, Surroundings
+from kftrainer.cli.manager_setup.assembly import Assembly, Surroundings
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from kftrainer.cli import crds
+from kftrainer.cli.commands import crds
 from tests.integration.webhooks.cases import REFERENCE, RUNTIME
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.integration.webhooks.test_changes import AFTER_END, CHANGE_RULES, METADATA_LATER

@@ -17,8 +17,8 @@ import structlog
 from cryptography import x509
 
 from kftrainer.api.resources import TRAIN_JOBS
-from kftrainer.cli.assembly import DEFAULT_NAMESPACE
-from kftrainer.cli.webhooks import AUTHORITY, ORGANIZATION
+from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
+from kftrainer.cli.manager_setup.webhooks import AUTHORITY, ORGANIZATION
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane

@@ -6,7 +6,7 @@ from pathlib import Path
 from generate import configuration
 from kftrainer import config
 from kftrainer.api.configuration import CONTROLLERS, DEFAULT
-from kftrainer.cli.manager import FLAGS
+from kftrainer.cli.commands.manager import FLAGS
 
 ROOT = Path(__file__).parent.parent.parent.parent
 

@@ -1,0 +1,1 @@
+"""The subcommands of `kftrainer`, one module each, and what some of them share."""

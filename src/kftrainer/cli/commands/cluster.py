@@ -1,0 +1,116 @@
+"""What commands on a running cluster have in common: a wire, patience, and how they fail."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+import structlog
+
+from kftrainer import logs
+from kftrainer.cli.errors import in_one_line, within
+from kftrainer.cli.manager_setup.preflight import LAST_TRY, MAY_PASS
+from kftrainer.kube.client.credentials import load_connection
+from kftrainer.kube.client.errors import KubeError, UnauthorizedError
+from kftrainer.kube.client.transport import HttpTransport, Transport
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.machinery.queue.backoff import doubling
+
+log = structlog.get_logger(__name__)
+
+FAILED = 1
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
+
+Look = Callable[[], Awaitable[str | None]]
+
+
+class CommandError(Exception):
+    """The command could not do what it says; the text says why."""
+
+
+class OutOfTimeError(CommandError):
+    """Something was waited for in vain."""
+
+
+def run_on_cluster(command: str, work: Coroutine[Any, Any, int]) -> int:
+    """Do the work of a command; the exit code. An error is told in one line."""
+    logs.set_up("error")
+    try:
+        return asyncio.run(work)
+    except Exception as error:
+        told = in_one_line(map(_told, within(error)))
+        if any(not isinstance(each, CommandError | KubeError) for each in within(error)):
+            log.critical("command.crashed", command=command, exc_info=error)
+    print(f"kftrainer {command}: {told}", file=sys.stderr)
+    return FAILED
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, UnauthorizedError):
+        return f"the API server does not accept our credentials: {error}"
+    if isinstance(error, CommandError | KubeError):
+        return str(error)
+    return f"something unexpected ended it, the log says where: {type(error).__name__}: {error}"
+
+
+@asynccontextmanager
+async def connected(arguments: argparse.Namespace) -> AsyncIterator[Transport]:
+    """The wire to the cluster that `--kubeconfig` and `--context` lead to."""
+    connection = await load_connection(arguments.kubeconfig, arguments.context)
+    user_agent = f"kftrainer/{version('kftrainer')}"
+    async with HttpTransport(connection, user_agent=user_agent) as transport:
+        yield transport
+
+
+class Patience:
+    """So many seconds for all that has to be waited for."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._deadline = clock.monotonic() + seconds
+        self._awaited: str | None = None
+
+    def awaiting(self, what: str | None) -> None:
+        """What is waited for, as far as is known; a look that may yet fail can say it before."""
+        self._awaited = what
+
+    async def until_fine(self, look: Look, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Look again and again until it finds nothing to wait for; else it says what that is.
+
+        Raises OutOfTimeError with what was last known to be waited for. That a look failed is told
+        besides: it does not make what was seen before untrue.
+        """
+        self._awaited = None
+        for pause in doubling(FIRST_PAUSE, LONGEST_PAUSE):
+            trouble = await self._look(look)
+            told = "; ".join(each for each in (self._awaited, trouble) if each)
+            if not told:
+                return
+            left = self._left()
+            if left <= 0:
+                raise OutOfTimeError(f"after {self._seconds:g} s: {told}")
+            tell(told)
+            await self._clock.sleep(min(pause, left))
+
+    async def _look(self, look: Look) -> str | None:
+        """Look once; why that failed, if it did."""
+        try:
+            async with asyncio.timeout(max(self._left(), LAST_TRY)):
+                self._awaited = await look()
+        except MAY_PASS as error:
+            return f"the last try failed: {error}"
+        except TimeoutError:
+            return "the API server does not answer"
+        return None
+
+    def _left(self) -> float:
+        return self._deadline - self._clock.monotonic()
+
+
+def say(text: str) -> None:
+    """Print a line at once, as nobody knows how long the next one takes."""
+    print(text, flush=True)

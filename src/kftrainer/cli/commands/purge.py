@@ -1,0 +1,271 @@
+"""`kftrainer purge`: deletes all TrainJobs and runtimes, for an operator that is to leave."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
+from kftrainer.cli.arguments import add_connection, add_timeout, namespace_name
+from kftrainer.cli.commands.cluster import OutOfTimeError, Patience, connected, run_on_cluster, say
+from kftrainer.cli.commands.release_runtimes import Release
+from kftrainer.cli.commands.remaining_objects import (
+    IN_USE,
+    KINDS,
+    Found,
+    Identity,
+    advice,
+    is_back,
+    listed,
+    next_step,
+)
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Resource
+from kftrainer.machinery.manager.clock import Clock, SystemClock
+
+FAILED, MISUSED = 1, 2
+SECONDS = 300.0
+TELL_EVERY = 10.0  # seconds, if nothing has changed
+AT_ONCE = 20  # deletions
+UNKNOWN = "the API server does not know the kinds: nothing to delete"
+DESCRIPTION = """\
+Delete all TrainJobs with what was made for them, wait until they are gone, then do the same with
+TrainingRuntimes and ClusterTrainingRuntimes. The manager must run meanwhile: it gives runtimes free
+that were in use. What it is told by --runtimes to keep there it applies again at once; that is not
+waited for, and goes with the CustomResourceDefinitions. With --namespace, ClusterTrainingRuntimes
+are left alone unless --cluster-runtimes is said as well.
+
+With --release-runtimes nothing is deleted: the finalizer is removed from runtimes that no TrainJob
+refers to, so that they, and their namespaces, can be deleted although no manager watches them.
+"""
+EPILOG = """\
+exit code:
+  0  nothing is left, or the API server does not know the kinds any more
+  1  it failed; the last line on standard error says what is left and why
+  2  bad usage; or --yes is missing, and standard output says what would be deleted
+It needs the right to list and delete the three kinds; with --namespace, TrainJobs and
+TrainingRuntimes there, and ClusterTrainingRuntimes with --cluster-runtimes only. For
+--release-runtimes it lists them and patches the runtimes.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `purge`."""
+    parser = commands.add_parser(
+        "purge",
+        help="delete all TrainJobs and runtimes of a cluster",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_connection(parser)
+    parser.add_argument(
+        "--namespace",
+        dest="namespaces",
+        type=namespace_name,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="TrainJobs and TrainingRuntimes of this namespace only; may be said several times. "
+        "ClusterTrainingRuntimes, which are for all namespaces, are left alone",
+    )
+    parser.add_argument(
+        "--cluster-runtimes",
+        action="store_true",
+        help="delete all ClusterTrainingRuntimes, too, where a --namespace would spare them",
+    )
+    parser.add_argument(
+        "--release-runtimes",
+        action="store_true",
+        help="delete nothing; remove the finalizer trainer.kubeflow.org/resource-in-use from the "
+        "runtimes that no TrainJob refers to, for namespaces that no manager watches any more",
+    )
+    parser.add_argument("--yes", action="store_true", help="delete; without it, only say what")
+    add_timeout(parser, SECONDS)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Delete, or say what would be deleted."""
+    return run_on_cluster("purge", _purge(arguments))
+
+
+async def _purge(arguments: argparse.Namespace) -> int:
+    if arguments.release_runtimes:
+        return await _release(arguments)
+    async with connected(arguments) as transport:
+        purge = Purge(
+            Client(transport),
+            list(dict.fromkeys(arguments.namespaces)),
+            arguments.timeout,
+            clock=SystemClock(),
+            cluster_runtimes=arguments.cluster_runtimes,
+        )
+        if arguments.yes:
+            await purge.run()
+            return 0
+        found = await purge.find()
+        if not found:
+            say("there is nothing to delete" if purge.knows_kinds else UNKNOWN)
+            return 0
+    for line in listed(found):
+        say(f"would delete {line}")
+    if not purge.all_kinds:
+        say("would leave ClusterTrainingRuntimes alone: they go if you say --cluster-runtimes")
+    print("kftrainer purge: nothing was deleted: say --yes if you mean it", file=sys.stderr)
+    return MISUSED
+
+
+async def _release(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as transport:
+        release = Release(
+            Client(transport),
+            list(dict.fromkeys(arguments.namespaces)),
+            cluster_runtimes=arguments.cluster_runtimes,
+            tell=say,
+        )
+        held = await (release.run() if arguments.yes else release.find())
+    for line in listed(held.used):
+        say(f"not released, as TrainJobs use them: {line}")
+    if not held.unused:
+        say("no runtime that is not in use has the finalizer")
+        return 0
+    if arguments.yes:
+        print("kftrainer purge: runtimes keep changing; run it again", file=sys.stderr)
+        return FAILED
+    for line in listed(held.unused):
+        say(f"would remove {IN_USE} from {line}")
+    print("kftrainer purge: dry run, nothing was changed; pass --yes", file=sys.stderr)
+    return MISUSED
+
+
+class Purge:
+    """Deletes what is there, and what comes meanwhile, until nothing is left."""
+
+    def __init__(
+        self,
+        client: Client,
+        namespaces: Sequence[str],
+        seconds: float,
+        *,
+        clock: Clock,
+        cluster_runtimes: bool = False,
+        tell: Callable[[str], None] = say,
+    ) -> None:
+        self.all_kinds = cluster_runtimes or not namespaces
+        self.knows_kinds = False  # the API server, any of them
+        self._client = client
+        self._namespaces = namespaces
+        self._clock = clock
+        self._patience = Patience(clock, seconds)
+        self._tell = tell
+        self._told = ("", 0.0)  # what, and when
+        self._found: list[Found] = []  # at the last look
+        self._deleted: dict[Identity, str | None] = {}
+
+    async def find(self) -> list[Found]:
+        """All that there is; nothing of a kind that the API server does not know."""
+        kinds = (
+            KINDS if self.all_kinds else (k for k in KINDS if k is not CLUSTER_TRAINING_RUNTIMES)
+        )
+        return [each for kind in kinds for each in await self._list(kind)]
+
+    async def run(self) -> None:
+        """Delete it all; raises OutOfTimeError, which says what is left, or KubeError."""
+        try:
+            await self._patience.until_fine(self._step, self._tell_now_and_then)
+        except OutOfTimeError as error:
+            help_ = advice(self._look_back(), of_all=not self._namespaces)
+            raise OutOfTimeError(f"{error}; {help_}" if help_ else str(error)) from None
+        self._tell(self._end() if self.knows_kinds else UNKNOWN)
+
+    def _end(self) -> str:
+        end = "no TrainJobs and no runtimes are left"
+        if self._namespaces:
+            end = f"no TrainJobs and no TrainingRuntimes are left in {', '.join(self._namespaces)}"
+            end += (
+                ", and no ClusterTrainingRuntimes"
+                if self.all_kinds
+                else "; ClusterTrainingRuntimes were left alone"
+            )
+        if back := [each for each in self._found if is_back(each, self._deleted)]:
+            end += (
+                f", but for what a manager has brought back: {'; '.join(listed(back))}; that goes "
+                "with its CustomResourceDefinition"
+            )
+        return end
+
+    async def _step(self) -> str | None:
+        """Delete what can be deleted now; what is left, if anything is."""
+        await self._look()
+        due, _ = next_step(self._found, self._deleted)
+        if due:
+            for line in listed(due):
+                self._tell(f"deleting {line}")
+            await self._delete_all(due)
+            await self._look()
+        return self._awaited()
+
+    async def _look(self) -> None:
+        """See what is there, and remember it, whatever else may fail."""
+        self._found = await self.find()
+        self._patience.awaiting(self._awaited())
+
+    def _look_back(self) -> list[Found]:
+        return next_step(self._found, self._deleted)[1]
+
+    def _awaited(self) -> str | None:
+        left = self._look_back()
+        return f"left: {'; '.join(listed(left))}" if left else None
+
+    async def _list(self, kind: Resource[Any]) -> list[Found]:
+        found: list[Found] = []
+        for namespace in (self._namespaces if kind.namespaced else ()) or (None,):
+            try:
+                page = await self._client.list(kind.only_metadata(), namespace=namespace)
+            except NotFoundError:  # the CustomResourceDefinition is gone, and all objects with it
+                continue
+            self.knows_kinds = True
+            found += [Found(kind, ObjectMeta.parse(item["metadata"])) for item in page.items]
+        return found
+
+    async def _delete_all(self, due: Iterable[Found]) -> None:
+        """Several at once; those that could not be deleted will be found again."""
+        waiting, errors = iter(due), list[KubeError]()
+
+        async def work() -> None:
+            try:
+                for each in waiting:
+                    await self._delete(each)
+            except KubeError as error:
+                errors.append(error)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(AT_ONCE):
+                group.create_task(work(), name=f"purge-{number}")
+        if errors:
+            raise errors[0]
+
+    async def _delete(self, found: Found) -> None:
+        # A TrainJob whose JobSet still runs is not gone: nobody could collect that later.
+        foreground = found.kind is TRAIN_JOBS
+        try:
+            await self._client.delete(
+                found.kind,
+                found.key,
+                uid=found.metadata.uid,
+                propagation="Foreground" if foreground else "Background",
+            )
+        except (ConflictError, NotFoundError):  # it is another one, or gone
+            return
+        self._deleted[found.identity] = found.metadata.uid
+
+    def _tell_now_and_then(self, text: str) -> None:
+        before, at = self._told
+        now = self._clock.monotonic()
+        if text != before or now - at >= TELL_EVERY:
+            self._told = text, now
+            self._tell(text)

@@ -1,0 +1,108 @@
+"""`kftrainer purge --release-runtimes`: removes finalizers of runtimes that nobody uses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.cli.commands.remaining_objects import IN_USE, Found, listed
+from kftrainer.controllers.runtime_finalizer import write_finalizers
+from kftrainer.controllers.trainjob_index import index_value, runtime_of_manifest
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ConflictError, NotFoundError
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Resource
+
+MOST_ROUNDS = 5  # runtimes that change while we look are looked at again
+Places = Sequence[str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The runtimes that have the finalizer."""
+
+    unused: Sequence[Found]
+    used: Sequence[Found]
+
+
+class Release:
+    """Finds runtimes with our finalizer that no TrainJob refers to, by live lists, and frees them.
+
+    Nothing is deleted. A runtime that is being deleted is gone as soon as its last finalizer is.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        namespaces: Sequence[str],
+        *,
+        cluster_runtimes: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._namespaces = namespaces  # all, if there are none
+        self._kinds: Sequence[Resource[Any]] = (
+            (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+            if cluster_runtimes or not namespaces
+            else (TRAINING_RUNTIMES,)
+        )
+        self._tell = tell
+
+    async def find(self) -> Held:
+        """Return the runtimes with the finalizer."""
+        found = [
+            Found(kind, metadata)
+            for kind in self._kinds
+            for metadata in await self._metadata(kind)
+            if IN_USE in (metadata.finalizers or ())
+        ]
+        used = await self._used() if found else frozenset()
+        is_used = [index_value(each.kind, each.key) in used for each in found]
+        return Held(
+            unused=[each for each, use in zip(found, is_used, strict=True) if not use],
+            used=[each for each, use in zip(found, is_used, strict=True) if use],
+        )
+
+    async def run(self) -> Held:
+        """Remove the finalizer from those that nobody uses; returns what still has it."""
+        held = await self.find()
+        for _ in range(MOST_ROUNDS):
+            if not held.unused:
+                break
+            for line in listed(held.unused):
+                self._tell(f"removing {IN_USE} from {line}")
+            for each in held.unused:
+                await self._release(each)
+            held = await self.find()
+        return held
+
+    async def _release(self, found: Found) -> None:
+        others = [each for each in found.metadata.finalizers or () if each != IN_USE]
+        try:
+            await write_finalizers(self._client, found.kind, found.key, found.metadata, others)
+        except (ConflictError, NotFoundError):  # it has changed: the next round looks again
+            return
+
+    async def _metadata(self, kind: Resource[Any]) -> Sequence[ObjectMeta]:
+        places: Places = (self._namespaces if kind.namespaced else ()) or (None,)
+        found: list[ObjectMeta] = []
+        for place in places:
+            try:
+                page = await self._client.list(kind.only_metadata(), namespace=place)
+            except NotFoundError:  # the kind is not installed
+                continue
+            found += [ObjectMeta.parse(item["metadata"]) for item in page.items]
+        return found
+
+    async def _used(self) -> frozenset[str]:
+        """Return the runtimes that TrainJobs refer to; of cluster runtimes, those of everybody."""
+        everywhere = CLUSTER_TRAINING_RUNTIMES in self._kinds
+        places: Places = (None,) if everywhere else self._namespaces
+        used: set[str] = set()
+        for place in places:
+            try:
+                async for page in self._client.list_pages(TRAIN_JOBS, namespace=place):
+                    used.update(map(runtime_of_manifest, page.items))
+            except NotFoundError:
+                continue
+        return frozenset(used)

@@ -1,0 +1,61 @@
+"""Which object a document is: its kind, its name and its namespace."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from kftrainer.api import names, resources
+from kftrainer.api.defaults import KINDS
+from kftrainer.api.resources import AnyResource
+from kftrainer.cli.manifests.v1_jobs import is_v1_job, migration_hint
+from kftrainer.kube.objects.model import Problem
+from kftrainer.kube.objects.resource import Resource
+
+DEFAULT_NAMESPACE = "default"
+NO_UID = "00000000-0000-0000-0000-000000000000"  # of a TrainJob that has not been created
+KNOWN = tuple(each for each in vars(resources).values() if isinstance(each, Resource))
+
+
+def head_problems(api_version: object, kind: object) -> Iterator[Problem]:
+    """Why one cannot tell what an object is, or that it is none which there is."""
+    for field_name, value in (("apiVersion", api_version), ("kind", kind)):
+        if not isinstance(value, str) or not value:
+            yield Problem(field_name, "must be a string" if value else "is required")
+            return
+    if str(api_version).partition("/")[0] == names.GROUP and not (
+        api_version == names.API_VERSION and kind in KINDS
+    ):
+        there_are = f"there are only {', '.join(KINDS)} of {names.API_VERSION}"
+        yield Problem("", f"{kind} of {api_version}: {there_are}")
+    elif is_v1_job(str(api_version), str(kind)):
+        yield Problem("", migration_hint(str(api_version), str(kind)))
+
+
+def is_list_of(known: Collection[tuple[str, str]], api_version: Any, kind: Any) -> bool:
+    """Whether it should be a list of objects that we know; one that is would not be here."""
+    return kind.endswith("List") and (api_version, kind.removesuffix("List")) in known
+
+
+def metadata_problems(metadata: object) -> Iterator[Problem]:
+    """Why one cannot tell which object it is."""
+    if not isinstance(metadata, Mapping):
+        yield Problem("metadata", "is required" if metadata is None else "must be an object")
+        return
+    if metadata.get("namespace") is not None and not isinstance(metadata["namespace"], str):
+        yield Problem("metadata.namespace", "must be a string")
+    name = metadata.get("name")
+    if name is not None and not isinstance(name, str):
+        yield Problem("metadata.name", "must be a string")
+    elif not name and metadata.get("generateName"):
+        yield Problem("metadata.name", "is required: only the API server can make one up")
+    elif not name:
+        yield Problem("metadata.name", "is required")
+
+
+def located(metadata: Mapping[str, Any], resource: AnyResource) -> dict[str, Any]:
+    """The metadata with what the API server knows besides: the namespace, and who it is."""
+    located = {key: value for key, value in metadata.items() if key != "namespace"}
+    if resource.namespaced:
+        located["namespace"] = metadata.get("namespace") or DEFAULT_NAMESPACE
+    if resource is resources.TRAIN_JOBS and not metadata.get("uid"):
+        located["uid"] = NO_UID
+    return located

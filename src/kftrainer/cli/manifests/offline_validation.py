@@ -1,0 +1,152 @@
+"""What the API server and our admission would say about documents, without either of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kftrainer.api import names
+from kftrainer.api.resources import (
+    CLUSTER_TRAINING_RUNTIMES,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+    AnyResource,
+)
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.cli.manifests.cases import Case, case_of, mark_twins, require_names, tally_of
+from kftrainer.cli.manifests.documents import Reading
+from kftrainer.cli.manifests.identification import KNOWN
+from kftrainer.cli.manifests.problems import UNREADABLE, Remark, Tally, unreadable
+from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.kube.objects.resource import ObjectKey
+from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.errors import PlanningError, PluginFailedError
+from kftrainer.runtime.framework.framework import Framework
+from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.validation.runtime import runtime_findings
+
+RUNTIMES = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+NOTHING_TO_CHECK = "there is no TrainJob and no runtime to check"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """All remarks in the order of the documents, and what the documents were."""
+
+    remarks: list[Remark]
+    tally: Tally
+
+
+def judge(reading: Reading, framework: Framework) -> Judgement:
+    """Check every TrainJob and runtime; other kinds are what exists in the cluster."""
+    court = Court(reading, framework)
+    court.judge()
+    tally = tally_of(court.cases)
+    remarks = court.remarks()
+    if court.cases and not tally.checked and not reading.unread:
+        file = reading.documents[0].place.file
+        remarks.append(Remark(file, None, "", UNREADABLE, NOTHING_TO_CHECK))
+    return Judgement(remarks, tally)
+
+
+class Court:
+    """All documents as objects, each judged together with the others.
+
+    `validate` and `render` share it, so that both report the same problems in the same words. With
+    `to_plan`, each TrainJob must be complete: named, unique, and with its runtime in the documents.
+    """
+
+    def __init__(self, reading: Reading, framework: Framework, *, to_plan: bool = False) -> None:
+        known = (*KNOWN, *(watch.resource for watch in framework.watches()))
+        by_head = {(each.api_version, each.kind): each for each in known}
+        self.cases = [case_of(document, by_head) for document in reading.documents]
+        self.runtimes = Runtimes(framework)
+        self._reading = reading
+        self._to_plan = to_plan
+        self._runtimes_by_key = {
+            (case.resource, case.key): case for case in reversed([*self.of_kind(*RUNTIMES)])
+        }
+        self._kinds_here = {case.resource for case in self.cases}
+
+    def judge(self) -> None:
+        """Add to each case what the API server and admission would report."""
+        mark_twins(self.cases, as_error=self._to_plan)
+        if self._to_plan:
+            require_names(self.of_kind(TRAIN_JOBS))
+        self._judge_runtimes()
+        self._judge_train_jobs()
+
+    def remarks(self) -> list[Remark]:
+        """Everything that was found, in the order of the documents."""
+        found = [*map(unreadable, self._reading.unread)]
+        for case in self.cases:
+            found += sorted(case.remarks, key=lambda remark: remark.line or 0)
+        return found
+
+    def existing(self) -> Given:
+        """The objects that can be used, as if they were in the cluster."""
+        return Given(
+            case.stored for case in self.cases if case.stored is not None and not case.is_refused
+        )
+
+    def of_kind(self, *kinds: AnyResource) -> Iterator[Case]:
+        """The objects of these kinds."""
+        return (case for case in self.cases if case.resource in kinds)
+
+    def runtime_of(self, job: TrainJob) -> Case | None:
+        """The runtime that the TrainJob refers to, if it is in the documents."""
+        kind = _kind_of_runtime(job)
+        return None if kind is None else self._runtimes_by_key.get((kind, _key(kind, job)))
+
+    def _judge_runtimes(self) -> None:
+        for case in self.of_kind(*RUNTIMES):
+            if case.model is not None:
+                case.take(runtime_findings(case.model))
+
+    def _judge_train_jobs(self) -> None:
+        existing = self.existing()
+        for case in self.of_kind(TRAIN_JOBS):
+            if case.model is not None and self._has_runtime(case):
+                try:
+                    case.take(self.runtimes.validate(None, case.model, existing))
+                except PluginFailedError as error:
+                    case.refuse(internal_error(error))
+
+    def _has_runtime(self, case: Case) -> bool:
+        """Whether the TrainJob can be judged with its runtime; warns if nobody knows."""
+        job: TrainJob = case.model
+        kind = _kind_of_runtime(job)
+        if kind is None:
+            return True  # and wrong, whatever there is
+        runtime = self.runtime_of(job)
+        if runtime is not None:
+            return not runtime.is_refused  # which is reported there
+        name, key = job.spec.runtime_ref.name, _key(kind, job)
+        is_complete = not self._reading.unread  # what is not here is nowhere
+        is_shipped = kind is CLUSTER_TRAINING_RUNTIMES and name in names.SHIPPED_RUNTIMES
+        if is_complete and kind in self._kinds_here and not is_shipped:
+            return True  # and wrong: there are others, but not this one
+        missing = f"{kind.kind} {key} is in none of the files"
+        if self._to_plan and is_complete:
+            case.refuse(FieldError("spec.runtimeRef.name", Fault.NOT_FOUND, missing))
+        elif not self._to_plan:
+            unchecked = "so whether the TrainJob fits it was not checked"
+            case.warn(f"spec.runtimeRef.name: {missing}, {unchecked}")
+        return False
+
+
+def internal_error(error: PlanningError) -> FieldError:
+    """What is reported where a plugin fails, or builds what cannot be used."""
+    return FieldError("", Fault.INTERNAL, str(error), rule=Rule.PLUGIN_FAILED)
+
+
+def _key(kind: AnyResource, job: TrainJob) -> ObjectKey:
+    namespace = job.metadata.namespace or "" if kind.namespaced else ""
+    return ObjectKey(namespace, job.spec.runtime_ref.name)
+
+
+def _kind_of_runtime(job: TrainJob) -> AnyResource | None:
+    reference = job.spec.runtime_ref
+    for kind in RUNTIMES:
+        if (reference.kind, reference.api_group) == (kind.kind, kind.group):
+            return kind
+    return None

@@ -1,0 +1,311 @@
+"""What is looked at in a cluster, and what each answer means."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import orjson
+import pytest
+
+from kftrainer.cli.commands.check import NO_RUNTIME, Inspection
+from kftrainer.cli.commands.cluster import CommandError, OutOfTimeError
+from kftrainer.cli.main import main
+from kftrainer.kube.client.errors import BadRequestError, ForbiddenError
+from kftrainer.kube.client.transport import Response
+from tests.support.fake_clock import FakeClock, at_rest
+from tests.support.object_server import Object, ObjectServer, refusal
+
+OURS = "/apis/trainer.kubeflow.org/v1alpha1"
+CLUSTER, JOBS = f"{OURS}/clustertrainingruntimes", f"{OURS}/namespaces/here/trainjobs"
+OURS_DENIES = (
+    'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: no runtime'
+)
+DENIED = refusal(403, "Forbidden", OURS_DENIES)
+UNREACHED = refusal(500, "InternalError", 'failed calling webhook "validator.trainjob…"')
+CREATED = Response(201, {}, orjson.dumps({}))
+KINDS = {
+    "TrainJob": "trainjobs",
+    "TrainingRuntime": "trainingruntimes",
+    "ClusterTrainingRuntime": "clustertrainingruntimes",
+}
+MANAGER = "/apis/apps/v1/namespaces/kubeflow-system/deployments/kubeflow-trainer-controller-manager"
+PODS = "/api/v1/namespaces/kubeflow-system/pods"
+RUNS = "ok: the manager runs: 1 of 1 replicas ready"
+KNOWN = "ok: the API server knows TrainJob, TrainingRuntime, ClusterTrainingRuntime"
+
+
+def group_of(kinds: Mapping[str, str]) -> Response:
+    resources = [{"kind": kind, "name": kinds[kind], "namespaced": True} for kind in kinds]
+    return Response(200, {}, orjson.dumps({"resources": resources}))
+
+
+def manager(ready: int) -> Response:
+    """The manager's Deployment, with one replica."""
+    metadata = {"name": "kubeflow-trainer-controller-manager", "namespace": "kubeflow-system"}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}}
+    body = {"metadata": metadata, "spec": spec, "status": {"readyReplicas": ready}}
+    return Response(200, {}, orjson.dumps(body))
+
+
+def listed(*items: Object) -> Response:
+    return Response(200, {}, orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": items}))
+
+
+def ours(name: str) -> Object:
+    """The metadata of a runtime that a manager has applied."""
+    return {
+        "name": name,
+        "labels": {"trainer.kubeflow.org/managed-by": "kftrainer"},
+        "annotations": {"trainer.kubeflow.org/shipped-hash": f"{name}/123"},
+    }
+
+
+Answers = Callable[[Object], Response]
+
+
+def well(job: Object) -> Response:
+    return DENIED if job["spec"]["runtimeRef"]["name"] == NO_RUNTIME else CREATED
+
+
+class Inspecting:
+    """An inspection of a server with these runtimes, by a clock of its own."""
+
+    def __init__(self, *runtimes: str | Object, answers: Answers = well) -> None:
+        named = [each if isinstance(each, dict) else {"name": each} for each in runtimes]
+        self.server = ObjectServer({CLUSTER: named})
+        self.server.answer = self._answer
+        self.answers = answers
+        self.groups = [group_of(KINDS)]  # the last one stays
+        self.managers = [manager(ready=1)]  # the same
+        self.pods = listed()
+        self.clock = FakeClock()
+        self.told: list[str] = []
+
+    def _answer(self, method: str, path: str) -> Response | None:
+        if path == OURS:
+            return self.groups.pop(0) if len(self.groups) > 1 else self.groups[0]
+        if path == MANAGER:
+            return self.managers.pop(0) if len(self.managers) > 1 else self.managers[0]
+        if path == PODS:
+            return self.pods
+        if method != "POST":
+            return None
+        assert path == JOBS
+        return self.answers(self.server.bodies[-1])
+
+    async def run(self, *expected: str, webhook: bool = True) -> list[str]:
+        inspection = Inspection(
+            self.server,  # type: ignore[arg-type]
+            "here",
+            5.0,
+            clock=self.clock,
+            tell=self.told.append,
+        )
+        async with asyncio.TaskGroup() as group:
+            looking = group.create_task(inspection.look(expected, with_webhook=webhook))
+            await at_rest()
+            while not looking.done():
+                await self.clock.advance(0.25)
+        return self.told
+
+    async def error(self, *expected: str, webhook: bool = True) -> Exception:
+        with pytest.raises(ExceptionGroup) as raised:
+            await self.run(*expected, webhook=webhook)
+        [error] = raised.value.exceptions
+        return error
+
+
+async def test_all_is_well() -> None:
+    inspecting = Inspecting("plain", "torch")
+    assert await inspecting.run("torch") == [
+        KNOWN,
+        RUNS,
+        "ok: 2 ClusterTrainingRuntimes are there",
+        "ok: among them torch",
+        "ok: the webhook validator.trainjob.trainer.kubeflow.org refuses a wrong TrainJob",
+        "ok: a good TrainJob is accepted on torch",
+    ]
+    metadata = {"generateName": "kftrainer-check-", "namespace": "here"}
+    assert [each["metadata"] for each in inspecting.server.bodies] == [metadata, metadata]
+
+
+async def test_without_expectations_one_that_comes_with_the_operator_is_tried() -> None:
+    assert (await Inspecting("mine", ours("plain"), ours("torch")).run())[-1] == (
+        "ok: a good TrainJob is accepted on plain"
+    )
+    labelled = {**ours("copy"), "annotations": ours("plain")["annotations"]}
+    for runtimes in ([], ["mine", labelled]):
+        assert (await Inspecting(*runtimes).run())[-1] == (
+            "not tried: a good TrainJob, as no ClusterTrainingRuntime comes with the operator; "
+            "say --runtime NAME for one of yours"
+        )
+
+
+async def test_without_a_webhook_nothing_is_tried() -> None:
+    inspecting = Inspecting("plain")
+    there = "ok: 1 ClusterTrainingRuntime is there"
+    assert await inspecting.run(webhook=False) == [KNOWN, RUNS, there]
+    paths = (OURS, MANAGER, PODS, CLUSTER)
+    assert inspecting.server.asked == [f"GET {path}" for path in paths]
+
+
+async def test_manager_that_does_not_run_is_diagnosed_before_anything_that_needs_it() -> None:
+    inspecting = Inspecting(answers=lambda _: UNREACHED)
+    inspecting.managers = [manager(ready=0)]
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
+    status = {"containerStatuses": [{"name": "manager", "state": {"waiting": waiting}}]}
+    inspecting.pods = listed({"metadata": {"name": "one"}, "status": status})
+    assert str(await inspecting.error("torch")) == (
+        "after 5 s: the manager does not run: Deployment "
+        "kubeflow-system/kubeflow-trainer-controller-manager has 0 of 1 replicas ready: "
+        'pod one, container manager: ImagePullBackOff: Back-off pulling image "x"'
+    )
+
+
+async def test_manager_that_starts_is_waited_for() -> None:
+    inspecting = Inspecting("plain")
+    inspecting.managers = [manager(ready=0), manager(ready=0), manager(ready=1)]
+    assert RUNS in await inspecting.run()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            refusal(404, "NotFound"),
+            "there is no Deployment kubeflow-system/kubeflow-trainer-controller-manager; "
+            "name it with --manager NAMESPACE/NAME",
+        ),
+        (refusal(403, "Forbidden", "deployments is forbidden"), "deployments is forbidden"),
+    ],
+)
+async def test_manager_whose_deployment_cannot_be_read_is_not_checked(
+    answer: Response, reason: str
+) -> None:
+    inspecting = Inspecting("plain")
+    inspecting.managers = [answer]
+    assert (await inspecting.run())[1] == f"not checked: whether the manager runs: {reason}"
+
+
+@pytest.mark.parametrize("text", ["manager", "/manager", "there/", "a/b/c", "A/b"])
+def test_manager_must_be_a_namespace_and_a_name(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["check", "--manager", text])
+    assert stopped.value.code == 2
+    assert "--manager" in capsys.readouterr().err
+
+
+async def test_runtimes_that_come_late_are_waited_for() -> None:
+    inspecting = Inspecting("plain")
+    looks = 0
+
+    def come_late(method: str, path: str) -> Response | None:
+        nonlocal looks
+        looks += (method, path) == ("GET", CLUSTER)
+        if looks == 3:
+            inspecting.server.collections[CLUSTER] = [{"name": "plain"}, {"name": "torch"}]
+        return inspecting._answer(method, path)
+
+    inspecting.server.answer = come_late
+    told = await inspecting.run("plain", "torch")
+    assert told[3] == "ok: among them plain, torch"
+    assert told[-1] == "ok: a good TrainJob is accepted on plain, torch"
+
+
+async def test_runtimes_that_do_not_come_are_named() -> None:
+    going = {"name": "torch", "deletionTimestamp": "2026-01-01T00:00:00Z"}
+    error = await Inspecting("plain", going).error("plain", "torch", "mlx")
+    assert isinstance(error, OutOfTimeError)
+    told, _, hint = str(error).partition("; ")
+    assert told == "after 5 s: not there: ClusterTrainingRuntime torch, mlx"
+    assert "shipped_runtime.not_applied" in hint
+
+
+@pytest.mark.parametrize("webhook", [False, True])
+@pytest.mark.parametrize("missing", KINDS)
+async def test_a_kind_that_is_not_served_is_told(missing: str, webhook: bool) -> None:
+    inspecting = Inspecting()
+    inspecting.groups = [group_of({kind: KINDS[kind] for kind in KINDS if kind != missing})]
+    assert str(await inspecting.error(webhook=webhook)) == (
+        f"after 5 s: the API server does not know {missing}.trainer.kubeflow.org"
+    )
+    inspecting = Inspecting()
+    inspecting.groups = [refusal(404, "NotFound")]
+    assert str(await inspecting.error(webhook=webhook)) == (
+        "after 5 s: the API server does not know TrainJob.trainer.kubeflow.org, "
+        "TrainingRuntime.trainer.kubeflow.org, ClusterTrainingRuntime.trainer.kubeflow.org"
+    )
+
+
+async def test_kinds_that_are_served_late_are_waited_for() -> None:
+    unserved = refusal(404, "NotFound", "the server could not find the requested resource")
+    first = [unserved, DENIED, unserved]
+    inspecting = Inspecting(ours("plain"), answers=lambda job: first.pop() if first else well(job))
+    inspecting.groups = [refusal(404, "NotFound"), group_of({}), group_of(KINDS)]
+    assert (await inspecting.run())[-1] == "ok: a good TrainJob is accepted on plain"
+    assert first == []
+    late = Inspecting(answers=lambda _: refusal(404, "NotFound", 'namespaces "here" not found'))
+    assert str(await late.error()) == (
+        'after 5 s: the API server does not take a TrainJob: namespaces "here" not found'
+    )
+
+
+async def test_a_webhook_that_comes_late_is_waited_for() -> None:
+    first = [UNREACHED, CREATED, UNREACHED]
+    inspecting = Inspecting(ours("plain"), answers=lambda job: first.pop() if first else well(job))
+    assert (await inspecting.run())[-1] == "ok: a good TrainJob is accepted on plain"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (UNREACHED, "the API server cannot ask the webhook: failed calling webhook"),
+        (CREATED, "a wrong TrainJob was accepted: the API server does not ask validator.trainjob."),
+        (
+            refusal(403, "Forbidden", 'admission webhook "acme.io" denied the request: never'),
+            "a wrong TrainJob was refused, but not by validator.trainjob.trainer.kubeflow.org: ",
+        ),
+    ],
+)
+async def test_a_wrong_train_job_must_be_refused_by_our_webhook(
+    answer: Response, said: str
+) -> None:
+    error = await Inspecting("plain", answers=lambda _: answer).error()
+    assert isinstance(error, OutOfTimeError)
+    assert str(error).startswith(f"after 5 s: {said}")
+
+
+async def test_where_nobody_asks_the_webhook_both_reasons_are_named() -> None:
+    error = await Inspecting("plain", answers=lambda _: CREATED).error()
+    assert str(error).endswith(
+        "about TrainJobs in the namespace here, or the manager does not look after it"
+    )
+
+
+async def test_who_may_not_try_is_told_at_once() -> None:
+    forbidden = refusal(403, "Forbidden", 'User "me" cannot create resource "trainjobs"')
+    inspecting = Inspecting("plain", answers=lambda _: forbidden)
+    assert isinstance(await inspecting.error(), ForbiddenError)
+    assert inspecting.clock.monotonic() == 0
+
+
+@pytest.mark.parametrize("answer", [DENIED, refusal(422, "Invalid", OURS_DENIES)])
+async def test_a_good_train_job_must_be_accepted(answer: Response) -> None:
+    answers = [DENIED, answer]
+    error = await Inspecting("plain", answers=lambda _: answers.pop(0)).error("plain")
+    assert isinstance(error, CommandError)
+    assert str(error) == f"a good TrainJob on plain was refused: {OURS_DENIES}"
+
+
+async def test_an_answer_that_is_no_judgement_is_told_as_it_is() -> None:
+    answers = [DENIED, refusal(400, "BadRequest", "what?")]
+    error = await Inspecting("plain", answers=lambda _: answers.pop(0)).error("plain")
+    assert isinstance(error, BadRequestError)
+    assert str(error) == "what?"
+
+
+def test_the_help_says_what_is_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    assert "not look whether a manager leads" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,135 @@
+"""How long commands on a cluster wait, and what they say when it was in vain."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from kftrainer.cli.commands.cluster import CommandError, OutOfTimeError, Patience, run_on_cluster
+from kftrainer.kube.client.errors import (
+    ForbiddenError,
+    KubeError,
+    TransportError,
+    UnauthorizedError,
+)
+from kftrainer.machinery.manager.clock import SystemClock
+from tests.support.fake_clock import FakeClock, at_rest
+
+
+class Looking:
+    """Answers one after the other; the last one stays."""
+
+    def __init__(self, *answers: str | Exception | None) -> None:
+        self._answers = [*answers]
+        self.times = 0
+
+    async def __call__(self) -> str | None:
+        self.times += 1
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def waited(
+    clock: FakeClock, patience: Patience, look: Looking, tell: Callable[[str], None]
+) -> float:
+    """The time at which the waiting ended well."""
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(patience.until_fine(look, tell))
+        await at_rest()
+        while not waiting.done():
+            await clock.advance(0.25)
+    return clock.monotonic()
+
+
+async def test_what_is_fine_at_once_is_looked_at_once() -> None:
+    clock, look = FakeClock(), Looking(None)
+    await Patience(clock, 0.0).until_fine(look)
+    assert (look.times, clock.monotonic()) == (1, 0.0)
+
+
+async def test_it_looks_again_less_and_less_often_and_tells_what_it_waits_for() -> None:
+    clock, told = FakeClock(), list[str]()
+    look = Looking("a", "b", TransportError("no answer"), "c", "c", None)
+    assert await waited(clock, Patience(clock, 60.0), look, told.append) == 5.75
+    assert told == ["a", "b", "b; the last try failed: no answer", "c", "c"]
+
+
+async def test_the_last_look_is_at_the_end_of_the_time() -> None:
+    clock, look = FakeClock(), Looking("torch is not there")
+    with pytest.raises(ExceptionGroup) as raised:
+        await waited(clock, Patience(clock, 3.0), look, lambda _: None)
+    [error] = raised.value.exceptions
+    assert isinstance(error, OutOfTimeError)
+    assert str(error) == "after 3 s: torch is not there"
+    assert (clock.monotonic(), look.times) == (3.0, 5)
+
+
+async def test_a_look_that_fails_does_not_hide_what_was_seen_before() -> None:
+    clock, look = FakeClock(), Looking("torch is not there", TransportError("no answer"))
+    with pytest.raises(ExceptionGroup) as raised:
+        await waited(clock, Patience(clock, 3.0), look, lambda _: None)
+    [error] = raised.value.exceptions
+    assert str(error) == "after 3 s: torch is not there; the last try failed: no answer"
+
+
+async def test_a_look_can_say_what_it_waits_for_before_it_hangs() -> None:
+    patience = Patience(SystemClock(), 0.0)
+
+    async def hang() -> str | None:
+        patience.awaiting("torch is not there")
+        await asyncio.Event().wait()
+        return None
+
+    with pytest.raises(OutOfTimeError) as raised:
+        await patience.until_fine(hang)
+    assert str(raised.value) == "after 0 s: torch is not there; the API server does not answer"
+
+
+async def test_what_would_not_pass_by_itself_is_not_waited_for() -> None:
+    look = Looking(ForbiddenError(403, "Forbidden", "you may not"))
+    with pytest.raises(ForbiddenError):
+        await Patience(FakeClock(), 60.0).until_fine(look)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CommandError("two\nlines"), "kftrainer check: two lines\n"),
+        (KubeError("no answer"), "kftrainer check: no answer\n"),
+        (
+            UnauthorizedError(401, "Unauthorized", "Unauthorized"),
+            "kftrainer check: the API server does not accept our credentials: Unauthorized\n",
+        ),
+        (
+            ExceptionGroup(
+                "g", [KubeError("no answer"), ExceptionGroup("h", [KubeError("no\nup")])]
+            ),
+            "kftrainer check: no answer; no up\n",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("logging_as_before")
+def test_an_error_is_one_line(
+    error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def work() -> int:
+        raise error
+
+    assert run_on_cluster("check", work()) == 1
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.usefixtures("logging_as_before")
+def test_what_nobody_expected_is_one_line_after_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    async def work() -> int:
+        raise ExceptionGroup("workers", [TypeError("no such\nthing")])
+
+    assert run_on_cluster("purge", work()) == 1
+    *log, last = capsys.readouterr().err.splitlines()
+    assert last == (
+        "kftrainer purge: something unexpected ended it, the log says where: "
+        "TypeError: no such thing"
+    )
+    assert any("command.crashed" in line for line in log)

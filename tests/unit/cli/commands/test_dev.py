@@ -1,0 +1,158 @@
+"""What `kftrainer dev` says where no control plane is; the integration tests start one."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kftrainer.cli.commands.dev import _how_to_use
+from kftrainer.cli.main import main
+from kftrainer.devcluster.named import NamedPlane, State
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "kftrainer"
+
+
+def test_status_without_anything_says_how_to_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dev", "status"]) == 1
+    assert "default is not running; `kftrainer dev up` starts it." in capsys.readouterr().out
+
+
+def test_down_without_anything_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dev", "down"]) == 0
+    assert capsys.readouterr().out == "default was not running.\n"
+
+
+def test_a_stale_state_file_is_not_believed(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    NamedPlane("default", cache).write(State("ready", url="https://127.0.0.1:1"))
+    assert main(["dev", "status"]) == 1
+    assert "its keeper was killed, and its parts with it" in capsys.readouterr().out
+    assert main(["dev", "down"]) == 0
+    assert "was not running" in capsys.readouterr().out
+
+
+def test_a_damaged_state_file_is_no_obstacle(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = NamedPlane("default", cache)
+    place.write(State("ready"))
+    (place.folder / "state.json").write_text('{"phase": "rea')
+    assert main(["dev", "status"]) == 1
+    assert "`kftrainer dev up` starts it" in capsys.readouterr().out
+
+
+def test_status_tells_why_it_is_down(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    NamedPlane("default", cache).write(State("failed", reason="etcd ended by itself."))
+    assert main(["dev", "status"]) == 1
+    assert capsys.readouterr().out == "default is not running: etcd ended by itself.\n"
+
+
+def test_up_while_another_process_starts_it_says_so(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = NamedPlane("default", cache)
+    assert place.lock.try_acquire()
+    place.write(State("starting"))
+    assert main(["dev", "up"]) == 1
+    assert "being started or stopped by another process" in capsys.readouterr().err
+    place.lock.release()
+
+
+@pytest.mark.parametrize("command", [["kubeconfig"], ["logs"]])
+def test_what_needs_a_control_plane_says_how_to_get_one(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dev", *command]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("kftrainer: default ")
+    assert "`kftrainer dev up` starts it." in told
+
+
+def test_logs_are_there_after_the_end(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = NamedPlane("default", cache).folder / "logs"
+    folder.mkdir(parents=True)
+    (folder / "etcd.log").write_text("1\n2\n3\n")
+    assert main(["dev", "logs", "etcd", "--tail", "2"]) == 0
+    assert capsys.readouterr().out == f"==> etcd ({folder / 'etcd.log'})\n2\n3\n"
+    assert main(["dev", "logs", "etc"]) == 1
+    assert "has no log of etc (there are: etcd)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", "../up", "A", "-a", "a" * 33])
+def test_a_name_that_is_no_name_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dev", "up", f"--name={name}"]) == 1
+    assert "cannot be the name of a control plane" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("--port=0", "0 is not between 1 and 65535"),
+        ("--port=http", "invalid number value: 'http'"),
+        ("--nodes=-1", "-1 is not between 0 and 5000"),
+    ],
+)
+def test_a_wrong_number_is_refused(
+    option: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["dev", "up", option])
+    assert stopped.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_crd_file_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dev", "up", "--crd", "nonesuch.yaml"]) == 1
+    assert "nonesuch.yaml is not a file" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["dev", "up", "--bare"]) == 1
+    assert capsys.readouterr().err.startswith("kftrainer: Not a directory")
+
+
+def test_state_round_trips(cache: Path) -> None:
+    place = NamedPlane("other", cache)
+    state = State("ready", url="u", kubeconfig="k")
+    place.write(state)
+    assert place.read() == state
+    assert json.loads((place.folder / "state.json").read_text())["phase"] == "ready"
+
+
+@pytest.mark.parametrize("action", ["status", "kubeconfig", "logs"])
+@pytest.mark.parametrize("state", [None, State("ready")], ids=["never up", "killed"])
+def test_suggested_commands_name_the_control_plane(
+    action: str, state: State | None, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if state is not None:
+        NamedPlane("other", cache).write(state)
+    assert main(["dev", action, "--name", "other"]) == 1
+    printed = "".join(capsys.readouterr())
+    assert "`kftrainer dev up --name other` starts it." in printed
+
+
+def test_suggestion_to_stop_names_the_control_plane(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = NamedPlane("other", cache)
+    assert place.lock.try_acquire()
+    assert main(["dev", "up", "--name", "other"]) == 1
+    assert "or run `kftrainer dev down --name other`." in capsys.readouterr().err
+    place.lock.release()
+
+
+def test_suggested_export_is_quoted_for_the_shell() -> None:
+    state = State("ready", url="https://127.0.0.1:1", kubeconfig="/home/ada l/kubeconfig")
+    assert _how_to_use(state).endswith("export KUBECONFIG='/home/ada l/kubeconfig'")

@@ -1,0 +1,289 @@
+"""What `kftrainer manager` makes of its flags and file, and how it says that it cannot begin."""
+
+import argparse
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import structlog
+import yaml
+
+from kftrainer.cli.commands import manager
+from kftrainer.cli.main import main
+from kftrainer.kube.client.errors import KubeError
+from kftrainer.machinery.controller.controller import NotSyncedError
+from kftrainer.machinery.manager.leader_election import LeaseLostError
+from kftrainer.machinery.webhook.server import BindError
+
+HEAD = {"apiVersion": "config.trainer.kubeflow.org/v1alpha1", "kind": "Configuration"}
+JOBS = "TrainJob.trainer.kubeflow.org"
+
+Run = Callable[..., tuple[int, str]]
+
+
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The exit code of the command, and what it said; `F` is a folder of its own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+
+    def run(*flags: str) -> tuple[int, str]:
+        code = main(["manager", *(flag.replace("F/", f"{tmp_path}/") for flag in flags)])
+        out, err = capsys.readouterr()
+        assert out == ""
+        return code, err.replace(str(tmp_path), "F")
+
+    return run
+
+
+def parsed(*flags: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    manager.add_parser(parser.add_subparsers())
+    return parser.parse_args(["manager", *flags])
+
+
+def file_with(folder: Path, **settings: object) -> str:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({**HEAD, **settings}))
+    return str(path)
+
+
+def test_without_a_word_all_has_its_default() -> None:
+    configuration = manager.configured(parsed())
+    assert not configuration.leader_election.leader_elect
+    assert configuration.metrics.address == ":8443"
+    assert configuration.metrics.secure_serving
+    assert configuration.health.address == ":8081"
+    assert configuration.controller.concurrency("TrainJob") == 5
+    assert configuration.client_connection.qps == 0
+
+
+def test_every_flag_wins_over_the_file(tmp_path: Path) -> None:
+    file = file_with(
+        tmp_path,
+        leaderElection={"leaderElect": True, "resourceNamespace": "there", "leaseDuration": "20s"},
+        metrics={"bindAddress": ":1", "secureServing": True},
+        health={"healthProbeBindAddress": ":2"},
+        controller={"groupKindConcurrency": {JOBS: 3, "TrainingRuntime.trainer.kubeflow.org": 2}},
+        clientConnection={"qps": 5, "burst": 10},
+    )
+    told = manager.configured(
+        parsed(
+            *("--config", file, "--no-leader-elect", "--leader-election-namespace", "here"),
+            *("--metrics-bind-address", "0", "--no-metrics-secure"),
+            *("--health-probe-bind-address", "127.0.0.1:4", "--concurrency", "TrainJob=7"),
+            *("--qps", "50.5", "--burst", "60"),
+        )
+    )
+    assert not told.leader_election.leader_elect
+    assert told.leader_election.resource_namespace == "here"
+    assert told.leader_election.lease_duration.seconds == 20, "of which no flag spoke"
+    assert (told.metrics.address, told.metrics.secure_serving) == ("0", False)
+    assert told.health.address == "127.0.0.1:4"
+    assert told.controller.concurrency("TrainJob") == 7
+    assert told.controller.concurrency("TrainingRuntime") == 2, "of which no flag spoke"
+    assert (told.client_connection.qps, told.client_connection.burst) == (50.5, 60)
+
+
+def test_every_flag_wins_over_the_defaults_too() -> None:
+    told = manager.configured(
+        parsed("--leader-elect", f"--concurrency={JOBS}=2", "--metrics-secure")
+    )
+    assert told.leader_election.leader_elect
+    assert told.metrics.secure_serving
+    assert told.controller.concurrency("TrainJob") == 2
+
+
+def test_a_file_alone_is_followed(tmp_path: Path) -> None:
+    file = file_with(tmp_path, metrics={"bindAddress": "0"}, plugins={"disabled": ["Volcano"]})
+    told = manager.configured(parsed("--config", file))
+    assert told.metrics.address == "0"
+    assert told.plugins.disabled == ["Volcano"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "failed to read F/config.yaml: No such file or directory"),
+        ("- 1", "failed to decode config file: F/config.yaml: it must be an object"),
+        ("a: [", "failed to decode config file: F/config.yaml: while parsing a flow node"),
+        ("metrics: {bindAdress: ''}", "F/config.yaml: metrics.bindAdress: is not a known field"),
+        ("webhook: {port: high}", "F/config.yaml: webhook.port: must be an integer"),
+        ("leaderElection: {leaseDuration: 15}", "leaderElection.leaseDuration: must be a duration"),
+        ("plugins: {enabled: [Mine]}", "plugins.enabled: Mine: no installed package declares it"),
+        ("plugins: {disabled: [Mine]}", "plugins.disabled: Mine: not built in"),
+    ],
+)
+def test_a_file_of_no_use_ends_it_with_one_line(
+    run: Run, tmp_path: Path, text: str | None, said: str
+) -> None:
+    if text is not None:
+        head = "" if text in ("- 1", "a: [") else yaml.safe_dump(HEAD)
+        (tmp_path / "config.yaml").write_text(f"{head}{text}\n")
+    code, told = run("--config", "F/config.yaml")
+    assert code == 1
+    assert said in told
+    assert_one_line(told)
+
+
+def assert_one_line(told: str) -> None:
+    assert told.startswith("kftrainer manager: ")
+    assert told.count("\n") == 1
+    assert told.endswith("\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "No API server to talk to: no kubeconfig was named, KUBECONFIG is not set"),
+        (("--kubeconfig", "F/none"), "There is no kubeconfig F/none."),
+        (("--kubeconfig", "F/words"), "F/words is of no use: it does not have the form of one"),
+        (("--kubeconfig", "F/empty"), "F/empty is of no use: it does not have the form of one"),
+        (("--kubeconfig", "F/torn"), "F/torn is of no use: while parsing a flow node"),
+        (("--kubeconfig", "F/good", "--context", "b"), "Expected object with name b in F/good"),
+    ],
+)
+def test_a_kubeconfig_of_no_use_ends_it_with_one_line(
+    run: Run, tmp_path: Path, flags: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "words").write_text("just words")
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "torn").write_text("clusters: [")
+    write_kubeconfig(tmp_path / "good")
+    code, told = run(*flags)
+    assert code == 1
+    assert said in told
+    assert_one_line(told)
+
+
+def write_kubeconfig(path: Path, server: str = "http://127.0.0.1:1") -> None:
+    document = {
+        "clusters": [{"name": "a", "cluster": {"server": server}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "users": [{"name": "a", "user": {"token": "t"}}],
+        "current-context": "a",
+    }
+    path.write_text(yaml.safe_dump(document))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--qps", "-1"), "--qps: must be at least 0"),
+        (("--qps", "2", "--burst", "0"), "clientConnection: burst must be at least 1"),
+        (("--concurrency", "TrainJob=0"), f"--concurrency {JOBS}: must be at least 1"),
+        (("--concurrency", "Pod=1"), "--concurrency Pod.trainer.kubeflow.org: is not the kind of"),
+        (("--metrics-bind-address", "here"), "--metrics-bind-address: must be host:port"),
+        (("--health-probe-bind-address", ":x"), "--health-probe-bind-address: must be host:port"),
+    ],
+)
+def test_a_flag_with_a_value_of_no_use_is_misuse(
+    run: Run, flags: tuple[str, ...], said: str
+) -> None:
+    code, told = run(*flags)
+    assert code == 2
+    assert told.startswith(f"kftrainer manager: {said}")
+    assert_one_line(told)
+
+
+@pytest.mark.parametrize(
+    "flags", [("--frobnicate",), ("--concurrency", "TrainJob"), ("--qps", "many"), ("surplus",)]
+)
+def test_a_flag_that_nobody_knows_is_misuse(
+    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["manager", *flags])
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_port_that_is_taken_ends_it_with_one_line_before_anything_else(
+    run: Run, tmp_path: Path
+) -> None:
+    write_kubeconfig(tmp_path / "closed")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        flags = ("--metrics-bind-address", "0", "--health-probe-bind-address", address)
+        code, told = run("--kubeconfig", "F/closed", *flags)
+    assert code == 1
+    assert told == (
+        f"kftrainer manager: probes cannot listen: another program listens on {address}.\n"
+    ), "it has not begun to ask the API server"
+
+
+def test_a_folder_without_certificates_ends_it_with_one_line(run: Run, tmp_path: Path) -> None:
+    write_kubeconfig(tmp_path / "closed")
+    code, told = run("--kubeconfig", "F/closed", "--metrics-cert-dir", "F/certificates")
+    assert code == 1
+    assert "A certificate cannot be read" in told
+    assert "F/certificates/tls.crt" in told
+    assert_one_line(told)
+
+
+def test_certificates_that_are_none_end_it_with_one_line(run: Run, tmp_path: Path) -> None:
+    write_kubeconfig(tmp_path / "closed")
+    for name in ("tls.crt", "tls.key"):
+        (tmp_path / name).write_text("nonsense")
+    code, told = run("--kubeconfig", "F/closed", "--metrics-cert-dir", str(tmp_path))
+    assert code == 1
+    assert "tls.crt and tls.key in F: The pair cannot be used" in told
+    assert_one_line(told)
+
+
+def test_a_folder_of_runtimes_of_no_use_ends_it_with_one_line(run: Run, tmp_path: Path) -> None:
+    write_kubeconfig(tmp_path / "closed")
+    (tmp_path / "runtimes").mkdir()
+    (tmp_path / "runtimes" / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\n")
+    for folder, said in (
+        ("F/runtimes", "runtimes cannot be used: F/runtimes/pod.yaml:1: it must be a Cluster"),
+        ("F/none", "failed to read runtimes: F/none: No such file or directory"),
+    ):
+        code, told = run("--kubeconfig", "F/closed", "--runtimes", folder)
+        assert code == 1
+        assert said in told
+        assert_one_line(told)
+
+
+def told_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    code = manager.exit_code_of(error)
+    return code, capsys.readouterr().err.splitlines()
+
+
+def test_errors_in_groups_are_told_once_each_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lost = [LeaseLostError("the lease\nwas lost"), KubeError("no answer")]
+    group = ExceptionGroup("", [BindError("taken"), ExceptionGroup("", [*lost, *lost])])
+    assert told_of(group, capsys) == (
+        1,
+        ["kftrainer manager: taken; the lease was lost; no answer"],
+    )
+    group = ExceptionGroup("", [NotSyncedError("waited 120 s for TrainJob")])
+    assert told_of(group, capsys) == (1, ["kftrainer manager: waited 120 s for TrainJob"])
+
+
+def test_of_what_nobody_expected_the_log_has_the_traceback_and_the_last_line_the_gist(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise ValueError("two\nlines")
+
+    try:
+        fail()
+    except ValueError as error:
+        group = ExceptionGroup("", [error, KubeError("of which the other is the cause")])
+    with structlog.testing.capture_logs() as logged:
+        code, lines = told_of(group, capsys)
+    assert code == 1
+    assert lines == [
+        "kftrainer manager: something unexpected ended it, the log says where: "
+        "ValueError: two lines"
+    ]
+    assert [(entry["event"], entry["exc_info"]) for entry in logged] == [("manager.crashed", group)]

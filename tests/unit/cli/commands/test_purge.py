@@ -1,0 +1,307 @@
+"""What is deleted when all is to go, in which order, and what is not waited for."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
+from kftrainer.cli.commands.cluster import OutOfTimeError
+from kftrainer.cli.commands.purge import Purge
+from kftrainer.cli.commands.remaining_objects import Found, advice, listed, next_step
+from kftrainer.cli.main import main
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError
+from kftrainer.kube.client.transport import Response
+from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.resource import Resource
+from tests.support.fake_clock import FakeClock, at_rest
+from tests.support.object_server import Object, ObjectServer, refusal
+
+OURS = "/apis/trainer.kubeflow.org/v1alpha1"
+JOBS, RUNTIMES = f"{OURS}/trainjobs", f"{OURS}/trainingruntimes"
+CLUSTER = f"{OURS}/clustertrainingruntimes"
+LABELS = {"trainer.kubeflow.org/managed-by": "kftrainer"}
+MARK = {"trainer.kubeflow.org/shipped-hash": "torch/123"}
+SHIPPED: Object = {"labels": LABELS, "annotations": MARK}
+IN_USE = "trainer.kubeflow.org/resource-in-use"
+GOING = "2026-01-01T00:00:00Z"
+
+
+def meta(name: str, namespace: str | None = "a", **more: Any) -> Object:
+    where = {} if namespace is None else {"namespace": namespace}
+    return {"name": name, "uid": f"uid-of-{name}", **where, **more}
+
+
+def found(kind: Resource[Any], name: str, **more: Any) -> Found:
+    namespace = "a" if kind.namespaced else None
+    return Found(kind, ObjectMeta.parse(meta(name, namespace, **more)))
+
+
+JOB = found(TRAIN_JOBS, "job")
+RUNTIME = found(TRAINING_RUNTIMES, "mine")
+TORCH = found(CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED)
+
+
+def test_runtimes_wait_for_the_last_train_job() -> None:
+    assert next_step([JOB, RUNTIME, TORCH], {}) == ([JOB], [JOB, RUNTIME, TORCH])
+    going = found(TRAIN_JOBS, "job", deletionTimestamp=GOING)
+    assert next_step([going, RUNTIME], {}) == ([], [going, RUNTIME])
+    assert next_step([RUNTIME, TORCH], {}) == ([RUNTIME, TORCH], [RUNTIME, TORCH])
+    assert next_step([], {}) == ([], [])
+
+
+def test_what_the_manager_has_applied_again_is_not_waited_for_unless_it_could_not_go() -> None:
+    deleted = {TORCH.identity: "uid-of-the-one-before"}
+    assert next_step([TORCH], deleted) == ([], [])
+    assert next_step([TORCH], {TORCH.identity: TORCH.metadata.uid}) == ([TORCH], [TORCH])
+    used = found(CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED, finalizers=[IN_USE])
+    assert next_step([used], deleted) == ([used], [used])
+    going = found(CLUSTER_TRAINING_RUNTIMES, "torch", **SHIPPED, deletionTimestamp=GOING)
+    assert next_step([going], deleted) == ([], [going])
+    for more in ({}, {"labels": LABELS}, {"annotations": MARK}):
+        foreign = found(CLUSTER_TRAINING_RUNTIMES, "torch", **more)
+        assert next_step([foreign], deleted) == ([foreign], [foreign])
+
+
+def test_a_list_is_short_and_says_what_keeps_the_object() -> None:
+    jobs = [found(TRAIN_JOBS, f"job-{number}") for number in range(7)]
+    kept = found(TRAINING_RUNTIMES, "mine", deletionTimestamp=GOING, finalizers=[IN_USE, "a/b"])
+    assert listed([kept, *jobs]) == [
+        "7 TrainJobs: a/job-0, a/job-1, a/job-2, a/job-3, a/job-4 and 2 more",
+        f"1 TrainingRuntime: a/mine (kept by {IN_USE}, a/b)",
+    ]
+
+
+HINT = (
+    f"nobody takes the finalizer {IN_USE} off: no manager runs, or it looks after some namespaces "
+    "only; to do it by hand: kubectl patch "
+)
+
+
+def test_what_nobody_gives_free_can_be_given_free_by_hand() -> None:
+    kept: Object = {"deletionTimestamp": GOING, "finalizers": [IN_USE]}
+    mine = found(TRAINING_RUNTIMES, "mine", **kept)
+    assert advice([mine], of_all=True) == (
+        HINT + "trainingruntimes.trainer.kubeflow.org mine --namespace a --type=merge --patch "
+        """'{"metadata":{"finalizers":[]}}'"""
+    )
+    assert advice([JOB, mine], of_all=True) is None, "a TrainJob may use it"
+    torch = found(CLUSTER_TRAINING_RUNTIMES, "torch", **{**kept, "finalizers": ["a/b", IN_USE]})
+    command = (
+        "clustertrainingruntimes.trainer.kubeflow.org torch --type=merge --patch "
+        """'{"metadata":{"finalizers":["a/b"]}}'"""
+    )
+    assert advice([TORCH, torch], of_all=True) == HINT + command
+    assert advice([torch], of_all=False) == (
+        f"unless TrainJobs of other namespaces use it, {HINT}{command}"
+    )
+    assert advice([RUNTIME, TORCH], of_all=True) is None
+
+
+class Purging:
+    """A purge of a server, by a clock of its own."""
+
+    def __init__(
+        self, server: ObjectServer, *namespaces: str, seconds: float = 60.0, cluster: bool = False
+    ) -> None:
+        self.clock = FakeClock()
+        self.told: list[str] = []
+        self.purge = Purge(
+            Client(server),  # type: ignore[arg-type]
+            namespaces,
+            seconds,
+            clock=self.clock,
+            cluster_runtimes=cluster,
+            tell=self.told.append,
+        )
+
+    async def error(self) -> Exception:
+        with pytest.raises(ExceptionGroup) as raised:
+            await self.run()
+        [error] = raised.value.exceptions
+        assert isinstance(error, Exception)
+        return error
+
+    async def run(self, seconds: float = 60.0) -> None:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(self.purge.run())
+            await at_rest()
+            for _ in range(int(seconds * 4)):
+                if not running.done():
+                    await self.clock.advance(0.25)
+
+
+async def test_everything_goes_jobs_with_what_was_made_for_them() -> None:
+    server = ObjectServer(
+        {
+            JOBS: [meta("one"), meta("two", "b")],
+            RUNTIMES: [meta("mine")],
+            CLUSTER: [meta("torch", None)],
+        }
+    )
+    purging = Purging(server)
+    await purging.run()
+    assert [each for each in server.asked if each.startswith("DELETE")] == [
+        f"DELETE {OURS}/namespaces/a/trainjobs/one",
+        f"DELETE {OURS}/namespaces/b/trainjobs/two",
+        f"DELETE {OURS}/namespaces/a/trainingruntimes/mine",
+        f"DELETE {CLUSTER}/torch",
+    ]
+    policies = [each["propagationPolicy"] for each in server.bodies]
+    assert policies == ["Foreground", "Foreground", "Background", "Background"]
+    assert server.bodies[0]["preconditions"] == {"uid": "uid-of-one"}
+    assert purging.told == [
+        "deleting 2 TrainJobs: a/one, b/two",
+        "left: 1 TrainingRuntime: a/mine; 1 ClusterTrainingRuntime: torch",
+        "deleting 1 TrainingRuntime: a/mine",
+        "deleting 1 ClusterTrainingRuntime: torch",
+        "no TrainJobs and no runtimes are left",
+    ]
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+async def test_in_some_namespaces_only_cluster_runtimes_if_that_is_said(cluster: bool) -> None:
+    server = ObjectServer(
+        {
+            f"{OURS}/namespaces/a/trainjobs": [meta("one")],
+            f"{OURS}/namespaces/b/trainjobs": [],
+            f"{OURS}/namespaces/a/trainingruntimes": [],
+            f"{OURS}/namespaces/b/trainingruntimes": [],
+            CLUSTER: [meta("torch", None)],
+        }
+    )
+    purging = Purging(server, "a", "b", cluster=cluster)
+    await purging.run()
+    left = server.collections.pop(CLUSTER)
+    assert not any(server.collections.values())
+    assert f"GET {JOBS}" not in server.asked
+    assert (f"GET {CLUSTER}" in server.asked, left == []) == (cluster, cluster)
+    assert purging.told[-1] == "no TrainJobs and no TrainingRuntimes are left in a, b" + (
+        ", and no ClusterTrainingRuntimes"
+        if cluster
+        else "; ClusterTrainingRuntimes were left alone"
+    )
+
+
+async def test_where_the_kinds_are_gone_it_is_done() -> None:
+    purging = Purging(ObjectServer({}))
+    await purging.run()
+    assert purging.told == ["the API server does not know the kinds: nothing to delete"]
+    purging = Purging(ObjectServer({RUNTIMES: []}))
+    await purging.run()
+    assert purging.told == ["no TrainJobs and no runtimes are left"]
+
+
+async def test_what_stays_is_told_now_and_then_and_at_the_end() -> None:
+    server = ObjectServer({JOBS: [meta("one", finalizers=["acme.io/hold"])], RUNTIMES: []})
+    purging = Purging(server, seconds=25.0)
+    error = await purging.error()
+    assert isinstance(error, OutOfTimeError)
+    left = "left: 1 TrainJob: a/one (kept by acme.io/hold)"
+    assert str(error) == f"after 25 s: {left}"
+    assert purging.told == ["deleting 1 TrainJob: a/one", left, left, left]
+    assert sum(each.startswith("DELETE") for each in server.asked) == 1
+
+
+async def test_a_runtime_that_nobody_gives_free_is_told_how_to_free() -> None:
+    server = ObjectServer({RUNTIMES: [meta("mine", finalizers=[IN_USE])]})
+    error = await Purging(server, seconds=5.0).error()
+    left = f"left: 1 TrainingRuntime: a/mine (kept by {IN_USE})"
+    assert str(error).startswith(f"after 5 s: {left}; {HINT}trainingruntimes.")
+
+
+@pytest.mark.parametrize("method", ["DELETE", "GET"])
+async def test_a_server_that_fails_does_not_hide_what_is_left(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kftrainer.cli.commands.cluster.LAST_TRY", 60.0)
+    server = ObjectServer({JOBS: [meta("one")]})
+    looks = 0
+
+    def fail(asked: str, _path: str) -> Response | None:
+        nonlocal looks
+        looks += asked == "GET"
+        if asked == "DELETE" and method == "GET":
+            return Response(200, {}, orjson.dumps({}))  # but it stays
+        is_now = asked == method and (asked == "DELETE" or looks > 6)
+        return refusal(500, "InternalError", "oh") if is_now else None
+
+    server.answer = fail
+    error = await Purging(server, seconds=5.0).error()
+    assert str(error) == "after 5 s: left: 1 TrainJob: a/one; the last try failed: oh"
+
+
+async def test_a_manager_that_brings_its_runtimes_back_is_no_reason_to_wait() -> None:
+    server = ObjectServer({JOBS: [], CLUSTER: [meta("torch", None, **SHIPPED)]})
+
+    def bring_back(method: str, _path: str) -> Response | None:
+        if method == "DELETE":
+            server.collections[CLUSTER] = [
+                meta("torch", None, **SHIPPED) | {"uid": "uid-of-the-next"}
+            ]
+            return Response(200, {}, orjson.dumps({}))
+        return None
+
+    server.answer = bring_back
+    purging = Purging(server)
+    await purging.run()
+    assert sum(each.startswith("DELETE") for each in server.asked) == 1
+    assert purging.told[-1] == (
+        "no TrainJobs and no runtimes are left, but for what a manager has brought back: "
+        "1 ClusterTrainingRuntime: torch; that goes with its CustomResourceDefinition"
+    )
+
+
+async def test_what_somebody_else_was_faster_with_is_well() -> None:
+    server = ObjectServer({JOBS: [meta("one"), meta("two")]})
+
+    def race(method: str, path: str) -> Response | None:
+        if method != "DELETE":
+            return None
+        server.collections[JOBS].clear()
+        return refusal(409, "Conflict") if path.endswith("one") else refusal(404, "NotFound")
+
+    server.answer = race
+    await Purging(server).run()
+
+
+async def test_what_may_not_be_deleted_ends_it_and_what_may_pass_is_tried_again() -> None:
+    server = ObjectServer({JOBS: [meta(f"job-{number}") for number in range(50)]})
+    broken = [refusal(500, "InternalError", "oh")] * 3
+    server.answer = lambda method, _: broken.pop() if broken and method == "DELETE" else None
+    await Purging(server).run()
+    assert server.collections[JOBS] == []
+    server = ObjectServer({JOBS: [meta("one")]})
+    server.answer = lambda method, _: (
+        refusal(403, "Forbidden", "you may not") if method == "DELETE" else None
+    )
+    assert isinstance(await Purging(server).error(), ForbiddenError)
+
+
+@pytest.fixture
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+
+
+@pytest.mark.parametrize("command", [("purge",), ("purge", "--yes"), ("check",)])
+@pytest.mark.usefixtures("logging_as_before", "no_cluster")
+def test_without_a_cluster_it_is_told_in_one_line(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"kftrainer {command[0]}: No API server to talk to: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--timeout=many", "--timeout=-1", "--timeout=inf", "--nope"])
+def test_a_flag_of_no_use_is_misuse(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["purge", flag])
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err

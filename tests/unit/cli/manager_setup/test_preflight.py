@@ -1,0 +1,300 @@
+"""How long an API server that does not answer is asked, and what each answer means."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import orjson
+import pytest
+from structlog.testing import capture_logs
+
+from kftrainer.api.resources import JOB_SETS, RUNTIME_CLASSES, TRAIN_JOBS
+from kftrainer.cli.manager_setup.preflight import SETTLE_FOR, TRY_FOR, Preflight, PreflightError
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.errors import TransportError
+from kftrainer.kube.client.transport import Response
+from kftrainer.kube.objects.resource import Resource
+from tests.support.fake_clock import FakeClock, at_rest
+
+
+def status(code: int, reason: str, message: str = "") -> Response:
+    told = {"kind": "Status", "code": code, "reason": reason, "message": message}
+    return Response(code, {}, orjson.dumps(told))
+
+
+def group_of(*resources: Resource[Any]) -> Response:
+    kinds = [{"kind": r.kind, "name": r.plural, "namespaced": r.namespaced} for r in resources]
+    return Response(200, {}, orjson.dumps({"resources": kinds}))
+
+
+EMPTY = Response(200, {}, orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": []}))
+NOT_THERE = Response(404, {}, b"404 page not found\n")
+OURS = "/apis/trainer.kubeflow.org/v1alpha1"
+JOBSET = "/apis/jobset.x-k8s.io/v1alpha2"
+NODE = "/apis/node.k8s.io/v1"
+
+
+class Server:
+    """A transport to a server that answers by path; of a list, the last answer stays."""
+
+    def __init__(self, **besides: list[Response | Exception | None]) -> None:
+        self.answers: dict[str, list[Response | Exception | None]] = {
+            OURS: [group_of(TRAIN_JOBS)],
+            f"{OURS}/trainjobs": [EMPTY],
+            JOBSET: [NOT_THERE],
+            NODE: [NOT_THERE],
+            **besides,
+        }
+        self.asked: list[str] = []
+
+    async def request(self, _method: str, path: str, **_: Any) -> Response:
+        self.asked.append(path)
+        answers = self.answers[path]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer is None:
+            await asyncio.Event().wait()
+        if isinstance(answer, Exception):
+            raise answer
+        assert answer is not None
+        return answer
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], **_: Any
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        raise AssertionError("nobody watches here")
+
+    async def close(self) -> None:
+        pass
+
+
+class Trial:
+    """A preflight under way."""
+
+    def __init__(self, server: Server, clock: FakeClock, *namespaces: str) -> None:
+        self._clock = clock
+        self._preflight = Preflight(
+            Client(server),
+            RestMapper(server),
+            clock=clock,
+            ours=(TRAIN_JOBS,),
+            watched=(JOB_SETS, RUNTIME_CLASSES),
+            namespaces=namespaces,
+        )
+        self.is_ready = False
+
+    async def over(self, seconds: float = 0.0) -> str | None:
+        """Run for so many seconds: the error, or None."""
+        stop = asyncio.Event()
+
+        def ready() -> None:
+            self.is_ready = True
+
+        async def live() -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._preflight.run(ready, stop))
+                await self._clock.advance(seconds)
+                stop.set()
+
+        try:
+            await live()
+        except ExceptionGroup as group:
+            found, others = group.split(PreflightError)
+            assert others is None
+            assert found is not None
+            error: BaseException = found
+            while isinstance(error, BaseExceptionGroup):
+                [error] = error.exceptions
+            return str(error)
+        return None
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+async def test_all_is_well(clock: FakeClock) -> None:
+    trial = Trial(Server(), clock)
+    assert await trial.over() is None
+    assert trial.is_ready
+
+
+async def test_kinds_that_are_not_installed_are_told(clock: FakeClock) -> None:
+    trial = Trial(Server(**{OURS: [NOT_THERE]}), clock)
+    told = await trial.over(SETTLE_FOR)
+    assert told is not None
+    assert told.startswith(
+        "the API server does not know TrainJob.trainer.kubeflow.org: install the "
+        "CustomResourceDefinitions"
+    )
+    assert not trial.is_ready
+    assert clock.monotonic() == SETTLE_FOR
+
+
+@pytest.mark.parametrize("lacking", ["kinds", "rights"])
+async def test_what_has_just_been_installed_may_come_a_moment_later(
+    clock: FakeClock, lacking: str
+) -> None:
+    server = Server()
+    if lacking == "kinds":
+        server.answers[OURS] = [NOT_THERE, NOT_THERE, group_of(TRAIN_JOBS)]
+    else:
+        not_yet = status(403, "Forbidden", "trainjobs is forbidden")
+        server.answers[f"{OURS}/trainjobs"] = [not_yet, not_yet, EMPTY]
+    trial = Trial(server, clock)
+    with capture_logs() as logged:
+        assert await trial.over(SETTLE_FOR) is None
+    assert trial.is_ready
+    assert [(entry["event"], entry["seconds_left"]) for entry in logged] == [
+        ("preflight.waiting", 5),
+        ("preflight.waiting", 4),
+    ]
+
+
+async def test_a_server_that_falls_silent_meanwhile_is_waited_for(clock: FakeClock) -> None:
+    answers = [NOT_THERE, TransportError("x"), TransportError("x"), group_of(TRAIN_JOBS)]
+    trial = Trial(Server(**{OURS: answers}), clock)
+    assert await trial.over(SETTLE_FOR) is None
+    assert trial.is_ready
+
+
+async def test_kinds_of_others_may_come_later(clock: FakeClock) -> None:
+    server = Server()
+    assert await Trial(server, clock).over() is None
+    assert JOBSET in server.asked
+
+
+async def test_all_kinds_that_may_not_be_read_are_told(clock: FakeClock) -> None:
+    ours = status(403, "Forbidden", 'trainjobs is forbidden: User "ada" cannot list')
+    theirs = status(403, "Forbidden", "jobsets is forbidden")
+    server = Server(
+        **{
+            f"{OURS}/trainjobs": [ours],
+            JOBSET: [group_of(JOB_SETS)],
+            f"{JOBSET}/jobsets": [theirs],
+        }
+    )
+    assert await Trial(server, clock).over(SETTLE_FOR) == (
+        "no permission to read TrainJob.trainer.kubeflow.org, JobSet.jobset.x-k8s.io: "
+        'trainjobs is forbidden: User "ada" cannot list'
+    )
+
+
+async def test_a_right_in_each_namespace_is_enough_and_kinds_without_one_are_read_everywhere(
+    clock: FakeClock,
+) -> None:
+    server = Server(
+        **{
+            f"{OURS}/namespaces/a/trainjobs": [EMPTY],
+            f"{OURS}/namespaces/b/trainjobs": [EMPTY, status(403, "Forbidden", "not in b")],
+            NODE: [group_of(RUNTIME_CLASSES)],
+            f"{NODE}/runtimeclasses": [EMPTY],
+        }
+    )
+    assert await Trial(server, clock, "a", "b").over() is None
+    assert server.asked.count(f"{NODE}/runtimeclasses") == 1
+    assert f"{OURS}/trainjobs" not in server.asked
+
+
+def in_two_namespaces(**besides: list[Response | Exception | None]) -> Server:
+    """A server that refuses TrainJobs in b."""
+    refused = status(403, "Forbidden", "not in b")
+    return Server(
+        **{
+            f"{OURS}/namespaces/a/trainjobs": [EMPTY],
+            f"{OURS}/namespaces/b/trainjobs": [refused],
+            **besides,
+        }
+    )
+
+
+async def test_namespace_without_rights_does_not_keep_the_others_from_being_served(
+    clock: FakeClock,
+) -> None:
+    trial = Trial(in_two_namespaces(), clock, "a", "b")
+    with capture_logs() as logged:
+        assert await trial.over(SETTLE_FOR) is None
+    assert trial.is_ready
+    assert clock.monotonic() == SETTLE_FOR, "rights that were just granted may come a moment later"
+    assert (logged[-1]["event"], logged[-1]["error"]) == (
+        "preflight.namespaces_unavailable",
+        "these namespaces do not exist or must not be read: b: no permission to read "
+        "TrainJob.trainer.kubeflow.org: not in b",
+    )
+
+
+async def test_rights_in_no_namespace_end_the_manager(clock: FakeClock) -> None:
+    refused = status(403, "Forbidden", "not in a")
+    server = in_two_namespaces(**{f"{OURS}/namespaces/a/trainjobs": [refused]})
+    assert await Trial(server, clock, "a", "b").over(SETTLE_FOR) == (
+        "no permission to read TrainJob.trainer.kubeflow.org: not in a"
+    )
+
+
+async def test_kind_without_namespaces_that_must_not_be_read_ends_the_manager(
+    clock: FakeClock,
+) -> None:
+    refused = status(403, "Forbidden", "no classes")
+    classes = {NODE: [group_of(RUNTIME_CLASSES)], f"{NODE}/runtimeclasses": [refused]}
+    server = in_two_namespaces(**classes)
+    told = await Trial(server, clock, "a", "b").over(SETTLE_FOR)
+    assert told is not None
+    assert told.startswith("no permission to read")
+
+
+async def test_credentials_that_are_not_accepted_are_told_at_once(clock: FakeClock) -> None:
+    server = Server(**{OURS: [status(401, "Unauthorized", "Unauthorized")]})
+    told = await Trial(server, clock).over()
+    assert told == "the API server does not accept our credentials: Unauthorized"
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        TransportError("cannot connect"),
+        status(503, "ServiceUnavailable", "cannot connect"),
+        status(429, "TooManyRequests", "cannot connect"),
+    ],
+)
+async def test_a_server_that_does_not_answer_is_asked_again_and_then_given_up(
+    clock: FakeClock, trouble: Response | Exception
+) -> None:
+    server = Server(**{OURS: [trouble]})
+    trial = Trial(server, clock)
+    with capture_logs() as logged:
+        told = await trial.over(TRY_FOR + 1)
+    assert told == "the API server cannot be asked, after 30 s of trying: cannot connect"
+    assert not trial.is_ready
+    assert clock.monotonic() == TRY_FOR
+    assert [entry["seconds_left"] for entry in logged] == [
+        30,
+        29.5,
+        28.5,
+        26.5,
+        22.5,
+        17.5,
+        12.5,
+        7.5,
+        2.5,
+    ]
+    assert {entry["event"] for entry in logged} == {"preflight.waiting"}
+    assert len(server.asked) == len(logged) + 1
+
+
+async def test_a_server_that_answers_late_is_waited_for(clock: FakeClock) -> None:
+    server = Server(**{OURS: [TransportError("x"), TransportError("x"), group_of(TRAIN_JOBS)]})
+    trial = Trial(server, clock)
+    assert await trial.over(1.4) is None
+    assert not trial.is_ready
+    trial = Trial(Server(**{OURS: [TransportError("x"), group_of(TRAIN_JOBS)]}), clock)
+    assert await trial.over(0.5) is None
+    assert trial.is_ready
+
+
+async def test_it_stops_when_it_is_told_to_though_the_server_is_silent(clock: FakeClock) -> None:
+    trial = Trial(Server(**{OURS: [None]}), clock)
+    assert await trial.over(1) is None
+    assert not trial.is_ready
+    await at_rest()

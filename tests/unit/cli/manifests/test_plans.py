@@ -1,0 +1,317 @@
+"""What `render` makes of plugins that others wrote, and of documents that nobody would write."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kftrainer.api.resources import CONFIG_MAPS, SECRETS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.cli.manifests.documents import Document, Place, Reading
+from kftrainer.cli.manifests.identification import NO_UID
+from kftrainer.cli.manifests.plans import Outcome, plan_all
+from kftrainer.kube.objects.field_errors import invalid
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.runtime.errors import InvalidTrainJobError
+from kftrainer.runtime.framework.extension_points import ComponentBuilder, Watch, WatchExtension
+from kftrainer.runtime.framework.framework import Framework
+from kftrainer.runtime.framework.plugin_loader import load_framework
+from kftrainer.runtime.info import Info
+from kftrainer.runtime.manifests import owned
+from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.plugins.jobset import JobSet
+from tests.support.objects import Object, replicated_job, runtime, train_job
+
+HEAD = "f:2: "
+
+
+class Maker(ComponentBuilder):
+    """Makes what it is told to make."""
+
+    name: ClassVar[str] = "Maker"
+
+    def __init__(self, make: Callable[[Info, TrainJob], Planned]) -> None:
+        self._make = make
+
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+        return [self._make(info, job)]
+
+
+def planned_by(*plugins: Any, documents: Sequence[Any] = (), **options: bool) -> Outcome:
+    plain = runtime("torch-distributed", "ClusterTrainingRuntime", mlPolicy={"numNodes": 1})
+    given = [plain, train_job(), *documents]
+    read = [Document(Place("f", line), each) for line, each in enumerate(given, start=1)]
+    return plan_all(Reading(read), Framework([JobSet(), *plugins]), **options)
+
+
+def problems_of(outcome: Outcome) -> list[str]:
+    return [str(remark) for remark in outcome.remarks if remark.severity == "error"]
+
+
+def secret(mint: Callable[[], Manifest] | None = None) -> Maker:
+    def make(_info: Info, job: TrainJob) -> Planned:
+        manifest = owned(SECRETS, job) | {"data": {"a": "eA=="}, "stringData": {"b": "y"}}
+        return Planned(SECRETS, manifest, mint, minted_keys=("c",) if mint else ())
+
+    return Maker(make)
+
+
+def data_of(outcome: Outcome) -> list[dict[str, str]]:
+    [plan] = outcome.plans
+    return [plan.manifests[0][field] for field in ("data", "stringData")]
+
+
+def test_what_is_in_a_secret_is_not_shown() -> None:
+    assert data_of(planned_by(secret())) == [{"a": "<redacted>"}, {"b": "<redacted>"}]
+
+
+def test_what_is_in_a_secret_is_shown_if_asked_for() -> None:
+    assert data_of(planned_by(secret(), show_secrets=True)) == [{"a": "eA=="}, {"b": "y"}]
+
+
+def test_keys_are_not_made_to_be_hidden() -> None:
+    def mint() -> Manifest:
+        raise AssertionError
+
+    assert data_of(planned_by(secret(mint)))[0] == {"a": "<redacted>", "c": "<redacted>"}
+
+
+def test_the_data_of_other_kinds_is_no_secret() -> None:
+    def make(_info: Info, job: TrainJob) -> Planned:
+        return Planned(CONFIG_MAPS, owned(CONFIG_MAPS, job) | {"data": {"a": "x"}})
+
+    [plan] = planned_by(Maker(make)).plans
+    assert plan.manifests[0]["data"] == {"a": "x"}
+
+
+def test_what_every_object_has_comes_first() -> None:
+    def make(_info: Info, job: TrainJob) -> Planned:
+        return Planned(CONFIG_MAPS, {"data": {}, "binaryData": {}, **owned(CONFIG_MAPS, job)})
+
+    [plan] = planned_by(Maker(make)).plans
+    assert list(plan.manifests[0]) == ["apiVersion", "kind", "metadata", "data", "binaryData"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, ["ConfigMap job: built by Maker"]),
+        (
+            {"data": {"a": "x", "b": "y"}},
+            [
+                'ConfigMap job: data[a] = "x"  Maker ← spec.a',
+                'ConfigMap job: data[b] = "y"  Maker',
+            ],
+        ),
+    ],
+    ids=["a name and no more", "data"],
+)
+def test_every_object_is_explained(body: Object, told: list[str]) -> None:
+    def make(_info: Info, job: TrainJob) -> Planned:
+        return Planned(CONFIG_MAPS, owned(CONFIG_MAPS, job) | body, sources={"data[a]": "spec.a"})
+
+    [plan] = planned_by(Maker(make), explain=True).plans
+    assert [line for line in plan.explained() if line.startswith("ConfigMap")] == told
+
+
+def test_the_same_problem_is_told_once() -> None:
+    override = {"targetJobs": [{"name": "node"}] * 2, "spec": {"containers": [{"name": "x"}]}}
+    job = train_job("other", podTemplateOverrides=[override])
+    [problem] = problems_of(planned_by(documents=[job]))
+    assert problem.startswith("f:3: spec.podTemplateOverrides[0].spec.")
+
+
+def _broken_mint() -> Manifest:
+    raise RuntimeError("no\nentropy")
+
+
+def _crash(_info: Info, _job: TrainJob) -> Planned:
+    raise KeyError("line\nline")
+
+
+def _not_json(_info: Info, job: TrainJob) -> Planned:
+    return Planned(CONFIG_MAPS, owned(CONFIG_MAPS, job) | {"data": object()})
+
+
+def _headless(_info: Info, _job: TrainJob) -> Planned:
+    return Planned(CONFIG_MAPS, {"data": {}})
+
+
+def _refuse(_info: Info, _job: TrainJob) -> Planned:
+    raise InvalidTrainJobError("TrainJob", invalid("spec.x", 1, "is\nno good"))
+
+
+@pytest.mark.parametrize(
+    ("plugin", "told"),
+    [
+        (Maker(_refuse), r"spec.x: Invalid value: 1: is\nno good"),
+        (Maker(_crash), "Internal error: plugin Maker failed: "),
+        (
+            Maker(_not_json),
+            "Internal error: there is a ConfigMap that cannot be printed: TypeError(",
+        ),
+        (
+            Maker(_headless),
+            "Internal error: there is a ConfigMap that cannot be printed: KeyError('apiVersion')",
+        ),
+        (
+            secret(_broken_mint),
+            "Internal error: there is a Secret that cannot be printed: RuntimeError(",
+        ),
+    ],
+    ids=["error of two lines", "crash", "not JSON", "headless", "mint"],
+)
+def test_a_plugin_with_a_bug_is_told_at_the_train_job(plugin: Maker, told: str) -> None:
+    outcome = planned_by(plugin, show_secrets=True)
+    [problem] = problems_of(outcome)
+    assert problem.startswith(f"{HEAD}{told}")
+    assert outcome.plans == []
+
+
+QUOTAS: Resource[Manifest] = Resource(
+    "example.com", "v1", "Quota", "quotas", namespaced=True, decode=as_it_is
+)
+
+
+class Reader(WatchExtension, ComponentBuilder):
+    """Needs a kind that only it knows."""
+
+    name: ClassVar[str] = "Reader"
+
+    def declare_watches(self) -> Sequence[Watch]:
+        return (Watch(QUOTAS, wakes=lambda _quota, _existing: ()),)
+
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+        found = info.existing.get(QUOTAS, ObjectKey("default", "quota"))
+        assert found is not None
+        return ()
+
+
+def test_kinds_that_plugins_watch_are_known() -> None:
+    quota = {"apiVersion": "example.com/v1", "kind": "Quota", "metadata": {"name": "quota"}}
+    assert problems_of(planned_by(Reader(), documents=[quota])) == []
+
+
+# ---- documents that nobody would write
+
+FRAMEWORK = load_framework()
+CONTAINER = {
+    "env": [
+        {"name": "A", "value": "1"},
+        {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ],
+    "resources": {"limits": {"cpu": "1", "nvidia.com/gpu": 2}},
+    "ports": [{"containerPort": 1}],
+    "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+    "command": ["tune", "run", "--config", "llama3_2/1B_full"],
+}
+DEPENDENCY = {"name": "dataset-initializer", "status": "Complete"}
+
+
+def of_class(runtime_class: str, job: Object) -> Object:
+    job["template"]["spec"]["template"]["spec"]["runtimeClassName"] = runtime_class
+    return job
+
+
+def metadata_of_ours() -> Object:
+    return {"name": "job", "ownerReferences": [{"controller": True, "uid": NO_UID}]}
+
+
+SOUND = [
+    runtime(
+        "torch-distributed",
+        "ClusterTrainingRuntime",
+        [
+            replicated_job("dataset-initializer", "dataset-initializer"),
+            of_class("vm", replicated_job("node", **CONTAINER) | {"dependsOn": [DEPENDENCY]}),
+        ],
+        podGroupPolicy={"coscheduling": {}},
+    ),
+    train_job(
+        initializer={"dataset": {"storageUri": "hf://x", "secretRef": {"name": "s"}}},
+        trainer={**{key: CONTAINER[key] for key in ("env", "command")}, "numNodes": 2},
+        labels={"a": "b"},
+        podTemplateOverrides=[
+            {
+                "targetJobs": [{"name": "node"}],
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {
+                    "nodeSelector": {"a": "b"},
+                    "containers": [
+                        {"name": "node", "volumeMounts": [{"name": "v", "mountPath": "/w"}]}
+                    ],
+                    "volumes": [{"name": "v", "emptyDir": {}}],
+                },
+            }
+        ],
+    ),
+    {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "limits"},
+        "spec": {"limits": [{"type": "Container", "default": {"cpu": "1"}, "min": {"cpu": 1}}]},
+    },
+    {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "vm"},
+        "overhead": {"podFixed": {"cpu": "250m"}},
+    },
+    {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata_of_ours(),
+        "spec": {"suspend": True},
+        "status": {
+            "conditions": [{"type": "Suspended", "status": "True"}],
+            "replicatedJobsStatus": [{"name": "node", "active": 1}],
+        },
+    },
+    {"apiVersion": "v1", "kind": "Secret", "metadata": metadata_of_ours()},
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    if isinstance(value, dict | list):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(each, (*path, key))
+
+
+SCALARS = (None, True, 0, -1, 2**31, 1.5, "", "x", "nvidia.com/gpu")
+LISTS = ([], [None], ["x"], [[]], [{}], [{"name": "node"}, {"name": "node"}])
+OBJECTS = ({}, {"name": "x"}, {"a": None}, {"$patch": "delete"})
+JUNK = st.sampled_from([*SCALARS, *LISTS, *OBJECTS])
+PLACES = [place for place in places(SOUND) if len(place) > 1]
+
+
+def test_the_sound_documents_are_sound() -> None:
+    outcome = plan_all(reading_of(SOUND), FRAMEWORK)
+    assert (problems_of(outcome), len(outcome.plans)) == ([], 1)
+
+
+def reading_of(documents: list[Object]) -> Reading:
+    return Reading([Document(Place("f", line), each) for line, each in enumerate(documents)])
+
+
+@given(st.lists(st.tuples(st.sampled_from(PLACES), JUNK), min_size=1, max_size=2))
+def test_nothing_in_a_document_is_a_bug_of_ours(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    documents = copy.deepcopy(SOUND)
+    for place, junk in changes:
+        holder: Any = documents
+        for step in place[:-1]:
+            holder = holder[step] if _has(holder, step) else None
+        if _has(holder, place[-1]):
+            holder[place[-1]] = copy.deepcopy(junk)  # the next change may be in it
+    outcome = plan_all(reading_of(documents), FRAMEWORK)
+    assert not [each for each in problems_of(outcome) if "failed" in each]
+
+
+def _has(holder: Any, step: Any) -> bool:
+    if isinstance(holder, dict):
+        return step in holder
+    return isinstance(holder, list) and isinstance(step, int) and step < len(holder)
