@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, SkipValidation
 from pydantic.fields import FieldInfo
 
 from kftrainer.api import limits
-from kftrainer.api.markers import (
+from kftrainer.api.schema.markers import (
     AnyFields,
     Atomic,
     Cel,

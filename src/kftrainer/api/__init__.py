@@ -1,1 +1,4 @@
-"""The nouns: TrainJob, TrainingRuntime and their kin. No behaviour beyond defaults."""
+"""Types of the CRDs and of the configuration file, their names, limits and kinds.
+
+No behaviour beyond defaults.
+"""

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kftrainer.api.markers import AnyFields, Atomic, NotServed
+from kftrainer.api.schema.markers import AnyFields, Atomic, NotServed
 from kftrainer.kube.objects.model import KubeModel, OpaqueList
 
 MOST_PATCHES = 16

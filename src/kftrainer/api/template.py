@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from kftrainer.api.markers import Cel
+from kftrainer.api.schema.markers import Cel
 from kftrainer.kube.objects.model import KubeModel
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from kftrainer.api.markers import (
+from kftrainer.api.schema.markers import (
     Atomic,
     Cel,
     Embedded,

@@ -6,7 +6,15 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from kftrainer.api import names
-from kftrainer.api.markers import (
+from kftrainer.api.overrides import (
+    CONTAINER,
+    MOST,
+    POD,
+    LegacyPodSpecOverride,
+    PodTemplateOverride,
+)
+from kftrainer.api.runtime_patches import MOST_PATCHES, RuntimePatch
+from kftrainer.api.schema.markers import (
     AnyFields,
     Atomic,
     Cel,
@@ -16,14 +24,6 @@ from kftrainer.api.markers import (
     ProcessesPerNode,
     list_map,
 )
-from kftrainer.api.overrides import (
-    CONTAINER,
-    MOST,
-    POD,
-    LegacyPodSpecOverride,
-    PodTemplateOverride,
-)
-from kftrainer.api.runtime_patches import MOST_PATCHES, RuntimePatch
 from kftrainer.kube.objects.meta import Condition, ObjectMeta
 from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kftrainer.api.markers import AnyFields, Atomic, Int32
+from kftrainer.api.schema.markers import AnyFields, Atomic, Int32
 from kftrainer.kube.objects.model import KubeModel, OpaqueList
 
 

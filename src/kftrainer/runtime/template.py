@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from kftrainer.api import names
-from kftrainer.api.not_served import unserved_fields
+from kftrainer.api.schema.not_served import unserved_fields
 from kftrainer.api.template import TemplateMetadata
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob

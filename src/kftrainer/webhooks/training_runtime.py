@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from kftrainer.api import names
-from kftrainer.api.defaults import schema_problems
 from kftrainer.api.resources import AnyResource
+from kftrainer.api.schema.defaults import schema_problems
 from kftrainer.kube.objects.field_errors import Findings
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import Manifest
@@ -14,7 +14,7 @@ from kftrainer.runtime.validation.runtime import runtime_findings
 from kftrainer.runtime.validation.runtime_warnings import framework_hints
 from kftrainer.runtime.validation.updates import news
 from kftrainer.runtime.validation.warnings import deprecation
-from kftrainer.webhooks.misshapen import metadata_of, misshapen, too_large
+from kftrainer.webhooks.malformed import metadata_of, misshapen, too_large
 
 # Labels of runtimes that warnings are about, also when nothing else changes.
 REVIEWED_LABELS = (names.LABEL_SUPPORT, names.LABEL_FRAMEWORK)

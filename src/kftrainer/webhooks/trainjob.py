@@ -7,9 +7,9 @@ from typing import Any
 
 import structlog
 
-from kftrainer.api.defaults import schema_problems
 from kftrainer.api.limits import exceeded
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
+from kftrainer.api.schema.defaults import schema_problems
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.objects.field_errors import Findings
@@ -29,8 +29,7 @@ from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.validation.large_updates import Spec, large_change_errors
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.updates import is_fixed_by_job_set
-from kftrainer.webhooks.misshapen import metadata_of, misshapen, spec_of, too_large
-from kftrainer.webhooks.second_look import (
+from kftrainer.webhooks.live_reads import (
     MOST_READ,
     WITHIN,
     Asked,
@@ -40,6 +39,7 @@ from kftrainer.webhooks.second_look import (
     nothing_reduced,
     read_now,
 )
+from kftrainer.webhooks.malformed import metadata_of, misshapen, spec_of, too_large
 
 log = structlog.get_logger(__name__)
 

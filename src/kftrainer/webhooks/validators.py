@@ -7,8 +7,8 @@ from kftrainer.kube.client.client import Client
 from kftrainer.machinery.webhook.admission import Validator
 from kftrainer.runtime.cluster_reader import Existing
 from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.webhooks.live_reads import ReducedObjects, nothing_reduced
 from kftrainer.webhooks.registration import webhook_path
-from kftrainer.webhooks.second_look import ReducedObjects, nothing_reduced
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 

@@ -8,8 +8,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from kftrainer.api.creation import creation_errors
-from kftrainer.api.defaults import KINDS, schema_of
+from kftrainer.api.schema.creation import creation_errors
+from kftrainer.api.schema.defaults import KINDS, schema_of
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from kftrainer.api.creation import creation_errors
+from kftrainer.api.schema.creation import creation_errors
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport

@@ -5,7 +5,7 @@ import pytest
 from pydantic import Field
 
 from generate.schema import Library, of_model
-from kftrainer.api.markers import Atomic, Cel, Embedded, Int32, SchemaOf, list_map
+from kftrainer.api.schema.markers import Atomic, Cel, Embedded, Int32, SchemaOf, list_map
 from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 
 LIBRARY = Library(

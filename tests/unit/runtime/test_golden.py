@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.api.defaults import KINDS, stored
+from kftrainer.api.schema.defaults import KINDS, stored
 from tests.support.golden import CASES, EXPECTED, FOLDER, INPUT, MENDED, MENDED_CASES, NAMES, Case
 
 PARITY = Path(__file__).parents[3] / "docs" / "parity.md"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.api.defaults import KINDS, stored
+from kftrainer.api.schema.defaults import KINDS, stored
 from kftrainer.machinery.webhook.admission import AdmissionRequest, Validator, Verdict
 from kftrainer.runtime.cluster_reader import Given
 from kftrainer.runtime.framework.plugin_loader import load_framework

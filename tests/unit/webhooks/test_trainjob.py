@@ -19,7 +19,7 @@ from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.runtimes import Runtimes
-from kftrainer.webhooks import second_look
+from kftrainer.webhooks import live_reads
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 from tests.support.live_objects import LiveObjects
 from tests.support.objects import Object, runtime
@@ -333,7 +333,7 @@ def test_a_runtime_that_is_not_there_is_not_there() -> None:
 def test_a_look_that_fails_leaves_the_first_answer(
     error: KubeError | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(second_look, "WITHIN", 0.01)
+    monkeypatch.setattr(live_reads, "WITHIN", 0.01)
 
     class Deaf(LiveObjects):
         async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
@@ -431,7 +431,7 @@ def test_runtime_that_was_read_again_is_decoded_once() -> None:
         return decode(manifest)
 
     counted = replace(TRAINING_RUNTIMES, decode=counting)
-    read = second_look.Refreshed(Given(), {(counted, key_of(PLAIN)): versioned(PLAIN, 2)})
+    read = live_reads.Refreshed(Given(), {(counted, key_of(PLAIN)): versioned(PLAIN, 2)})
     first, again = (read.get(counted, key_of(PLAIN)) for _ in range(2))
     assert first is again
     assert decoded == ["2"]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kftrainer.api.creation import creation_errors
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES
+from kftrainer.api.schema.creation import creation_errors
 from kftrainer.cli.manifests.documents import SUFFIXES, Document, read
 from kftrainer.kube.objects.resource import Manifest
 

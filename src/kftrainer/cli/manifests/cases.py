@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kftrainer.api.creation import creation_errors
-from kftrainer.api.defaults import KINDS, stored
 from kftrainer.api.resources import AnyResource
+from kftrainer.api.schema.creation import creation_errors
+from kftrainer.api.schema.defaults import KINDS, stored
 from kftrainer.cli.manifests.documents import NO_ITEMS, Document
 from kftrainer.cli.manifests.identification import (
     head_problems,

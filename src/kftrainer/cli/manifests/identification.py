@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from kftrainer.api import names, resources
-from kftrainer.api.defaults import KINDS
 from kftrainer.api.resources import AnyResource
+from kftrainer.api.schema.defaults import KINDS
 from kftrainer.cli.manifests.v1_jobs import is_v1_job, migration_hint
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Resource

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kftrainer.api import names
-from kftrainer.api.not_served import unserved_fields
+from kftrainer.api.schema.not_served import unserved_fields
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.info import AnyRuntime

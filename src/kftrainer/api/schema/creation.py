@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from kftrainer.api.defaults import KINDS, schema_of
 from kftrainer.api.limits import ROOT, exceeded
-from kftrainer.api.rules import RULES
+from kftrainer.api.schema.cel_rules import RULES
+from kftrainer.api.schema.defaults import KINDS, schema_of
 from kftrainer.kube.objects.field_errors import FieldError
 from kftrainer.kube.objects.model import Document
 from kftrainer.kube.schema.cel import BLOCKING, rule_errors

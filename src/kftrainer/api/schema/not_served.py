@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
 
-from kftrainer.api.markers import NotServed
+from kftrainer.api.schema.markers import NotServed
 from kftrainer.kube.objects.model import KubeModel
 
 

@@ -2,7 +2,7 @@
 
 import copy
 
-from kftrainer.api.creation import creation_errors
+from kftrainer.api.schema.creation import creation_errors
 from tests.support.mutants import corpus
 from tests.support.objects import Object, runtime, train_job
 
