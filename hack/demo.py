@@ -11,13 +11,14 @@ from typing import Any
 
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster import binaries, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import binaries
+from kftrainer.devcluster.build.parts import KUBECTL
 from kftrainer.devcluster.client import ApiClient, UnreachableError, condition_is_true
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError, DevClusterError, in_words
-from kftrainer.devcluster.parts import KUBECTL
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
-from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.process import ManagedProcess
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import FULL
 from kftrainer.devcluster.waiting import until

@@ -23,14 +23,15 @@ from kftrainer.cli import main as kftrainer
 from kftrainer.cli.commands.dev import DEFAULT_NAME, dev_command
 from kftrainer.cli.interrupts import report_interrupt
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster import binaries, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import binaries
+from kftrainer.devcluster.build.parts import KUBECTL
 from kftrainer.devcluster.errors import DevClusterError
-from kftrainer.devcluster.locks import FileLock, holder
 from kftrainer.devcluster.named import NamedPlane
-from kftrainer.devcluster.parts import KUBECTL
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.locks import FileLock, holder
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.subprocesses import leashed
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.subprocesses import leashed
 from kftrainer.webhooks import registration
 
 ROOT = Path(__file__).parent.parent

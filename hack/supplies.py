@@ -7,9 +7,10 @@ the tests that miss it.
 import asyncio
 import sys
 
-from kftrainer.devcluster import binaries, manifests, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import binaries, manifests
+from kftrainer.devcluster.build.parts import BINARIES, MANIFESTS
 from kftrainer.devcluster.errors import MissingPartError
-from kftrainer.devcluster.parts import BINARIES, MANIFESTS
 from kftrainer.devcluster.progress import Progress
 from tests.support.upstream_chart import CHART, RUNTIMES
 

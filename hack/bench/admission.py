@@ -26,11 +26,11 @@ import yaml
 from bench.endtoend import CRDS, MANAGER, RUNTIME, ManagerUnderTest, cpu_of, job_in, note
 from bench.machinery import in_flight, row
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
-from kftrainer.devcluster import parts
+from kftrainer.devcluster.build import parts
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.components.pki import Authority
 from kftrainer.devcluster.controlplane import ControlPlane, running
-from kftrainer.devcluster.pki import Authority
-from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until

@@ -55,10 +55,10 @@ from kftrainer.api.resources import (
     TRAIN_JOBS,
 )
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster import parts
+from kftrainer.devcluster.build import parts
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, running
-from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until

@@ -11,10 +11,11 @@ import yaml
 
 from generate import configuration, crds, dashboard, merge_keys, versions
 from generate.schema import Library
-from kftrainer.devcluster import manifests, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import manifests
+from kftrainer.devcluster.build.parts import JOBSET_MANIFESTS
+from kftrainer.devcluster.components.jobset import CRD_FILE
 from kftrainer.devcluster.errors import DevClusterError
-from kftrainer.devcluster.jobset import CRD_FILE
-from kftrainer.devcluster.parts import JOBSET_MANIFESTS
 from kftrainer.devcluster.progress import Progress
 
 ROOT = Path(__file__).parent.parent.parent

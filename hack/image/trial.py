@@ -21,7 +21,7 @@ from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import controlplane, places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks import registration

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kftrainer.devcluster import binaries, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import binaries
+from kftrainer.devcluster.build.parts import PROMETHEUS
 from kftrainer.devcluster.controlplane import running
 from kftrainer.devcluster.errors import DevClusterError
-from kftrainer.devcluster.parts import PROMETHEUS
 from kftrainer.devcluster.progress import Progress
 from kftrainer.machinery.manager.clock import SystemClock
 from monitoring.picture import Picture, Span

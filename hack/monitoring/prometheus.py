@@ -12,8 +12,8 @@ import yaml
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object, UnreachableError
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
-from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.process import ManagedProcess
 from kftrainer.devcluster.waiting import until
 
 READY_WITHIN = 60.0

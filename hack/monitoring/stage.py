@@ -17,8 +17,8 @@ from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object, UnreachableError
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
-from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.process import ManagedProcess
 from kftrainer.devcluster.shape import FULL, Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.manager.clock import Clock

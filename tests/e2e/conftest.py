@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from kftrainer.devcluster.build.parts import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.parts import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
 from kftrainer.devcluster.pytest_plugin import for_session, watched
 from kftrainer.devcluster.shape import FULL
 from tests.support.installations import Cluster, Ports, free_ports, wipe

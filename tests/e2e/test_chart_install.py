@@ -19,8 +19,8 @@ import pytest_asyncio
 from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.controllers.bundled_runtimes import shipped
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.components.jobset import PROBE as JOB_SET_PROBE
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.jobset import PROBE as JOB_SET_PROBE
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks.registration import webhook_path
 from tests.integration.controllers.team import IN_USE, conditions_of, finalizers

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.components.jobset import PROBE as JOB_SET
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.jobset import PROBE as JOB_SET
 from kftrainer.devcluster.waiting import until
 from tests.support.installations import CRDS, GROUP, KINDS, MANAGER
 from tests.support.objects import API, COLLECTIONS, runtime, train_job

@@ -8,8 +8,8 @@ import pytest
 
 from kftrainer.api.names import ANNOTATION_SHIPPED_HASH
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.components.jobset import PROBE as JOB_SET_PROBE
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.jobset import PROBE as JOB_SET_PROBE
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import IN_USE, finalizers
 from tests.support.audit import refused, rights_of

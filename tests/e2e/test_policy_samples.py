@@ -10,8 +10,8 @@ import pytest_asyncio
 import yaml
 
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.components.jobset import PROBE as JOB_SET
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.jobset import PROBE as JOB_SET
 from kftrainer.devcluster.waiting import until
 from tests.support import snippets
 from tests.support.objects import train_job

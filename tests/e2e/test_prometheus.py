@@ -14,7 +14,7 @@ from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import NotReadyError
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from monitoring.panels import Asked, asked_by
 from monitoring.prometheus import Prometheus, Target, is_number, reader_token, scraping

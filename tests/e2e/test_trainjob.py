@@ -11,7 +11,7 @@ import pytest_asyncio
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import conditions_of, reconciles
 from tests.support.lives import FETCHING, WITH_INITIALIZERS, Life, disk, on_nodes

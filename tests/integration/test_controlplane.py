@@ -10,18 +10,19 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from kftrainer.devcluster import binaries, places
-from kftrainer.devcluster.client import ApiClient
-from kftrainer.devcluster.controlplane import ControlPlane, running
-from kftrainer.devcluster.errors import ApiError, DevClusterError, PortTakenError, ProcessDiedError
-from kftrainer.devcluster.parts import (
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import binaries
+from kftrainer.devcluster.build.parts import (
     APISERVER,
     COSCHEDULING_MANIFESTS,
     ETCD,
     KUBERNETES_VERSION,
     VOLCANO_MANIFESTS,
 )
-from kftrainer.devcluster.pki import client_tls
+from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.components.pki import client_tls
+from kftrainer.devcluster.controlplane import ControlPlane, running
+from kftrainer.devcluster.errors import ApiError, DevClusterError, PortTakenError, ProcessDiedError
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster import binaries, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import binaries
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.named import NamedPlane
 from kftrainer.devcluster.progress import SILENT

@@ -16,7 +16,7 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.named import NamedPlane, State
-from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks import registration
 from tests.support.objects import train_job

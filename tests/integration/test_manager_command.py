@@ -18,7 +18,7 @@ from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.support.fault_proxy import Answer, FaultProxy, ProxiedRequest, running_proxy
 from tests.support.managers import ManagerProcess, manager_process

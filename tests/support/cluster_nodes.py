@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from kftrainer.devcluster import kwok
 from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.components import kwok
 
 CAPACITY = {
     "cpu": "4000",

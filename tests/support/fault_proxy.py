@@ -15,9 +15,9 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 from weakref import WeakSet
 
-from kftrainer.devcluster import kubeconfig
+from kftrainer.devcluster.components import kubeconfig
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.waiting import until
 
 CHUNK = 65536

@@ -10,7 +10,7 @@ from kftrainer.devcluster import places
 from kftrainer.devcluster.client import NOT_FOUND, ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError, NotReadyError
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.support.audit import Asked, Right, refused, requests_of, unused
 from tests.support.managers import ManagerProcess, started

@@ -11,8 +11,8 @@ from typing import Any
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
-from kftrainer.devcluster.process import ManagedProcess, tail
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.process import ManagedProcess, tail
 from kftrainer.devcluster.waiting import until
 
 KFTRAINER = (sys.executable, "-m", "kftrainer.cli.main")

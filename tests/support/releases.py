@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
+from kftrainer.devcluster.build.manifests import Loader
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.manifests import Loader
 from tests.support.helm import IMAGE, merged
 from tests.support.managers import KFTRAINER
 from tests.support.processes import ran

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 
 Series = dict[tuple[str, ...], float]
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import LOOPBACK
-from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.processes.ports import LOOPBACK
+from kftrainer.devcluster.processes.process import ManagedProcess
 
 CHUNK = 65536
 HEAD_END = b"\r\n\r\n"

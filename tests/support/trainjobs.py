@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kftrainer.devcluster import manifests, parts, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import manifests, parts
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.components.kubernetes import crds_in
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.kubernetes import crds_in
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import Team, conditions_of

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import yaml
 
-from kftrainer.devcluster import manifests, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import manifests
+from kftrainer.devcluster.build.parts import Manifests
 from kftrainer.devcluster.client import Object
-from kftrainer.devcluster.parts import Manifests
 from kftrainer.devcluster.progress import SILENT
 
 FOLDER = "charts/kubeflow-trainer"

@@ -15,7 +15,7 @@ from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.processes.ports import LOOPBACK
 
 ANSWER_WITHIN = 20.0  # a hang is longer than that, on however slow a machine
 

@@ -5,13 +5,15 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kftrainer.devcluster import binaries, jobset, kubernetes, kwok, manifests, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import binaries, manifests
+from kftrainer.devcluster.build.manifests import Document
 from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.components import jobset, kubernetes, kwok
 from kftrainer.devcluster.errors import DevClusterError, NotReadyError
 from kftrainer.devcluster.folders import own_folder
-from kftrainer.devcluster.manifests import Document
-from kftrainer.devcluster.ports import PortReservations
-from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.processes.ports import PortReservations
+from kftrainer.devcluster.processes.process import ManagedProcess
 from kftrainer.devcluster.progress import SILENT, Progress
 from kftrainer.devcluster.shape import BARE, Shape
 from kftrainer.devcluster.site import ADMIN, ADMINS, Site, Supplies

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.locks import FileLock
+from kftrainer.devcluster.processes.locks import FileLock
 
 
 def sweep(parent: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from kftrainer.devcluster import places
 from kftrainer.devcluster.errors import DevClusterError
-from kftrainer.devcluster.locks import FileLock, holder
+from kftrainer.devcluster.processes.locks import FileLock, holder
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 Phase = Literal["starting", "ready", "stopping", "stopped", "failed"]

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster import binaries, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import binaries
+from kftrainer.devcluster.build.parts import KUBECTL, Binary
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, gather_supplies, running
 from kftrainer.devcluster.errors import DevClusterError, MissingPartError, in_words
-from kftrainer.devcluster.parts import KUBECTL, Binary
-from kftrainer.devcluster.process import tail
+from kftrainer.devcluster.processes.process import tail
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import BARE, FULL, Shape
 

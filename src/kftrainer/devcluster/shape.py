@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kftrainer.devcluster import parts
-from kftrainer.devcluster.parts import Binary, Manifests
+from kftrainer.devcluster.build import parts
+from kftrainer.devcluster.build.parts import Binary, Manifests
 
 NODE_CAPACITY: Mapping[str, str] = {
     "cpu": "32",

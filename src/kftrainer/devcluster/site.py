@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from kftrainer.devcluster import kubeconfig
 from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.components import kubeconfig
+from kftrainer.devcluster.components.pki import Authority, KeyPair, client_tls
 from kftrainer.devcluster.errors import ApiError, NotReadyError
-from kftrainer.devcluster.pki import Authority, KeyPair, client_tls
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
-from kftrainer.devcluster.process import ManagedProcess, last_words
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.process import ManagedProcess, last_words
 from kftrainer.devcluster.waiting import until
 
 READY_WITHIN = 90.0

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
+from kftrainer.devcluster.build.parts import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.parts import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
 from tests.e2e.migration.lifecycle import FLAVOR
 from tests.support.cluster_nodes import extra_node
 from tests.support.trainjobs import install_pod_groups

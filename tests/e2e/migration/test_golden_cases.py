@@ -23,7 +23,7 @@ from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError, NotReadyError
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.e2e.migration.lifecycle import (
     PODS,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kftrainer.devcluster.build.manifests import Loader
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.manifests import Loader
 from kftrainer.machinery.webhook.path_tokens import TOKEN
 from kftrainer.webhooks.registration import configuration
 from tests.integration.chart.test_manager import MANAGER, configuration_in, deployment_in

@@ -8,7 +8,7 @@ import yaml
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import PortReservations
+from kftrainer.devcluster.processes.ports import PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import Team
 from tests.support.commands import COMPLAINS_WITHIN, complaint, kftrainer

@@ -11,8 +11,8 @@ import pytest_asyncio
 import yaml
 
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.components.kubernetes import crds_in
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.kubernetes import crds_in
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import ANY_MOMENT, IN_USE, Team, finalizers
 from tests.support.commands import Ended, complaint, kftrainer

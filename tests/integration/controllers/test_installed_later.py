@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster import kubernetes, manifests, parts, places
+from kftrainer.devcluster import places
+from kftrainer.devcluster.build import manifests, parts
+from kftrainer.devcluster.build.manifests import Document
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.components import kubernetes
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.manifests import Document
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (

@@ -14,7 +14,7 @@ import yaml
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import PortReservations
+from kftrainer.devcluster.processes.ports import PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import ANY_MOMENT, IN_USE, MERGE, Team, finalizers
 from tests.support.fault_proxy import Delay, ProxiedRequest, running_proxy

@@ -11,7 +11,7 @@ from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.support.managers import manager_process
 from tests.support.objects import runtime

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster import parts, pytest_plugin
+from kftrainer.devcluster import pytest_plugin
+from kftrainer.devcluster.build import parts
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError

@@ -12,9 +12,9 @@ import pytest_asyncio
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import places, pytest_plugin
 from kftrainer.devcluster.client import Object
+from kftrainer.devcluster.components.pki import Authority, KeyPair
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.pki import Authority, KeyPair
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.integration.webhooks.conftest import SHAPE

@@ -13,7 +13,7 @@ from kftrainer.controllers.runtime_finalizer import wanted_finalizers
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.meta import ObjectMeta
 from tests.integration.webhooks.cases import KINDS, expected, job_with, placed, reference, torch

@@ -22,7 +22,7 @@ from kftrainer.cli.manager_setup.webhooks import AUTHORITY, ORGANIZATION
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.certs.authority import (

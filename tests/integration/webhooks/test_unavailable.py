@@ -10,7 +10,7 @@ import pytest_asyncio
 from kftrainer.devcluster import places
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.ports import LOOPBACK, PortReservations
+from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.webhooks.cases import KINDS, job_on, placed, torch

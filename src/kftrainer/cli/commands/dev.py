@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from kftrainer.devcluster import background, places
+from kftrainer.devcluster import places
 from kftrainer.devcluster.errors import DevClusterError, NotRunningError
 from kftrainer.devcluster.named import NamedPlane, State
-from kftrainer.devcluster.process import tail
+from kftrainer.devcluster.processes import background
+from kftrainer.devcluster.processes.process import tail
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import BARE, FULL
 

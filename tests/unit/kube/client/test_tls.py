@@ -11,7 +11,7 @@ import pytest
 import yaml
 from structlog.testing import capture_logs
 
-from kftrainer.devcluster import pki
+from kftrainer.devcluster.components import pki
 from kftrainer.kube.client.credentials import Connection, in_cluster, load_connection
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.client.tls import LOOK_EVERY

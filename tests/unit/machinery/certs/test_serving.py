@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from structlog.testing import capture_logs
 
-from kftrainer.devcluster.pki import Authority, KeyPair
+from kftrainer.devcluster.components.pki import Authority, KeyPair
 from kftrainer.machinery.certs.serving import (
     CertificateError,
     CertificateFiles,

@@ -7,13 +7,13 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from kftrainer.devcluster import commands, pki
+from kftrainer.devcluster.build.manifests import Document, read_documents
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.components import commands, pki
+from kftrainer.devcluster.components.kubernetes import crds_in
+from kftrainer.devcluster.components.rbac import bound_roles
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.kubernetes import crds_in
-from kftrainer.devcluster.manifests import Document, read_documents
-from kftrainer.devcluster.ports import LOOPBACK
-from kftrainer.devcluster.rbac import bound_roles
+from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.site import READY_WITHIN, Site
 from kftrainer.devcluster.waiting import until
 

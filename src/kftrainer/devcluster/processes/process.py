@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kftrainer.devcluster.errors import PortTakenError, ProcessDiedError
-from kftrainer.devcluster.subprocesses import leashed
+from kftrainer.devcluster.processes.subprocesses import leashed
 
 SIGNALLED = 128  # a leash reports death by signal as a shell does
 GRACE = 5.0

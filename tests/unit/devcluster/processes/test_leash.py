@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster.subprocesses import leashed
+from kftrainer.devcluster.processes.subprocesses import leashed
 from kftrainer.devcluster.waiting import until
 
 TELL_PID = "echo $$ > {file}; exec sleep 600"

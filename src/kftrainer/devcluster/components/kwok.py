@@ -6,12 +6,12 @@ from typing import Any
 
 import yaml
 
-from kftrainer.devcluster import commands
+from kftrainer.devcluster.build.manifests import Document, read_documents
+from kftrainer.devcluster.build.parts import KWOK_MANIFESTS
 from kftrainer.devcluster.client import ApiClient, condition_is_true
-from kftrainer.devcluster.manifests import Document, read_documents
-from kftrainer.devcluster.parts import KWOK_MANIFESTS
-from kftrainer.devcluster.ports import LOOPBACK
-from kftrainer.devcluster.rbac import bound_roles
+from kftrainer.devcluster.components import commands
+from kftrainer.devcluster.components.rbac import bound_roles
+from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.site import READY_WITHIN, Site
 from kftrainer.devcluster.waiting import until

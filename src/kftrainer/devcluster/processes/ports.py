@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from kftrainer.devcluster.errors import PortTakenError
-from kftrainer.devcluster.locks import FileLock
+from kftrainer.devcluster.processes.locks import FileLock
 
 LOOPBACK = "127.0.0.1"
 # Below the range from which kernels take the ports of outgoing connections (32768 and up on Linux):

@@ -4,12 +4,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from kftrainer.devcluster import commands, pki
+from kftrainer.devcluster.build.manifests import Document, read_documents
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.components import commands, pki
 from kftrainer.devcluster.errors import DevClusterError
-from kftrainer.devcluster.manifests import Document, read_documents
-from kftrainer.devcluster.ports import LOOPBACK
-from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.processes.ports import LOOPBACK
+from kftrainer.devcluster.processes.process import ManagedProcess
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.site import READY_WITHIN, Site
 from kftrainer.devcluster.waiting import until

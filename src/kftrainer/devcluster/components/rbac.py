@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from kftrainer.devcluster.manifests import Document
+from kftrainer.devcluster.build.manifests import Document
 
 
 def bound_roles(

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kftrainer.devcluster.pki import KeyPair, SigningKey
-from kftrainer.devcluster.ports import LOOPBACK
+from kftrainer.devcluster.components.pki import KeyPair, SigningKey
+from kftrainer.devcluster.processes.ports import LOOPBACK
 
 SERVICE_RANGE = "10.0.0.0/24"
 POD_RANGE = "10.244.0.0/16"

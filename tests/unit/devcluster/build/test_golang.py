@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kftrainer.devcluster import golang
-from kftrainer.devcluster.golang import GoError, explain, find_go, install_go, run_on_leash
+from kftrainer.devcluster.build import golang
+from kftrainer.devcluster.build.golang import GoError, explain, find_go, install_go, run_on_leash
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until
 

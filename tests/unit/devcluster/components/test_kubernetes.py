@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from kftrainer.devcluster import commands, kubernetes
+from kftrainer.devcluster.components import commands, kubernetes
 from kftrainer.devcluster.shape import FULL, Shape
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from kftrainer.devcluster import places
+from kftrainer.devcluster.build.golang import explain, find_or_install_go, run_on_leash
+from kftrainer.devcluster.build.parts import Manifests
 from kftrainer.devcluster.errors import DevClusterError, MissingPartError
-from kftrainer.devcluster.golang import explain, find_or_install_go, run_on_leash
-from kftrainer.devcluster.locks import exclusively
-from kftrainer.devcluster.parts import Manifests
+from kftrainer.devcluster.processes.locks import exclusively
 from kftrainer.devcluster.progress import Progress
 
 Document = dict[str, Any]

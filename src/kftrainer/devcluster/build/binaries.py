@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from kftrainer.devcluster import places
+from kftrainer.devcluster.build.golang import Go, explain, find_or_install_go, run_on_leash
+from kftrainer.devcluster.build.parts import BINARIES, GIB, KUBECTL, Binary
 from kftrainer.devcluster.errors import MissingPartError
-from kftrainer.devcluster.golang import Go, explain, find_or_install_go, run_on_leash
-from kftrainer.devcluster.locks import exclusively
-from kftrainer.devcluster.parts import BINARIES, GIB, KUBECTL, Binary
+from kftrainer.devcluster.processes.locks import exclusively
 from kftrainer.devcluster.progress import Progress, Step
 
 ASSETS = "KUBEBUILDER_ASSETS"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster.locks import FileLock, exclusively, holder
+from kftrainer.devcluster.processes.locks import FileLock, exclusively, holder
 from kftrainer.devcluster.progress import SILENT
 
 HOLD = """
 import sys
 from pathlib import Path
-from kftrainer.devcluster.locks import FileLock
+from kftrainer.devcluster.processes.locks import FileLock
 assert FileLock(Path(sys.argv[1])).try_acquire()
 print("held", flush=True)
 sys.stdin.read()

@@ -21,7 +21,7 @@ from pathlib import Path
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import DevClusterError, in_words
 from kftrainer.devcluster.named import NamedPlane, Part, State
-from kftrainer.devcluster.process import ManagedProcess
+from kftrainer.devcluster.processes.process import ManagedProcess
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until

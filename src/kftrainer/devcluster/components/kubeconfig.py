@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 
-from kftrainer.devcluster.pki import KeyPair
+from kftrainer.devcluster.components.pki import KeyPair
 
 
 def _encoded(path: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kftrainer.devcluster.errors import PortTakenError, ProcessDiedError
-from kftrainer.devcluster.process import ManagedProcess, tail
+from kftrainer.devcluster.processes.process import ManagedProcess, tail
 from kftrainer.devcluster.waiting import until
 
 LISTEN = """

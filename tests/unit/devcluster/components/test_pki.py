@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from cryptography.x509.oid import NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from kftrainer.devcluster.pki import Authority, client_tls, new_signing_key
+from kftrainer.devcluster.components.pki import Authority, client_tls, new_signing_key
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -1,0 +1,1 @@
+"""Processes of control planes: started, supervised, and stopped with the program that owns them."""
