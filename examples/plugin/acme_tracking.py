@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from kftrainer import plugin
-from kftrainer.plugin import Findings, Info, Planned, TrainJob, env_var, owned
+from kftrainer.plugin import Info, PlannedObject, TrainJob, ValidationResult, env_var, owned
 
 LABEL = "acme.com/experiment"
 FIELD = f"metadata.labels[{LABEL}]"
@@ -21,17 +21,19 @@ class Tracking(plugin.EnforceMLPolicy, plugin.ComponentBuilder, plugin.CustomVal
             container.set_env(env_var("MLFLOW_RUN_NAME", job.metadata.name), "metadata.name")
         info.reserved_env |= {"MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_NAME"}
 
-    def build_components(self, info: Info, job: TrainJob) -> list[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> list[PlannedObject]:
         """The card: a ConfigMap that goes when the TrainJob goes."""
         name, labels = f"{job.metadata.name}-run", {LABEL: experiment(job)}
         card = owned(plugin.CONFIG_MAPS, job, name, labels=labels)
         nodes = info.num_nodes(job) or 1
         card["data"] = {"runtime": info.runtime.metadata.name, "nodes": str(nodes)}
-        return [Planned(plugin.CONFIG_MAPS, card)]
+        return [PlannedObject(plugin.CONFIG_MAPS, card)]
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         """A new run belongs to an experiment, and stays there."""
-        findings = Findings()
+        findings = ValidationResult()
         if old is None and not (new.metadata.labels or {}).get(LABEL):
             detail = "the experiment that this is a run of"
             findings.refuse(plugin.required(FIELD, detail, rule=LABEL))

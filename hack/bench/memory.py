@@ -19,7 +19,7 @@ from kftrainer.api.resources import JOB_SETS, SECRETS, TRAIN_JOBS, TRAINING_RUNT
 from kftrainer.controllers.large_objects import reduction_of
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
 from kftrainer.kube.objects.resource import Resource
-from kftrainer.machinery.cache.cached_object import EntryMaker
+from kftrainer.machinery.cache.cached_object import CachedObjectFactory
 from kftrainer.machinery.cache.reduction import LARGE
 from kftrainer.machinery.cache.store import Store
 
@@ -80,7 +80,9 @@ def hold(what: str, count: int) -> None:
     resource, size, where = ROWS[what]
     indexes: dict[str, Callable[..., Any]] = TRAIN_JOB_INDEXES if resource is TRAIN_JOBS else {}
     reduction = reduction_of(resource, is_owned=True)
-    maker: EntryMaker[Any] = EntryMaker(resource, None, indexes, reduction=reduction)
+    maker: CachedObjectFactory[Any] = CachedObjectFactory(
+        resource, None, indexes, reduction=reduction
+    )
     store: Store[Any] = Store(indexes)
     before = memory()
     for number in range(count):

@@ -5,9 +5,15 @@ A plugin inherits the extension points that it implements; docs/plugins.md shows
 
 from kftrainer.api.resources import CONFIG_MAPS, JOB_SETS, SECRETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, invalid, required
+from kftrainer.kube.objects.field_errors import (
+    FieldError,
+    ValidationResult,
+    forbidden,
+    invalid,
+    required,
+)
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.runtime.cluster_reader import Existing, Given
+from kftrainer.runtime.cluster_reader import ClusterReader, GivenObjects
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
     ComponentBuilder,
@@ -23,7 +29,7 @@ from kftrainer.runtime.framework.extension_points import (
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.manifests import env_from_field, env_var, owned
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.runtimes import Runtimes
 
@@ -31,28 +37,28 @@ __all__ = [
     "CONFIG_MAPS",
     "JOB_SETS",
     "SECRETS",
+    "ClusterReader",
     "ComponentBuilder",
     "Container",
     "CustomValidation",
     "EnforceMLPolicy",
     "EnforcePodGroupPolicy",
-    "Existing",
     "FieldError",
-    "Findings",
-    "Given",
+    "GivenObjects",
     "Info",
     "InvalidRuntimeError",
     "InvalidTrainJobError",
     "Manifest",
     "ObjectKey",
     "Observed",
-    "Planned",
+    "PlannedObject",
     "PodNetwork",
     "PodSet",
     "Resource",
     "Runtimes",
     "TrainJob",
     "TrainJobStatus",
+    "ValidationResult",
     "Watch",
     "WatchExtension",
     "as_it_is",

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.cluster_reader import Given
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.cluster_reader import GivenObjects
+from kftrainer.runtime.planned_object import PlannedObject
 from tests.support.objects import Object
 from tests.support.plans import RUNTIMES
 
@@ -48,11 +48,11 @@ class Case:
         """One of the files of the case."""
         return FOLDER / f"{self.name}{ending}"
 
-    def planned(self, namespace: str | None = None) -> list[Planned]:
+    def planned(self, namespace: str | None = None) -> list[PlannedObject]:
         """What we make of it, in another namespace if one is given."""
         documents = [_moved(each, namespace) for each in self.documents]
         [job] = [TrainJob.parse(each) for each in documents if each["kind"] == "TrainJob"]
-        return list(RUNTIMES.of(job).new_objects(job, Given(documents)))
+        return list(RUNTIMES.of(job).new_objects(job, GivenObjects(documents)))
 
     def _objects(self, file: Path) -> list[Object]:
         return [_without_keys(each) for each in read(file)]

@@ -16,8 +16,8 @@ from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.cache.cached_object import Keep
 from kftrainer.machinery.cache.multi_namespace import AnyInformer
-from kftrainer.machinery.controller.events import Change
-from kftrainer.machinery.manager.runnable import Service
+from kftrainer.machinery.controller.events import ObjectEvent
+from kftrainer.machinery.manager.runnable import Runnable
 
 CONFIG_MAPS: Resource[Manifest] = Resource(
     "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is
@@ -38,7 +38,7 @@ async def connected(kubeconfig: Path) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def running(service: Service) -> AsyncIterator[None]:
+async def running(service: Runnable) -> AsyncIterator[None]:
     """Run it for the block, which begins before it is ready."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -51,11 +51,11 @@ class Witness:
     """A handler that believes only what it is told, and notes what contradicts what it was told."""
 
     def __init__(self) -> None:
-        self.told: list[Change[Manifest]] = []
+        self.told: list[ObjectEvent[Manifest]] = []
         self.known: dict[ObjectKey, str] = {}
         self.contradictions: list[str] = []
 
-    def __call__(self, change: Change[Manifest]) -> None:
+    def __call__(self, change: ObjectEvent[Manifest]) -> None:
         """Take note of the change."""
         self.told.append(change)
         before = self.known.get(change.key)

@@ -4,12 +4,12 @@ from typing import Any
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.template import new_info
 from tests.support.objects import Object
@@ -38,10 +38,10 @@ def in_namespace(document: Object) -> Object:
     return {**document, "metadata": {"namespace": NAMESPACE, **document["metadata"]}}
 
 
-def planned(job: Object, runtime: Object, *others: Object) -> list[Planned]:
+def planned(job: Object, runtime: Object, *others: Object) -> list[PlannedObject]:
     """The plan, with the other objects being there already."""
     parsed = TrainJob.parse(job)
-    existing = Given([in_namespace(runtime), *others])
+    existing = GivenObjects([in_namespace(runtime), *others])
     return list(RUNTIMES.of(parsed).new_objects(parsed, existing))
 
 
@@ -65,11 +65,13 @@ def container_of(jobset: Manifest, job: str = "node", container: str = "node") -
     return next(each for each in pod_of(jobset, job)["containers"] if each["name"] == container)
 
 
-def findings(job: Object, runtime: Object, *others: Object, old: Object | None = None) -> Findings:
+def findings(
+    job: Object, runtime: Object, *others: Object, old: Object | None = None
+) -> ValidationResult:
     """What admission finds."""
     new = TrainJob.parse(job)
     before = None if old is None else TrainJob.parse(old)
-    existing = Given([in_namespace(runtime), *others])
+    existing = GivenObjects([in_namespace(runtime), *others])
     return RUNTIMES.of(new).validate_objects(before, new, existing)
 
 
@@ -77,4 +79,4 @@ def info_of(job: Object, runtime: Object, *others: Object) -> Info:
     """What plugins start from."""
     kind = runtime["kind"]
     resource = TRAINING_RUNTIMES if kind == "TrainingRuntime" else CLUSTER_TRAINING_RUNTIMES
-    return new_info(TrainJob.parse(job), resource.decode(runtime), Given(others))
+    return new_info(TrainJob.parse(job), resource.decode(runtime), GivenObjects(others))

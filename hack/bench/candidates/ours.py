@@ -13,7 +13,7 @@ from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Resource, as_it_is
 from kftrainer.machinery.cache.informer import Informer
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.manager.clock import SystemClock
 
 TRAIN_JOBS = Resource(
@@ -29,7 +29,7 @@ async def main(updates: int) -> None:
     informer = Informer(Client(transport), TRAIN_JOBS, clock=SystemClock())
     seen, all_seen, stop = 0, asyncio.Event(), asyncio.Event()
 
-    def count(change: Change[Any]) -> None:
+    def count(change: ObjectEvent[Any]) -> None:
         nonlocal seen
         if not change.initial:
             seen += 1

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import Manifest
 
@@ -184,7 +184,7 @@ def _too_long(part: Manifest, most: int, where: str, rule: str) -> FieldError | 
     if size <= most:
         return None
     detail = f"may not be more than {most} bytes as JSON{where}, and is {size}"
-    return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
+    return FieldError(ROOT, ErrorType.TOO_LONG, detail, rule=rule)
 
 
 def _too_many(manifest: Manifest, most: int, where: str, rule: str) -> FieldError | None:
@@ -195,7 +195,7 @@ def _too_many(manifest: Manifest, most: int, where: str, rule: str) -> FieldErro
         values += sum([len(part) for _, part in level])
         if values > most:
             detail = f"may not have more than {most} fields and items{where}"
-            return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
+            return FieldError(ROOT, ErrorType.TOO_LONG, detail, rule=rule)
         for name, part in level:
             if name in LIMITED and len(part) > _most(name, part):
                 return _too_many_in(manifest, name, part, rule)
@@ -203,12 +203,12 @@ def _too_many(manifest: Manifest, most: int, where: str, rule: str) -> FieldErro
                 quantities += 1 if name in QUANTITY_HOLDERS else len(part)
         if quantities > OBJECT_QUANTITIES:
             detail = f"may not have more than {OBJECT_QUANTITIES} resource quantities"
-            return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
+            return FieldError(ROOT, ErrorType.TOO_LONG, detail, rule=rule)
         level = _inner(level)
         if not level:
             return None
     detail = f"may not be nested deeper than {OBJECT_DEPTH} levels"
-    return FieldError(ROOT, Fault.TOO_LONG, detail, rule=rule)
+    return FieldError(ROOT, ErrorType.TOO_LONG, detail, rule=rule)
 
 
 _Part = tuple[str, Any]  # a list or an object, and the name of its field
@@ -234,7 +234,7 @@ def _too_many_in(manifest: Manifest, name: str, part: Any, rule: str) -> FieldEr
     path = next((path for path, each in _walk(manifest, "", OBJECT_DEPTH) if each is part), name)
     noun = "items" if type(part) is list else "entries"
     detail = f"must have at most {_most(name, part)} {noun}"
-    return FieldError(path, Fault.TOO_MANY, detail, len(part), rule=rule)
+    return FieldError(path, ErrorType.TOO_MANY, detail, len(part), rule=rule)
 
 
 def _walk(part: Any, path: str, deepest: int) -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,7 @@ from kftrainer.api.resources import (
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
 )
-from kftrainer.controllers.overlay_cache import Scope, View
+from kftrainer.controllers.overlay_cache import OverlayCache, Scope
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
@@ -92,7 +92,9 @@ class Schedule:
 class LargeObjectReconciler:
     """Reconciles TrainJobs by another reconciler, which finds the whole objects in the view."""
 
-    def __init__(self, reconciler: Reconciler, client: Client, view: View, *, clock: Clock) -> None:
+    def __init__(
+        self, reconciler: Reconciler, client: Client, view: OverlayCache, *, clock: Clock
+    ) -> None:
         self._reconciler = reconciler
         self._client = client
         self._view = view
@@ -157,7 +159,7 @@ class LargeObjectReconciler:
 
 
 def reduced_objects(
-    view: View, job: ObjectKey, kind: str, name: str
+    view: OverlayCache, job: ObjectKey, kind: str, name: str
 ) -> Iterator[tuple[Resource[Any], ObjectKey]]:
     """Yield the JobSet and the runtime of a TrainJob if the cache holds only parts of them."""
     runtime: tuple[Resource[Any], ObjectKey] = (CLUSTER_TRAINING_RUNTIMES, ObjectKey("", name))

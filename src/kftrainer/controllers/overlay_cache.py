@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
-from kftrainer.machinery.cache.cached_object import Entry, EntryMaker
+from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.cache.reduction import Reduction
 from kftrainer.machinery.cache.store import is_older
-from kftrainer.machinery.controller.events import Seen
+from kftrainer.machinery.controller.events import ObservedObject
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Scope:
         self._loaded = loaded
         self._ours: list[Which] = []
         # What was read whole: an object that becomes large meanwhile stays as it was read.
-        self.read: dict[Which, Seen[Any]] = {}
+        self.read: dict[Which, ObservedObject[Any]] = {}
 
     def load(self, resource: Resource[Any], key: ObjectKey, manifest: Manifest | None) -> None:
         """Let the whole object be read; None if it does not exist any more."""
@@ -50,7 +50,7 @@ class Scope:
         self._ours.clear()
 
 
-class View:
+class OverlayCache:
     """Reads from the cache, which lags: what we wrote or asked for is remembered until it has it.
 
     Without that, a reconcile that comes soon after a write would not see it, and write again.
@@ -71,10 +71,11 @@ class View:
         self._watched = frozenset(watched)  # as soon as they are installed
         self._partial = partial  # kinds of which only the metadata is cached
         self._whole = frozenset(whole)
-        self._makers: dict[Resource[Any], EntryMaker[Any]] = {
-            each: EntryMaker(each, None, {}, reduction=reductions.get(each)) for each in watched
+        self._makers: dict[Resource[Any], CachedObjectFactory[Any]] = {
+            each: CachedObjectFactory(each, None, {}, reduction=reductions.get(each))
+            for each in watched
         }
-        self._seen: dict[Which, Entry[Any]] = {}
+        self._seen: dict[Which, CachedObject[Any]] = {}
         self._loaded: dict[Which, list[Manifest | None]] = {}
         self._scopes: dict[ObjectKey, Scope] = {}
 
@@ -160,13 +161,13 @@ class View:
         self._remember((resource, entry.key), entry)
         self._load((resource, entry.key), entry, manifest)
 
-    def _remember(self, which: Which, entry: Entry[Any]) -> None:
+    def _remember(self, which: Which, entry: CachedObject[Any]) -> None:
         """Keep the newest: several may ask for an object, and answers come in any order."""
         known = self._seen.get(which)
         if known is None or not is_older(entry.resource_version, known.resource_version):
             self._seen[which] = entry
 
-    def _load(self, which: Which, entry: Entry[Any], manifest: Manifest) -> None:
+    def _load(self, which: Which, entry: CachedObject[Any], manifest: Manifest) -> None:
         """Replace what is loaded by something newer."""
         if loaded := self._loaded.get(which):
             known = loaded[-1]
@@ -178,7 +179,7 @@ class View:
     def _cached(self, resource: Resource[Any]) -> Resource[Any]:
         return self._partial.get(resource, resource)
 
-    def _whole_entry(self, resource: Resource[T], key: ObjectKey) -> Seen[T] | None:
+    def _whole_entry(self, resource: Resource[T], key: ObjectKey) -> ObservedObject[T] | None:
         found, scope = self._entry(resource, key), self._scopes.get(key)
         if found is None or not found.is_reduced:
             if found is not None and scope is not None:
@@ -190,7 +191,7 @@ class View:
             return scope.read[resource, key]
         raise ReducedObjectError(resource, key)
 
-    def _entry(self, resource: Resource[T], key: ObjectKey) -> Seen[T] | None:
+    def _entry(self, resource: Resource[T], key: ObjectKey) -> ObservedObject[T] | None:
         """Return the object as it was seen last, by the cache or by us."""
         if (seen := self._not_yet_cached(resource, key)) is not None:
             return seen
@@ -199,7 +200,7 @@ class View:
         except NotCachedError:
             return None
 
-    def _not_yet_cached(self, resource: Resource[Any], key: ObjectKey) -> Entry[Any] | None:
+    def _not_yet_cached(self, resource: Resource[Any], key: ObjectKey) -> CachedObject[Any] | None:
         """What we saw, unless the cache has come that far: then it knows, or knows better."""
         seen = self._seen.get((resource, key))
         if seen is None:
@@ -221,7 +222,7 @@ class HeldParts:
     held of every one.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: OverlayCache) -> None:
         self._view = view
 
     def knows(self, resource: Resource[Any]) -> bool:

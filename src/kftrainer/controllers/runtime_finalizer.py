@@ -27,7 +27,7 @@ from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.kube.permissions import may_everywhere
 from kftrainer.machinery.cache.cache import Cache
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.manager.clock import Clock
@@ -200,7 +200,7 @@ def enqueue_runtime(resource: Resource[Any]) -> Handler:
     """Look at the runtime of this kind that a TrainJob refers to, or referred to."""
     kind = f"{resource.group_kind} "
 
-    def runtimes(change: Change[TrainJob]) -> Iterable[Request]:
+    def runtimes(change: ObjectEvent[TrainJob]) -> Iterable[Request]:
         both = (seen for seen in (change.old, change.new) if seen is not None)
         return dict.fromkeys(
             _key(value.removeprefix(kind))

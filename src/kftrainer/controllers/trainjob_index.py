@@ -9,7 +9,7 @@ from typing import Any
 
 from kftrainer.api import names
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.controller.events import Seen
+from kftrainer.machinery.controller.events import ObservedObject
 
 INDEX_RUNTIME = "runtime"  # all TrainJobs, by their runtimes
 INDEX_UNFINISHED = "unfinished"  # those that have not ended: by runtime, by namespace, and all
@@ -28,12 +28,12 @@ def in_namespace(namespace: str) -> str:
     return f"{ALL} {namespace}"
 
 
-def runtimes_of_job(seen: Seen[Any]) -> Iterable[str]:
+def runtimes_of_job(seen: ObservedObject[Any]) -> Iterable[str]:
     """Index TrainJobs by their runtimes."""
     return (runtime_of_manifest(seen.manifest),)
 
 
-def unfinished_job(seen: Seen[Any]) -> Iterable[str]:
+def unfinished_job(seen: ObservedObject[Any]) -> Iterable[str]:
     """Index the TrainJobs that have not ended."""
     manifest = seen.manifest
     if is_finished_manifest(manifest):

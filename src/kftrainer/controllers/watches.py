@@ -13,10 +13,10 @@ from kftrainer.api.resources import (
 from kftrainer.controllers.trainjob_index import ALL, INDEX_UNFINISHED, in_namespace, index_value
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache.cache import Cache
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler, enqueue_mapped, enqueue_owner
 from kftrainer.machinery.controller.reconcile import Request
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.framework.extension_points import Watch
 
 RUNTIME_KINDS = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
@@ -31,7 +31,7 @@ class WatchedKind:
     keep: Callable[[Manifest], bool] | None
 
 
-def watched_kinds(watches: Iterable[Watch], existing: Existing) -> list[WatchedKind]:
+def watched_kinds(watches: Iterable[Watch], existing: ClusterReader) -> list[WatchedKind]:
     """The kinds of the plugins' watches, each once."""
     by_resource: dict[Resource[Any], list[Watch]] = {}
     for watch in watches:
@@ -43,7 +43,7 @@ def watched_kinds(watches: Iterable[Watch], existing: Existing) -> list[WatchedK
     ]
 
 
-def _watched(resource: Resource[Any], watches: list[Watch], existing: Existing) -> WatchedKind:
+def _watched(resource: Resource[Any], watches: list[Watch], existing: ClusterReader) -> WatchedKind:
     only_owned = all(watch.wakes is None for watch in watches)
     wakes = dict.fromkeys(watch.wakes for watch in watches)
     return WatchedKind(
@@ -54,7 +54,8 @@ def _watched(resource: Resource[Any], watches: list[Watch], existing: Existing) 
 
 
 def _handler(
-    wakes: Callable[[Any, Existing], Iterable[ObjectKey | None]] | None, existing: Existing
+    wakes: Callable[[Any, ClusterReader], Iterable[ObjectKey | None]] | None,
+    existing: ClusterReader,
 ) -> Handler:
     if wakes is None:
         return enqueue_owner(TRAIN_JOBS)
@@ -74,7 +75,7 @@ def belongs_to_train_job(manifest: Manifest) -> bool:
 def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:
     """Look at the TrainJobs on a runtime that has come, gone or changed."""
 
-    def jobs(change: Change[Any]) -> Iterable[Request]:
+    def jobs(change: ObjectEvent[Any]) -> Iterable[Request]:
         return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, index_value(resource, change.key))
 
     return jobs

@@ -9,7 +9,7 @@ import structlog
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.pause import pause
 from kftrainer.machinery.metrics.registry import Metrics
-from kftrainer.machinery.webhook.server import NOT_FOUND, Answer, Asked, Handler
+from kftrainer.machinery.webhook.server import NOT_FOUND, Handler, HttpRequest, HttpResponse
 
 log = structlog.get_logger(__name__)
 
@@ -42,18 +42,20 @@ class Finding:
         return f"[-]{self.name} failed: reason withheld" if self.problem else f"[+]{self.name} ok"
 
 
-def summary(findings: Collection[Finding], unknown: Collection[str], *, verbose: bool) -> Answer:
+def summary(
+    findings: Collection[Finding], unknown: Collection[str], *, verbose: bool
+) -> HttpResponse:
     """The answer for all checks together; one that is not good always tells of each."""
     healthy = all(finding.excluded or not finding.problem for finding in findings)
     if healthy and not verbose:
-        return Answer(HEALTHY, "ok")
+        return HttpResponse(HEALTHY, "ok")
     lines = [str(finding) for finding in sorted(findings, key=lambda finding: finding.name)]
     if unknown:
         names = ", ".join(f'"{name}"' for name in sorted(unknown))
         lines.append(f"warn: some health checks cannot be excluded: no matches for {names}")
     # The word is the same whatever the endpoint is called; so it is in controller-runtime.
     lines.append("healthz check passed" if healthy else "healthz check failed")
-    return Answer(HEALTHY if healthy else SICK, "".join(f"{line}\n" for line in lines))
+    return HttpResponse(HEALTHY if healthy else SICK, "".join(f"{line}\n" for line in lines))
 
 
 class Probe:
@@ -62,7 +64,7 @@ class Probe:
     def __init__(self, checks: Mapping[str, Check]) -> None:
         self._checks = dict(checks) or {"ping": ping}
 
-    async def all(self, query: Collection[tuple[str, str]]) -> Answer:
+    async def all(self, query: Collection[tuple[str, str]]) -> HttpResponse:
         """All checks at once, but for those that the query excludes."""
         excluded = {value for name, value in query if name == "exclude"}
         findings = await self.findings(excluded)
@@ -83,15 +85,15 @@ class Probe:
             ]
         return [task.result() for task in running]
 
-    async def one(self, name: str) -> Answer:
+    async def one(self, name: str) -> HttpResponse:
         """The check of this name."""
         if name not in self._checks:
             return NOT_FOUND
         problem = (await self._finding(name)).problem
         return (
-            Answer(SICK, f"internal server error: {problem}\n")
+            HttpResponse(SICK, f"internal server error: {problem}\n")
             if problem
-            else Answer(HEALTHY, "ok")
+            else HttpResponse(HEALTHY, "ok")
         )
 
     async def _finding(self, name: str) -> Finding:
@@ -130,7 +132,7 @@ class ReadinessMetrics:
 def probes(endpoints: Mapping[str, Probe]) -> Handler:
     """Handles requests for endpoints by their names, such as `healthz` and `readyz`."""
 
-    async def handle(asked: Asked) -> Answer:
+    async def handle(asked: HttpRequest) -> HttpResponse:
         endpoint, _, check = asked.path.strip("/").partition("/")
         probe = endpoints.get(endpoint)
         if probe is None:

@@ -8,7 +8,7 @@ from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_o
 T = TypeVar("T")
 
 
-class Existing(Protocol):
+class ClusterReader(Protocol):
     """Reads that take no time and change nothing: a cache, or objects from files."""
 
     def knows(self, resource: Resource[Any]) -> bool:
@@ -31,7 +31,7 @@ class Existing(Protocol):
         ...
 
 
-class Given:
+class GivenObjects:
     """The objects that somebody gave us, and nothing else; of other kinds nothing is known."""
 
     def __init__(self, manifests: Iterable[Manifest] = ()) -> None:
@@ -63,4 +63,4 @@ class Given:
         return self._kinds.get((resource.api_version, resource.kind), {})
 
 
-NOTHING = Given()
+NO_OBJECTS = GivenObjects()

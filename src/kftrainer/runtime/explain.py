@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from kftrainer.kube.objects.model import FIELD_NAME
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 
 # What tells the items of a list apart, if it is not their name.
 _KEYS = {"volumeMounts": "mountPath", "ports": "containerPort", "volumeDevices": "devicePath"}
@@ -58,7 +58,7 @@ class Explanation:
         self._notes: dict[str, str] = {}
         self._settings: dict[str, Setting] = {}
         self._plugin = ""
-        self._makers: list[tuple[Planned, str]] = []
+        self._makers: list[tuple[PlannedObject, str]] = []
 
     def attend(self, jobset: Mapping[str, Any]) -> None:
         """Look at the JobSet as the runtime's template has it."""
@@ -84,7 +84,7 @@ class Explanation:
         if not path.endswith("]"):
             self._look(path)
 
-    def made(self, planned: Sequence[Planned]) -> None:
+    def made(self, planned: Sequence[PlannedObject]) -> None:
         """Keep who made these."""
         self._makers += [(each, self._plugin) for each in planned]
 
@@ -93,7 +93,7 @@ class Explanation:
         there = [self._settings[path] for path in self._leaves if path in self._settings]
         return there + [each for each in self._settings.values() if each.removed]
 
-    def settings_of(self, planned: Planned, manifest: Mapping[str, Any]) -> list[Setting]:
+    def settings_of(self, planned: PlannedObject, manifest: Mapping[str, Any]) -> list[Setting]:
         """All that is in an object other than the JobSet; `manifest` is how its values are told."""
         plugin = self.maker(planned)
         metadata = {k: v for k, v in manifest["metadata"].items() if k not in _IDENTITY}
@@ -105,7 +105,7 @@ class Explanation:
             for path, value in (leaves(body) if body else ())
         ]
 
-    def maker(self, planned: Planned) -> str:
+    def maker(self, planned: PlannedObject) -> str:
         """The plugin that made this very object."""
         return next(plugin for each, plugin in self._makers if each is planned)
 

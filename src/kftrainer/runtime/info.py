@@ -18,9 +18,9 @@ from kftrainer.api.trainingruntime import (
 from kftrainer.api.trainjob import Trainer, TrainJob
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.podset import Container, PodSet
-from kftrainer.runtime.trace import Tape
+from kftrainer.runtime.trace import Trace
 
 AnyRuntime = TrainingRuntime | ClusterTrainingRuntime
 NO_TRAINER = Trainer()
@@ -37,12 +37,12 @@ class Info:
     """
 
     runtime: AnyRuntime
-    existing: Existing
+    existing: ClusterReader
     template: dict[str, Any]
     pod_sets: Sequence[PodSet]
     labels: dict[str, str]  # of the JobSet
     annotations: dict[str, str]
-    tape: Tape
+    tape: Trace
     command: list[str] | None = None  # of the trainer, where it is not the template's
     command_source: str = "spec.trainer.command"
     reserved_env: set[str] = field(default_factory=set)  # names that the TrainJob cannot set
@@ -129,7 +129,7 @@ def key_of_job(job: TrainJob, name: str | None = None) -> ObjectKey:
     return ObjectKey(job.metadata.namespace or "", name or job.metadata.name)
 
 
-def own_job_set(job: TrainJob, existing: Existing) -> Manifest | None:
+def own_job_set(job: TrainJob, existing: ClusterReader) -> Manifest | None:
     """Return the TrainJob's JobSet, unless the status records that another one was created.
 
     Every client that may write JobSets can set an owner reference; only the controller writes the
@@ -140,7 +140,7 @@ def own_job_set(job: TrainJob, existing: Existing) -> Manifest | None:
     return found if found is None or recorded in (None, found["metadata"].get("uid")) else None
 
 
-def claimed_job_set(job: TrainJob, existing: Existing) -> Manifest | None:
+def claimed_job_set(job: TrainJob, existing: ClusterReader) -> Manifest | None:
     """Return the JobSet of the TrainJob's name whose owner reference names it as controller."""
     found = existing.get(JOB_SETS, key_of_job(job))
     return found if found is not None and is_controlled_by(found, job) else None
@@ -152,7 +152,7 @@ def recorded_job_set(job: TrainJob) -> str | None:
     return None if reference is None else reference.uid
 
 
-def runs(job: TrainJob, existing: Existing) -> bool:
+def runs(job: TrainJob, existing: ClusterReader) -> bool:
     """Whether there are pods, so that what was made for them is to stay as it is."""
     job_set = own_job_set(job, existing)
     return not job.spec.suspend and job_set is not None and not job_set["spec"].get("suspend")

@@ -19,7 +19,7 @@ from kftrainer.kube.objects.strategic_merge import (
 )
 from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.resources.quantities import rewrite_quantities
-from kftrainer.runtime.trace import Tape
+from kftrainer.runtime.trace import Trace
 from kftrainer.runtime.validation.rules import Rule
 
 UNKNOWN_JOB = "must not have targetJob that doesn't exist in the runtime job template"
@@ -61,7 +61,7 @@ def overrides_field(job: TrainJob) -> str:
     return f"spec.{LEGACY if job.spec.pod_spec_overrides else MODERN}"
 
 
-def merge_overrides(job: TrainJob, template: dict[str, Any], tape: Tape) -> Iterator[FieldError]:
+def merge_overrides(job: TrainJob, template: dict[str, Any], tape: Trace) -> Iterator[FieldError]:
     """Merge the overrides into the template, and tell all that is wrong with them."""
     unknown = [*two_dialects(job), *unknown_targets(job, template)]
     yield from unknown
@@ -91,7 +91,7 @@ def step_env_overrides(job: TrainJob) -> Iterator[FieldError]:
                 yield invalid(where, env, STEP_ENV, rule=Rule.OVERRIDE_STEP_ENV)
 
 
-def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Tape) -> Iterator[FieldError]:
+def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Trace) -> Iterator[FieldError]:
     """Merge the overrides into the template; what cannot be merged is told and left out."""
     jobs = _jobs_by_name(template)
     work = size = 0

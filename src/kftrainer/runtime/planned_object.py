@@ -8,7 +8,7 @@ from kftrainer.kube.objects.resource import Manifest, Resource
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedObject:
     """An object to apply, or, where `mint` is given, to create once and then leave alone.
 
     `mint` makes the object with what is drawn by chance, such as keys: plans are the same each
@@ -28,6 +28,6 @@ _RANKS = {"Secret": 0, "ConfigMap": 1, "PodGroup": 3, "JobSet": 4}
 _OTHERS = 2
 
 
-def apply_order(planned: Planned) -> int:
+def apply_order(planned: PlannedObject) -> int:
     """Where in the order of applying an object belongs."""
     return _RANKS.get(planned.resource.kind, _OTHERS)

@@ -14,7 +14,7 @@ from kftrainer.runtime.manifests import (
     upsert,
 )
 from kftrainer.runtime.resources.pod_requests import pod_requests
-from kftrainer.runtime.trace import Tape
+from kftrainer.runtime.trace import Trace
 
 Body = dict[str, Any]  # a part of the template; writing into it is how the plan is made
 
@@ -25,7 +25,7 @@ class Container:
 
     body: Body
     path: str
-    tape: Tape
+    tape: Trace
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ class PodSet:
     replicas: int
     job: Body
     path: str
-    tape: Tape
+    tape: Trace
     containers: list[Container] = field(init=False)
     init_containers: list[Container] = field(init=False)
     endpoints: Iterable[str] = ()  # host names, made while they are iterated over

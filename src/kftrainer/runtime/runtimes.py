@@ -9,10 +9,10 @@ from kftrainer.api import names
 from kftrainer.api.limits import LimitExceededError
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import RuntimeRef, TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, invalid
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, forbidden, invalid
 from kftrainer.kube.objects.model import InvalidDocumentError
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     PluginFailedError,
@@ -22,9 +22,9 @@ from kftrainer.runtime.errors import (
 from kftrainer.runtime.framework.extension_points import Observed, Watch
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime, Info
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.template import new_info
-from kftrainer.runtime.trace import SILENCE, Tape
+from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import LONGEST_LABEL
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.trainjob import unusable, validate
@@ -43,16 +43,16 @@ class Runtime(Protocol):
         ...
 
     def new_objects(
-        self, job: TrainJob, existing: Existing, tape: Tape = SILENCE
-    ) -> Sequence[Planned]:
+        self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE
+    ) -> Sequence[PlannedObject]:
         """The objects to apply now, in this order; raises PlanningError."""
         ...
 
-    def runtime_info(self, job: TrainJob, existing: Existing, tape: Tape = SILENCE) -> Info:
+    def runtime_info(self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE) -> Info:
         """What plugins start from; raises PlanningError."""
         ...
 
-    def train_job_status(self, job: TrainJob, existing: Existing) -> Observed | None:
+    def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """How it goes; None while there is nothing to see yet."""
         ...
 
@@ -60,7 +60,9 @@ class Runtime(Protocol):
         """The kinds to watch for TrainJobs."""
         ...
 
-    def validate_objects(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+    def validate_objects(
+        self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
+    ) -> ValidationResult:
         """What is wrong with the TrainJob; `old` is None when it is created."""
         ...
 
@@ -78,16 +80,16 @@ class _FromTemplate:
         """Which runtime the TrainJob refers to."""
 
     def new_objects(
-        self, job: TrainJob, existing: Existing, tape: Tape = SILENCE
-    ) -> Sequence[Planned]:
+        self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE
+    ) -> Sequence[PlannedObject]:
         """The objects to apply now, in this order; raises PlanningError."""
         return self._framework.plan(self.runtime_info(job, existing, tape), job)
 
-    def runtime_info(self, job: TrainJob, existing: Existing, tape: Tape = SILENCE) -> Info:
+    def runtime_info(self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE) -> Info:
         """What plugins start from; raises PlanningError."""
         return new_info(job, self._require(job, existing), existing, tape)
 
-    def train_job_status(self, job: TrainJob, existing: Existing) -> Observed | None:
+    def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """How it goes; None while there is nothing to see yet."""
         return self._framework.observe(job, existing)
 
@@ -95,7 +97,9 @@ class _FromTemplate:
         """The kinds to watch for TrainJobs."""
         return self._framework.watches()
 
-    def validate_objects(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+    def validate_objects(
+        self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
+    ) -> ValidationResult:
         """What is wrong with the TrainJob; `old` is None when it is created."""
         if old is None:
             return self._findings(None, new, existing)
@@ -104,14 +108,14 @@ class _FromTemplate:
         findings.warn(*change_warnings(old, new, existing))
         return findings
 
-    def _news(self, old: TrainJob, new: TrainJob, existing: Existing) -> Findings:
+    def _news(self, old: TrainJob, new: TrainJob, existing: ClusterReader) -> ValidationResult:
         """What is wrong with the TrainJob since the update; what was so before is but told."""
         try:
             found = self._findings(old, new, existing)
         except PluginFailedError as failure:
             if not self._fails(old, existing):
                 raise
-            return Findings(warnings=[NOT_NEW.format(failure)])
+            return ValidationResult(warnings=[NOT_NEW.format(failure)])
         if not found.errors:
             return found
         try:
@@ -119,7 +123,7 @@ class _FromTemplate:
         except PluginFailedError:
             return found
 
-    def _fails(self, job: TrainJob, existing: Existing) -> bool:
+    def _fails(self, job: TrainJob, existing: ClusterReader) -> bool:
         """Whether a plugin fails here as well; what it says may be different each time."""
         try:
             self._findings(None, job, existing, hints=False)
@@ -128,17 +132,17 @@ class _FromTemplate:
         return False
 
     def _findings(
-        self, old: TrainJob | None, new: TrainJob, existing: Existing, *, hints: bool = True
-    ) -> Findings:
+        self, old: TrainJob | None, new: TrainJob, existing: ClusterReader, *, hints: bool = True
+    ) -> ValidationResult:
         try:
             runtime = self._require(new, existing)
         except RuntimeNotFoundError:
-            return Findings([_missing(self.resource, new.spec.runtime_ref)])
+            return ValidationResult([_missing(self.resource, new.spec.runtime_ref)])
         except InvalidRuntimeError as error:
-            return Findings([unusable(new, error)])
+            return ValidationResult([unusable(new, error)])
         return validate(self._framework, runtime, old, new, existing, hints=hints)
 
-    def _require(self, job: TrainJob, existing: Existing) -> AnyRuntime:
+    def _require(self, job: TrainJob, existing: ClusterReader) -> AnyRuntime:
         try:
             runtime: AnyRuntime | None = existing.get(self.resource, self.key(job))
         except LimitExceededError as error:
@@ -199,7 +203,9 @@ class Runtimes:
             raise UnsupportedRuntimeError(message, [error])
         return found
 
-    def validate(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+    def validate(
+        self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
+    ) -> ValidationResult:
         """All that admission has to say; `old` is None when the TrainJob is created.
 
         Raises PluginFailedError, unless it was so before.
@@ -207,7 +213,7 @@ class Runtimes:
         try:
             return self.of(new).validate_objects(old, _named(new), existing)
         except UnsupportedRuntimeError as error:
-            found = Findings([*error.errors])
+            found = ValidationResult([*error.errors])
         # What an update cannot change is not its fault.
         return found if old is None else news(found, found)
 

@@ -13,7 +13,7 @@ from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid, required
 from kftrainer.kube.objects.model import KubeModel
-from kftrainer.runtime.cluster_reader import NOTHING, Existing
+from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, container_names
 from kftrainer.runtime.manifests import thaw
@@ -23,7 +23,7 @@ from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.resources.devices import without_accelerators
 from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import canonical_resources, rewrite_quantities
-from kftrainer.runtime.trace import SILENCE, Tape
+from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import template_name_errors
 from kftrainer.runtime.validation.rules import Rule
 
@@ -35,7 +35,7 @@ BY_TRAIN_JOB, BY_RUNTIME = "TrainJob", "runtime"
 
 
 def new_info(
-    job: TrainJob, runtime: AnyRuntime, existing: Existing = NOTHING, tape: Tape = SILENCE
+    job: TrainJob, runtime: AnyRuntime, existing: ClusterReader = NO_OBJECTS, tape: Trace = NO_TRACE
 ) -> Info:
     """What plugins start from; raises InvalidRuntimeError or InvalidTrainJobError."""
     blueprint = _blueprints.of(runtime)
@@ -193,7 +193,7 @@ def ancestor(job: Mapping[str, Any]) -> str | None:
             return None
 
 
-def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Tape) -> PodSet:
+def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Trace) -> PodSet:
     step = ancestor(job)
     path = f"spec.replicatedJobs[{job['name']}]"
     if step in STEPS and job.get("replicas") != 1:
@@ -221,7 +221,7 @@ def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Tape) -> PodSet:
 
 
 def _take_metadata(
-    job: TrainJob, labels: dict[str, str], annotations: dict[str, str], tape: Tape
+    job: TrainJob, labels: dict[str, str], annotations: dict[str, str], tape: Trace
 ) -> None:
     for field, mine, theirs in (
         ("labels", labels, job.spec.labels),

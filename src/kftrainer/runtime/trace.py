@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 
 
-class Tape(Protocol):
+class Trace(Protocol):
     """Listens to what is set while a TrainJob is planned."""
 
     def attend(self, jobset: Mapping[str, Any]) -> None:
@@ -22,7 +22,7 @@ class Tape(Protocol):
         """The plugin sets what is at this path of the JobSet, because of this field."""
         ...
 
-    def made(self, planned: Sequence[Planned]) -> None:
+    def made(self, planned: Sequence[PlannedObject]) -> None:
         """The plugin whose turn it is has made these objects."""
         ...
 
@@ -30,7 +30,7 @@ class Tape(Protocol):
 _NOTHING = nullcontext()
 
 
-class Silence:
+class NoTrace:
     """A tape that keeps nothing: for when nobody will ask."""
 
     def attend(self, jobset: Mapping[str, Any]) -> None:
@@ -43,8 +43,8 @@ class Silence:
     def note(self, path: str, source: str) -> None:
         """Nothing to keep."""
 
-    def made(self, planned: Sequence[Planned]) -> None:
+    def made(self, planned: Sequence[PlannedObject]) -> None:
         """Nothing to keep."""
 
 
-SILENCE = Silence()
+NO_TRACE = NoTrace()

@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter
 
 from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
-from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict
+from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse
 from kftrainer.machinery.webhook.handler import OWN_RULES
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.registration import KINDS, webhook_path
@@ -36,7 +36,7 @@ class Denials:
         for rule in (*map(str, Rule), *OWN_RULES):
             self._rules.hold(rule)
 
-    def count(self, path: str, request: AdmissionRequest, verdict: Verdict) -> None:
+    def count(self, path: str, request: AdmissionRequest, verdict: AdmissionResponse) -> None:
         """Somebody was refused at this path."""
         kind = self._kinds.get(path)
         if kind is None or request.dry_run:

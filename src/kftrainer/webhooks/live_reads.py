@@ -15,7 +15,7 @@ from kftrainer.api.resources import (
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ def nothing_reduced(_job: ObjectKey, _kind: str, _name: str) -> Iterable[Asked]:
 class Remembering:
     """Reads from what exists, and remembers the decisive objects as they were read."""
 
-    def __init__(self, existing: Existing) -> None:
+    def __init__(self, existing: ClusterReader) -> None:
         self._existing = existing
         self.asked: dict[Asked, object] = {}  # None if it does not exist, UNREADABLE if it failed
 
@@ -103,7 +103,7 @@ def _version(metadata: Mapping[str, Any]) -> tuple[str, str] | None:
 class Refreshed:
     """What exists, with some objects as they were just read; None for those that are gone."""
 
-    def __init__(self, existing: Existing, live: Mapping[Asked, Manifest | None]) -> None:
+    def __init__(self, existing: ClusterReader, live: Mapping[Asked, Manifest | None]) -> None:
         self._existing = existing
         self._live = dict(live)
         self._decoded: dict[Asked, Any] = {}

@@ -5,10 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from kftrainer.api.limits import CLIENT_METADATA, MAX_PROPERTIES, exceeded
-from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict, refused, verdict_of
+from kftrainer.machinery.webhook.admission import (
+    AdmissionRequest,
+    AdmissionResponse,
+    denied,
+    response_for,
+)
 from kftrainer.runtime.validation.large_updates import keeps_content
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.updates import NOT_NEW
@@ -20,7 +25,9 @@ EXCEEDED_BEFORE = (
 )
 
 
-def misshapen(kind: str, problems: Sequence[Problem], before: Sequence[Problem]) -> Verdict:
+def misshapen(
+    kind: str, problems: Sequence[Problem], before: Sequence[Problem]
+) -> AdmissionResponse:
     """Refuse it, without any value of it; unless all of that was so before the update.
 
     It may have been stored when the schema was another: whoever suspends or labels it then is not
@@ -28,15 +35,15 @@ def misshapen(kind: str, problems: Sequence[Problem], before: Sequence[Problem])
     """
     if set(problems) <= set(before):
         told = [NOT_NEW.format(each) for each in problems[:MOST_PROBLEMS]]
-        return Verdict(allowed=True, warnings=told)
+        return AdmissionResponse(allowed=True, warnings=told)
     told = [*map(str, problems[:MOST_PROBLEMS])]
     if (more := len(problems) - len(told)) > 0:
         told.append(f"and {more} more")
     message = f"not a {kind}: {'; '.join(told)}"
-    return refused(BAD_REQUEST, "BadRequest", message, rule=Rule.SCHEMA)
+    return denied(BAD_REQUEST, "BadRequest", message, rule=Rule.SCHEMA)
 
 
-def too_large(request: AdmissionRequest) -> Verdict | None:
+def too_large(request: AdmissionRequest) -> AdmissionResponse | None:
     """Reject an object that exceeds a limit before anything else is done with it.
 
     An object that exceeded a limit before can be suspended and labelled: such an update is admitted
@@ -49,9 +56,9 @@ def too_large(request: AdmissionRequest) -> Verdict | None:
         return None
     if old is not None and exceeded(old) is not None:
         if keeps_content(spec_of(old), spec_of(new)) and _keeps_labels(old, new):
-            return Verdict(allowed=True, warnings=[NOT_NEW.format(error)])
+            return AdmissionResponse(allowed=True, warnings=[NOT_NEW.format(error)])
         error = replace(error, detail=f"{error.detail}; {EXCEEDED_BEFORE}")
-    return verdict_of(Findings([error]), request)
+    return response_for(ValidationResult([error]), request)
 
 
 def _keeps_labels(old: Manifest, new: Manifest) -> bool:

@@ -5,10 +5,15 @@ from collections.abc import Mapping, Sequence
 from kftrainer.api import names
 from kftrainer.api.resources import AnyResource
 from kftrainer.api.schema.defaults import schema_problems
-from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict, verdict_of
+from kftrainer.machinery.webhook.admission import (
+    ALLOWED,
+    AdmissionRequest,
+    AdmissionResponse,
+    response_for,
+)
 from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.validation.runtime import runtime_findings
 from kftrainer.runtime.validation.runtime_warnings import framework_hints
@@ -26,7 +31,7 @@ class RuntimeAdmission:
     def __init__(self, resource: AnyResource) -> None:
         self._resource = resource
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionResponse:
         """Whether the runtime may be written as it is.
 
         A change that leaves the spec alone is never refused: whatever is wrong with a runtime, our
@@ -38,10 +43,12 @@ class RuntimeAdmission:
         if old is None or old.get("spec") != new.get("spec"):
             return too_large(request) or self._verdict(request, new, old)
         if _reviewed_labels(new) != _reviewed_labels(old):
-            return verdict_of(self._remarks(new), request)
+            return response_for(self._remarks(new), request)
         return ALLOWED
 
-    def _verdict(self, request: AdmissionRequest, new: Manifest, old: Manifest | None) -> Verdict:
+    def _verdict(
+        self, request: AdmissionRequest, new: Manifest, old: Manifest | None
+    ) -> AdmissionResponse:
         try:
             findings = runtime_findings(self._decoded(new))
             if findings.errors and old is not None:
@@ -54,7 +61,7 @@ class RuntimeAdmission:
                 raise
             # The API server would not have let it come so far, unless it was so before.
             return misshapen(self._resource.kind, problems, self._schema_problems(old))
-        return verdict_of(findings, request)
+        return response_for(findings, request)
 
     def _decoded(self, manifest: Manifest) -> AnyRuntime:
         """The runtime; of which kind it is, the path of the request has said."""
@@ -62,12 +69,12 @@ class RuntimeAdmission:
         runtime: AnyRuntime = self._resource.decode({**manifest, **head})
         return runtime
 
-    def _findings_before(self, old: Manifest) -> Findings:
+    def _findings_before(self, old: Manifest) -> ValidationResult:
         """What was wrong with it already: it may have been stored before anybody looked."""
         try:
             return runtime_findings(self._decoded(old))
         except InvalidDocumentError:
-            return Findings()
+            return ValidationResult()
 
     def _problems_before(self, old: Manifest | None) -> Sequence[Problem]:
         if old is None:
@@ -83,14 +90,14 @@ class RuntimeAdmission:
             return ()
         return [*schema_problems({**manifest, "kind": self._resource.kind})]
 
-    def _remarks(self, manifest: Manifest) -> Findings:
+    def _remarks(self, manifest: Manifest) -> ValidationResult:
         """Return the findings about a runtime of which only labels have changed."""
         try:
             runtime = self._decoded(manifest)
         except InvalidDocumentError:
-            return Findings()
+            return ValidationResult()
         deprecated = deprecation(runtime)
-        return Findings(warnings=[*filter(None, [deprecated]), *framework_hints(runtime)])
+        return ValidationResult(warnings=[*filter(None, [deprecated]), *framework_hints(runtime)])
 
 
 def _reviewed_labels(manifest: Manifest) -> Sequence[object]:

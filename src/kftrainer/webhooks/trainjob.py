@@ -12,17 +12,17 @@ from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.schema.defaults import schema_problems
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.webhook.admission import (
     ALLOWED,
     AdmissionRequest,
-    Verdict,
-    refused,
-    verdict_of,
+    AdmissionResponse,
+    denied,
+    response_for,
 )
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import PluginFailedError
 from kftrainer.runtime.info import key_of_job
 from kftrainer.runtime.runtimes import Runtimes
@@ -68,7 +68,7 @@ class TrainJobAdmission:
     def __init__(
         self,
         runtimes: Runtimes,
-        existing: Existing,
+        existing: ClusterReader,
         client: Client | None,
         *,
         namespaces: Collection[str] = (),
@@ -80,7 +80,7 @@ class TrainJobAdmission:
         self._client = client
         self._namespaces = frozenset(namespaces)  # all, if there are none
 
-    async def __call__(self, request: AdmissionRequest) -> Verdict:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionResponse:
         """Whether the TrainJob may be written as it is."""
         manifest = request.object
         if manifest is None or not self._is_ours(request):
@@ -89,7 +89,7 @@ class TrainJobAdmission:
             return ALLOWED
         return too_large(request) or await self._judged(request, manifest)
 
-    async def _judged(self, request: AdmissionRequest, manifest: Manifest) -> Verdict:
+    async def _judged(self, request: AdmissionRequest, manifest: Manifest) -> AdmissionResponse:
         try:
             # Its limits are checked.
             return await self._verdict(request, decoded(manifest, request, TrainJob.parse))
@@ -97,7 +97,7 @@ class TrainJobAdmission:
             return misshapen(TRAIN_JOBS.kind, error.problems, _problems_before(request))
         except JobSetUnreadableError:
             rule = Rule.JOBSET_UNREADABLE
-            return refused(UNAVAILABLE, "ServiceUnavailable", JOB_SET_UNREADABLE, rule=rule)
+            return denied(UNAVAILABLE, "ServiceUnavailable", JOB_SET_UNREADABLE, rule=rule)
         except Exception as error:
             before = _schema_problems(request.old_object)
             if problems := [*_schema_problems(manifest)]:
@@ -109,21 +109,21 @@ class TrainJobAdmission:
             if not isinstance(error, PluginFailedError):
                 raise
             log.exception("admission.plugin_failed", namespace=request.namespace, job=request.name)
-            return refused(INTERNAL_ERROR, "InternalError", str(error), rule=Rule.PLUGIN_FAILED)
+            return denied(INTERNAL_ERROR, "InternalError", str(error), rule=Rule.PLUGIN_FAILED)
 
-    async def _verdict(self, request: AdmissionRequest, job: TrainJob) -> Verdict:
+    async def _verdict(self, request: AdmissionRequest, job: TrainJob) -> AdmissionResponse:
         old, new = request.old_object, request.object
         findings = await self._findings(request, _old(request), job)
         if old and new and old.get("spec") == new.get("spec"):
             findings.warnings.clear()  # who changes a label has written nothing of this
-        return verdict_of(findings, request)
+        return response_for(findings, request)
 
     def _is_ours(self, request: AdmissionRequest) -> bool:
         return not self._namespaces or request.namespace in self._namespaces
 
     async def _findings(
         self, request: AdmissionRequest, old: TrainJob | None, new: TrainJob
-    ) -> Findings:
+    ) -> ValidationResult:
         """Validate the TrainJob, and again if it is rejected for an object that has changed since.
 
         Before it is rejected, the objects that the verdict depends on are read from the server. If

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.kube.client.client import Client
 from kftrainer.machinery.webhook.admission import Validator
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.webhooks.live_reads import ReducedObjects, nothing_reduced
 from kftrainer.webhooks.registration import webhook_path
@@ -15,7 +15,7 @@ from kftrainer.webhooks.trainjob import TrainJobAdmission
 
 def validators_by_path(
     runtimes: Runtimes,
-    existing: Existing,
+    existing: ClusterReader,
     client: Client | None,
     *,
     namespaces: Collection[str] = (),

@@ -10,7 +10,7 @@ from kftrainer.api.schema.creation import creation_errors
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError
 from tests.support.mutants import corpus, mutants
 from tests.support.objects import COLLECTIONS, Object
 
@@ -61,7 +61,7 @@ def disagreement(answer: Answer, document: Object) -> str | None:
 def told(answer: Answer, errors: list[FieldError]) -> list[FieldError]:
     """The errors that the server would tell at this stage: fields that nobody knows come first."""
     is_first = answer.status == BAD_REQUEST
-    return [error for error in errors if (error.fault is Fault.UNKNOWN) == is_first]
+    return [error for error in errors if (error.fault is ErrorType.UNKNOWN) == is_first]
 
 
 def comparable(fields: frozenset[str] | set[str]) -> set[str]:

@@ -39,7 +39,7 @@ class Noting:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kinds of the objects that were decoded."""
     kinds: list[str] = []
-    for kind in (cached_object.Entry, cached_object._Unpacked):
+    for kind in (cached_object.CachedObject, cached_object._Unpacked):
         decode = kind.object.fget  # type: ignore[attr-defined]
 
         def counted(self: Any, decode: Callable[[Any], Any] = decode) -> Any:

@@ -22,7 +22,7 @@ from kftrainer.kube.client.errors import (
     TransportError,
 )
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.client.write_guard import FencedError
+from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.kube.objects.resource import ObjectKey
 from tests.integration.kube.kinds import CONFIG_MAPS, NAMESPACES, config_map
 
@@ -218,9 +218,9 @@ async def test_a_fence_keeps_writes_back_and_lets_reads_through(
     async with HttpTransport(connection, user_agent="x/1", on_response=on_response) as transport:
         fenced = Client(transport, fence=lambda: False)
         assert await fenced.get(NAMESPACES, DEFAULT)
-        with pytest.raises(FencedError, match="not sent, as we may not write any more"):
+        with pytest.raises(WriteGuardError, match="not sent, as we may not write any more"):
             await fenced.create(CONFIG_MAPS, config_map(namespace))
-        with pytest.raises(FencedError):
+        with pytest.raises(WriteGuardError):
             await fenced.delete(CONFIG_MAPS, ObjectKey(namespace, "x"))
     assert told == ["GET"], "nothing else was sent"
 
@@ -253,7 +253,7 @@ async def test_a_write_that_waited_for_a_connection_asks_its_fence_again(
 
             await until(has_asked, within=30, what="the write, waiting for a connection")
             leading = False
-        assert isinstance(queued.result(), FencedError)
+        assert isinstance(queued.result(), WriteGuardError)
         assert asked == [True, False]
         assert not (await Client(transport).list(CONFIG_MAPS, namespace=namespace)).items
 

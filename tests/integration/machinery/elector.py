@@ -22,7 +22,7 @@ from kftrainer.machinery.controller.controller import Controller
 from kftrainer.machinery.controller.handlers import enqueue_self
 from kftrainer.machinery.controller.reconcile import Request, Result
 from kftrainer.machinery.manager.clock import SystemClock
-from kftrainer.machinery.manager.leader_election import LeaderElection
+from kftrainer.machinery.manager.leader_election import LeaderElector
 from kftrainer.machinery.manager.manager import Manager, Parts, run_until_signalled
 
 CONFIG_MAPS: Resource[Manifest] = Resource(
@@ -54,7 +54,7 @@ def manager_of(
 ) -> Manager:
     """A whole manager, with all that keeps one that has lost its lease from writing."""
     clock, cache = SystemClock(), Cache()
-    election = LeaderElection(
+    election = LeaderElector(
         Client(transport, lane="lease"),
         clock=clock,
         lease_name="lock",

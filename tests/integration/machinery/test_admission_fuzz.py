@@ -27,7 +27,7 @@ from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.webhook.connection import Limits
 from kftrainer.machinery.webhook.handler import admission
 from kftrainer.machinery.webhook.server import DEFAULT_LIMITS, WebServer
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.validation.rules import Rule
@@ -114,7 +114,7 @@ async def house(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[House]:
     """The server with all validators, as the manager has them."""
     clock, metrics = SystemClock(), Metrics()
     validators = {
-        JOBS: TrainJobAdmission(Runtimes(load_framework()), Given(SHIPPED), None),
+        JOBS: TrainJobAdmission(Runtimes(load_framework()), GivenObjects(SHIPPED), None),
         **{
             webhook_path(each): RuntimeAdmission(each)
             for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)

@@ -20,7 +20,7 @@ from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.cache import delta_queue, informer, list_watcher, source
 from kftrainer.machinery.cache.informer import Informer
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.manager import time_slices
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.fault_proxy import FaultProxy, running_proxy, status_answer
@@ -104,7 +104,7 @@ class Play:
         self.informer.add_handler(self._bring_another)
         self._is_alone = True
 
-    def _bring_another(self, change: Change[Manifest]) -> None:
+    def _bring_another(self, change: ObjectEvent[Manifest]) -> None:
         """Let a handler come in the middle of a list's objects being told."""
         if self._is_alone:
             self._is_alone = False

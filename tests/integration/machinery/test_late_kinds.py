@@ -18,7 +18,7 @@ from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.cache.informer import Informer
-from kftrainer.machinery.cache.optional_kinds import LateKinds
+from kftrainer.machinery.cache.optional_kinds import OptionalKinds
 from tests.support.fast_clock import FastClock
 from tests.support.fault_proxy import FaultProxy, running_proxy
 from tests.support.informers import CONFIG_MAPS, Witness, running
@@ -95,7 +95,7 @@ async def test_a_kind_is_watched_when_it_is_installed_and_when_it_is_installed_a
         if resource == BELLS:
             cache.informer(BELLS).add_handler(witness)
 
-    late = LateKinds(
+    late = OptionalKinds(
         [bells, maps],
         cache=cache,
         mapper=RestMapper(transport),

@@ -18,7 +18,7 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.client.write_guard import FencedError
+from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.kube.objects.resource import Resource, as_it_is
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.cache.informer import Informer
@@ -26,7 +26,7 @@ from kftrainer.machinery.controller.controller import Controller
 from kftrainer.machinery.controller.handlers import enqueue_self
 from kftrainer.machinery.controller.reconcile import DONE, Reconciler, Request, Result
 from kftrainer.machinery.manager.clock import SystemClock
-from kftrainer.machinery.manager.leader_election import LeaderElection, LeaseLostError
+from kftrainer.machinery.manager.leader_election import LeaderElector, LeaseLostError
 from kftrainer.machinery.manager.manager import YOUNG, Manager, Parts
 
 MERGE = "application/merge-patch+json"
@@ -110,8 +110,8 @@ def garbage() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def election_of(client: Client, namespace: str, renew_deadline: float = 60.0) -> LeaderElection:
-    return LeaderElection(
+def election_of(client: Client, namespace: str, renew_deadline: float = 60.0) -> LeaderElector:
+    return LeaderElector(
         client,
         clock=SystemClock(),
         lease_name="manager",
@@ -124,7 +124,7 @@ def election_of(client: Client, namespace: str, renew_deadline: float = 60.0) ->
 
 
 def manager_of(
-    client: Client, slow: Reconciler, namespace: str, election: LeaderElection | None = None
+    client: Client, slow: Reconciler, namespace: str, election: LeaderElector | None = None
 ) -> Manager:
     clock, cache = SystemClock(), Cache()
     informer = Informer(client, CONFIG_MAPS, clock=clock, namespace=namespace)
@@ -217,7 +217,7 @@ class Writer:
             await asyncio.sleep(0.2)  # over while the event loop stalls, before the lease is missed
             written = config_map(request.namespace, "written")
             await self._client.create(CONFIG_MAPS, written)
-        except FencedError as error:
+        except WriteGuardError as error:
             self.errors.append(error)
         return DONE
 

@@ -12,11 +12,11 @@ from kftrainer.controllers.large_objects import (
     LargeObjectReconciler,
     Schedule,
 )
-from kftrainer.controllers.overlay_cache import View
+from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.kube.client.client import Page
 from kftrainer.kube.client.errors import KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.cache.cached_object import Entry, EntryMaker
+from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from tests.support.fake_clock import FakeClock
 
@@ -51,7 +51,7 @@ class Held:
 
     def informer(self, resource: Resource[Any]) -> "Held":
         self._kind = resource.kind
-        self._maker: EntryMaker[Any] = EntryMaker(
+        self._maker: CachedObjectFactory[Any] = CachedObjectFactory(
             resource, None, {}, reduction=REDUCTIONS.get(resource)
         )
         return self
@@ -59,7 +59,7 @@ class Held:
     def version_in(self, _: str) -> str:
         return "5"
 
-    def seen(self, key: ObjectKey) -> Entry[Any] | None:
+    def seen(self, key: ObjectKey) -> CachedObject[Any] | None:
         found = self._entries.get((self._kind, key.name))
         return None if found is None else self._maker.make(found)
 
@@ -83,7 +83,7 @@ class Held:
 class Reads:
     """A reconciler that reads what planning reads."""
 
-    def __init__(self, view: View, clock: FakeClock) -> None:
+    def __init__(self, view: OverlayCache, clock: FakeClock) -> None:
         self._view = view
         self._clock = clock
         self.found: list[list[Manifest | None]] = []
@@ -107,7 +107,7 @@ class Setup:
         self.clock = FakeClock()
         self.held = Held(*objects)
         kinds = (TRAIN_JOBS, JOB_SETS, TRAINING_RUNTIMES)
-        self.view = View(self.held, kinds, {}, REDUCTIONS, whole=REDUCTIONS)  # type: ignore[arg-type]
+        self.view = OverlayCache(self.held, kinds, {}, REDUCTIONS, whole=REDUCTIONS)  # type: ignore[arg-type]
         self.reads = Reads(self.view, self.clock)
         self.reconciler = LargeObjectReconciler(
             self.reads,

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from kftrainer.controllers.overlay_cache import HeldParts, ReducedObjectError, View
+from kftrainer.controllers.overlay_cache import HeldParts, OverlayCache, ReducedObjectError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.machinery.cache.cached_object import Entry, EntryMaker
+from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.cache.reduction import Reduction
 
 THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
 KEY = ObjectKey("team", "thing")
 REDUCTION = Reduction(spec=("suspend",))
-MAKER: EntryMaker[Any] = EntryMaker(THINGS, None, {}, reduction=REDUCTION)
+MAKER: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)
 
 
 def thing(version: int) -> Manifest:
@@ -40,7 +40,7 @@ class LaggingCache:
     def version_in(self, _: str) -> str:
         return str(self.reached)
 
-    def seen(self, key: ObjectKey) -> Entry[Any] | None:
+    def seen(self, key: ObjectKey) -> CachedObject[Any] | None:
         assert key == KEY
         return None if self.held is None else MAKER.make(self.held)
 
@@ -51,12 +51,12 @@ def cache() -> LaggingCache:
 
 
 @pytest.fixture
-def view(cache: LaggingCache) -> View:
-    return View(cache, [THINGS], {}, {THINGS: REDUCTION}, whole=[THINGS])  # type: ignore[arg-type]
+def view(cache: LaggingCache) -> OverlayCache:
+    return OverlayCache(cache, [THINGS], {}, {THINGS: REDUCTION}, whole=[THINGS])  # type: ignore[arg-type]
 
 
 def test_what_was_seen_is_known_until_the_cache_has_come_that_far(
-    view: View, cache: LaggingCache
+    view: OverlayCache, cache: LaggingCache
 ) -> None:
     assert view.get(THINGS, KEY) is None
     view.saw(THINGS, thing(10))
@@ -69,7 +69,7 @@ def test_what_was_seen_is_known_until_the_cache_has_come_that_far(
 
 @pytest.mark.parametrize("order", [(10, 12), (12, 10)])
 def test_of_two_answers_the_newer_is_remembered_in_whatever_order_they_come(
-    view: View, cache: LaggingCache, order: tuple[int, int]
+    view: OverlayCache, cache: LaggingCache, order: tuple[int, int]
 ) -> None:
     for version in order:
         view.saw(THINGS, thing(version))
@@ -78,7 +78,7 @@ def test_of_two_answers_the_newer_is_remembered_in_whatever_order_they_come(
 
 
 def test_large_object_without_a_scope_is_not_read_as_if_it_were_whole(
-    view: View, cache: LaggingCache
+    view: OverlayCache, cache: LaggingCache
 ) -> None:
     cache.held = large(5)
     assert view.is_reduced(THINGS, KEY)
@@ -90,7 +90,7 @@ def test_large_object_without_a_scope_is_not_read_as_if_it_were_whole(
 
 
 def test_large_object_is_read_whole_in_its_scope_and_then_forgotten(
-    view: View, cache: LaggingCache
+    view: OverlayCache, cache: LaggingCache
 ) -> None:
     cache.held = large(5)
     with view.scope(KEY) as scope:
@@ -100,14 +100,18 @@ def test_large_object_is_read_whole_in_its_scope_and_then_forgotten(
     assert view.is_reduced(THINGS, KEY)
 
 
-def test_large_object_that_no_longer_exists_is_not_read(view: View, cache: LaggingCache) -> None:
+def test_large_object_that_no_longer_exists_is_not_read(
+    view: OverlayCache, cache: LaggingCache
+) -> None:
     cache.held = large(5)
     with view.scope(KEY) as scope:
         scope.load(THINGS, KEY, None)
         assert view.get(THINGS, KEY) is None
 
 
-def test_scope_reads_its_own_write_of_a_large_object(view: View, cache: LaggingCache) -> None:
+def test_scope_reads_its_own_write_of_a_large_object(
+    view: OverlayCache, cache: LaggingCache
+) -> None:
     with view.scope(KEY):
         view.saw(THINGS, large(7))
         assert view.get(THINGS, KEY) == large(7)
@@ -120,7 +124,7 @@ def test_scope_reads_its_own_write_of_a_large_object(view: View, cache: LaggingC
 
 
 def test_object_that_grows_while_it_is_worked_on_stays_as_it_was_read(
-    view: View, cache: LaggingCache
+    view: OverlayCache, cache: LaggingCache
 ) -> None:
     cache.held = thing(5)
     with view.scope(KEY):
@@ -132,7 +136,7 @@ def test_object_that_grows_while_it_is_worked_on_stays_as_it_was_read(
 
 
 def test_objects_loaded_by_two_scopes_stay_until_both_are_left(
-    view: View, cache: LaggingCache
+    view: OverlayCache, cache: LaggingCache
 ) -> None:
     cache.held = large(5)
     other = ObjectKey("team", "other")

@@ -28,7 +28,7 @@ from kftrainer.machinery.cache import cached_object
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.controller.controller import Controller
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import enqueue_mapped, enqueue_self
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.manager.clock import SystemClock
@@ -78,7 +78,7 @@ async def cached(*jobs: Object) -> AsyncIterator[Cache]:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the objects that were decoded."""
     names: list[str] = []
-    for kind in (cached_object.Entry, cached_object._Unpacked):
+    for kind in (cached_object.CachedObject, cached_object._Unpacked):
         decode = kind.object.fget  # type: ignore[attr-defined]
 
         def counted(self: Any, decode: Callable[[Any], Any] = decode) -> Any:
@@ -105,14 +105,14 @@ async def test_keys_are_found_without_decoding(decoded: list[str]) -> None:
     torch, shared = ObjectKey("n", "torch"), ObjectKey("", "shared")
     async with cached(*jobs) as cache:
         on_torch = enqueue_unfinished(cache, TRAINING_RUNTIMES)
-        assert names(on_torch(Change(torch, None, None))) == ["n/one", "n/two"]
+        assert names(on_torch(ObjectEvent(torch, None, None))) == ["n/one", "n/two"]
         on_shared = enqueue_unfinished(cache, CLUSTER_TRAINING_RUNTIMES)
-        assert names(on_shared(Change(shared, None, None))) == ["n/cluster"]
+        assert names(on_shared(ObjectEvent(shared, None, None))) == ["n/cluster"]
         assert names(unfinished(cache)) == ["m/elsewhere", "n/cluster", "n/one", "n/two"]
         assert names(unfinished(cache, "m")) == ["m/elsewhere"]
         assert cache.has_index(TRAIN_JOBS, INDEX_RUNTIME, index_value(TRAINING_RUNTIMES, torch))
         seen = cache.informer(TRAIN_JOBS).seen(ObjectKey("n", "one"))
-        used = enqueue_runtime(TRAINING_RUNTIMES)(Change(ObjectKey("n", "one"), seen, seen))
+        used = enqueue_runtime(TRAINING_RUNTIMES)(ObjectEvent(ObjectKey("n", "one"), seen, seen))
         assert names(used) == ["n/torch"]
     assert decoded == []
 
@@ -176,7 +176,7 @@ class LateKind:
     async def wait_synced(self) -> None:
         """Nothing is there."""
 
-    def add_handler(self, handler: Callable[[Change[Any]], None], /) -> asyncio.Event:
+    def add_handler(self, handler: Callable[[ObjectEvent[Any]], None], /) -> asyncio.Event:
         self.tell, told = handler, asyncio.Event()
         told.set()
         return told
@@ -231,7 +231,7 @@ async def _measure_steps(*jobs: Object) -> None:
             decoding = time.process_time() - began
 
             def at_a_runtime_edit() -> None:
-                controller.enqueue_all(edit(Change(ObjectKey("n", "torch"), None, None)))
+                controller.enqueue_all(edit(ObjectEvent(ObjectKey("n", "torch"), None, None)))
 
             assert await longest_step(at_a_runtime_edit) < decoding / 5
 
@@ -250,5 +250,5 @@ async def _measure_steps(*jobs: Object) -> None:
 
             kind = LateKind()
             controller.watch(kind, enqueue_mapped(of_nobody))
-            change = Change(ObjectKey("", "a"), None, informer.seen(ObjectKey("n", "job-0")))
+            change = ObjectEvent(ObjectKey("", "a"), None, informer.seen(ObjectKey("n", "job-0")))
             assert await longest_step(lambda: kind.tell(change)) < decoding / 5

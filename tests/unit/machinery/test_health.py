@@ -7,7 +7,7 @@ import pytest
 from kftrainer.machinery import health
 from kftrainer.machinery.health import Probe, ReadinessMetrics, probes
 from kftrainer.machinery.metrics.registry import Metrics
-from kftrainer.machinery.webhook.server import Answer, Asked, BindError, parse_bind
+from kftrainer.machinery.webhook.server import BindError, HttpRequest, HttpResponse, parse_bind
 from tests.support.fake_clock import FakeClock
 
 
@@ -19,30 +19,30 @@ async def sick() -> str | None:
     return "the cache is empty"
 
 
-async def get(path: str, *query: tuple[str, str], **checks: health.Check) -> Answer:
+async def get(path: str, *query: tuple[str, str], **checks: health.Check) -> HttpResponse:
     handler = probes({"healthz": Probe(checks)})
-    return await handler(Asked("GET", path, query, {}))
+    return await handler(HttpRequest("GET", path, query, {}))
 
 
 async def test_all_well() -> None:
-    assert await get("/healthz", b=well, a=well) == Answer(200, "ok")
+    assert await get("/healthz", b=well, a=well) == HttpResponse(200, "ok")
 
 
 async def test_verbose_names_each_check_in_order() -> None:
     answer = await get("/healthz", ("verbose", ""), b=well, a=well)
-    assert answer == Answer(200, "[+]a ok\n[+]b ok\nhealthz check passed\n")
+    assert answer == HttpResponse(200, "[+]a ok\n[+]b ok\nhealthz check passed\n")
 
 
 async def test_a_failing_check_fails_all_and_keeps_its_reason_to_itself() -> None:
     answer = await get("/healthz", a=well, b=sick)
     text = "[+]a ok\n[-]b failed: reason withheld\nhealthz check failed\n"
-    assert answer == Answer(500, text)
+    assert answer == HttpResponse(500, text)
 
 
 async def test_excluded_checks_do_not_count() -> None:
     query = (("exclude", "b"), ("exclude", "x"), ("verbose", "1"))
     answer = await get("/healthz", *query, a=well, b=sick)
-    assert answer == Answer(
+    assert answer == HttpResponse(
         200,
         "[+]a ok\n[+]b excluded: ok\n"
         'warn: some health checks cannot be excluded: no matches for "x"\n'
@@ -51,9 +51,9 @@ async def test_excluded_checks_do_not_count() -> None:
 
 
 async def test_one_check_tells_its_reason() -> None:
-    assert await get("/healthz/a", a=well) == Answer(200, "ok")
+    assert await get("/healthz/a", a=well) == HttpResponse(200, "ok")
     answer = await get("/healthz/b", b=sick)
-    assert answer == Answer(500, "internal server error: the cache is empty\n")
+    assert answer == HttpResponse(500, "internal server error: the cache is empty\n")
 
 
 @pytest.mark.parametrize("path", ["/healthz/other", "/readyz", "/", "/healthz/a/b"])
@@ -63,7 +63,7 @@ async def test_what_is_not_there_is_not_found(path: str) -> None:
 
 async def test_without_checks_there_is_a_ping() -> None:
     answer = await get("/healthz", ("verbose", ""))
-    assert answer == Answer(200, "[+]ping ok\nhealthz check passed\n")
+    assert answer == HttpResponse(200, "[+]ping ok\nhealthz check passed\n")
 
 
 async def test_checks_run_at_the_same_time() -> None:
@@ -82,7 +82,7 @@ async def test_a_check_that_hangs_has_failed() -> None:
         return None
 
     answer = await get("/healthz/slow", slow=hangs)
-    assert answer == Answer(500, "internal server error: it did not answer within 1 s\n")
+    assert answer == HttpResponse(500, "internal server error: it did not answer within 1 s\n")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from kftrainer.api.resources import CONFIG_MAPS
 from kftrainer.runtime.explain import Explanation, leaves
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 
 
 @contextmanager
@@ -204,8 +204,8 @@ def test_all_that_is_in_another_object_is_told_with_its_sources() -> None:
         "spec": {"minResources": {"cpu": "1"}},
     }
     sources = {"data[hostfile]": "spec.trainer.numNodes", "spec.minResources": "the pods"}
-    planned = Planned(CONFIG_MAPS, manifest, sources=sources)
-    bare = Planned(CONFIG_MAPS, {**head, "metadata": identity})
+    planned = PlannedObject(CONFIG_MAPS, manifest, sources=sources)
+    bare = PlannedObject(CONFIG_MAPS, {**head, "metadata": identity})
     tape = Explanation()
     with tape.turn("MPI"):
         tape.made([planned, bare])
@@ -257,7 +257,7 @@ def test_one_is_not_true() -> None:
 
 
 def test_the_maker_of_an_object_is_told() -> None:
-    first, second = (Planned(CONFIG_MAPS, {"metadata": {"name": "n"}}) for _ in range(2))
+    first, second = (PlannedObject(CONFIG_MAPS, {"metadata": {"name": "n"}}) for _ in range(2))
     tape = Explanation()
     for plugin, planned in (("First", first), ("Second", second)):
         with tape.turn(plugin):

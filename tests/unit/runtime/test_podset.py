@@ -1,15 +1,15 @@
 from kftrainer.runtime.podset import Container, Endpoints, PodSet
-from kftrainer.runtime.trace import SILENCE
+from kftrainer.runtime.trace import NO_TRACE
 from tests.support.objects import Object, replicated_job
 
 
 def container(**body: object) -> Container:
-    return Container({"name": "node", **body}, "path", SILENCE)
+    return Container({"name": "node", **body}, "path", NO_TRACE)
 
 
 def pod_set(job: Object | None = None, count: int = 1, replicas: int = 1) -> PodSet:
     made = job or replicated_job("node")
-    return PodSet("node", "trainer", count, replicas, made, "path", SILENCE)
+    return PodSet("node", "trainer", count, replicas, made, "path", NO_TRACE)
 
 
 def test_d17_ports_are_told_apart_by_number_and_protocol() -> None:

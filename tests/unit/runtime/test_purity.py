@@ -12,7 +12,7 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
 from tests.support.objects import Object, replicated_job, train_job
@@ -62,7 +62,7 @@ JOBS: dict[str, Object] = {
 }
 
 
-class Kept(Given):
+class Kept(GivenObjects):
     """Gives the same runtime each time, as a cache may: a change to it would stay."""
 
     def __init__(self, runtime: Object, *others: Manifest) -> None:

@@ -1,14 +1,14 @@
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     RuntimeNotFoundError,
     UnsupportedRuntimeError,
 )
 from kftrainer.runtime.framework.plugin_loader import load_framework
-from kftrainer.runtime.planned_object import Planned, apply_order
+from kftrainer.runtime.planned_object import PlannedObject, apply_order
 from kftrainer.runtime.runtimes import Runtimes
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import NAMESPACE, RUNTIMES, findings, job_on, plan
@@ -24,9 +24,9 @@ def at(namespace: str, document: Object) -> Object:
 def test_a_training_runtime_is_found_in_the_jobs_own_namespace() -> None:
     job = TrainJob.parse(job_on(NAMESPACED))
     runtimes = RUNTIMES.of(job)
-    assert runtimes.new_objects(job, Given([at(NAMESPACE, NAMESPACED), CLUSTER]))
+    assert runtimes.new_objects(job, GivenObjects([at(NAMESPACE, NAMESPACED), CLUSTER]))
     with pytest.raises(RuntimeNotFoundError, match="TrainingRuntime runtime is not found in names"):
-        runtimes.new_objects(job, Given([at("other", NAMESPACED), CLUSTER]))
+        runtimes.new_objects(job, GivenObjects([at("other", NAMESPACED), CLUSTER]))
 
 
 def test_a_cluster_runtime_is_found_by_its_name() -> None:
@@ -35,7 +35,7 @@ def test_a_cluster_runtime_is_found_by_its_name() -> None:
     with pytest.raises(
         RuntimeNotFoundError, match=r"^ClusterTrainingRuntime runtime is not found$"
     ):
-        RUNTIMES.of(job).new_objects(job, Given([at(NAMESPACE, NAMESPACED)]))
+        RUNTIMES.of(job).new_objects(job, GivenObjects([at(NAMESPACE, NAMESPACED)]))
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_a_runtime_that_cannot_be_used_is_found_at_admission() -> None:
 
 
 def test_d16_objects_come_in_a_fixed_order() -> None:
-    def planned(kind: str) -> Planned:
+    def planned(kind: str) -> PlannedObject:
         resource = type("R", (), {"kind": kind})()
-        return Planned(resource, {"kind": kind})
+        return PlannedObject(resource, {"kind": kind})
 
     kinds = ["JobSet", "Service", "PodGroup", "ConfigMap", "Secret"]
     ordered = sorted(map(planned, kinds), key=apply_order)
@@ -95,8 +95,8 @@ def test_a_policy_whose_plugin_is_switched_off_is_refused(plugin: str, spec: Obj
     job = TrainJob.parse(job_on(document))
     runtimes = Runtimes(load_framework(disabled=[plugin]))
     with pytest.raises(InvalidRuntimeError, match=f"the plugin {plugin}, which the runtime's"):
-        runtimes.of(job).new_objects(job, Given([document]))
-    assert RUNTIMES.of(job).new_objects(job, Given([document]))
+        runtimes.of(job).new_objects(job, GivenObjects([document]))
+    assert RUNTIMES.of(job).new_objects(job, GivenObjects([document]))
 
 
 def test_runtime_beyond_a_limit_is_named_to_its_trainjobs() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from kftrainer.api.trainingruntime import TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.validation.runtime import runtime_findings
 from tests.support.objects import runtime
@@ -28,7 +28,7 @@ def test_stored_train_job_with_an_unserved_field_has_no_plan(case: Unserved) -> 
 def test_update_of_a_stored_train_job_is_admitted_with_a_warning(case: Unserved) -> None:
     old = TrainJob.parse(job_on(RUNTIME, suspend=True, **case.spec))
     new = TrainJob.parse(job_on(RUNTIME, suspend=False, **case.spec))
-    found = RUNTIMES.validate(old, new, Given([in_namespace(RUNTIME)]))
+    found = RUNTIMES.validate(old, new, GivenObjects([in_namespace(RUNTIME)]))
     assert found.errors == []
     assert any(f"{case.path}: Forbidden: {case.named}" in each for each in found.warnings)
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 from kftrainer.machinery.metrics.text_format import exposition
-from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict
+from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.denials import MOST_RULES, Denials
 from kftrainer.webhooks.registration import KINDS, webhook_path
@@ -41,7 +41,7 @@ class Board:
             old_object=None,
             dry_run=dry_run,
         )
-        self.denials.count(path, request, Verdict(allowed=False, rules=rules))
+        self.denials.count(path, request, AdmissionResponse(allowed=False, rules=rules))
 
     def counts(self) -> dict[tuple[str, str], float]:
         """By kind and rule."""

@@ -11,8 +11,8 @@ from kftrainer.api.limits import exceeded
 from kftrainer.api.resources import JOB_SETS, TRAINING_RUNTIMES
 from kftrainer.kube.client.errors import KubeError, NotFoundError, TransportError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, AdmissionResponse
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 from tests.support.objects import Object, replicated_job, runtime
@@ -81,7 +81,9 @@ class Server:
         return found
 
 
-def update(new: Object, old: Object, *cached: Object, server: Server | None = None) -> Verdict:
+def update(
+    new: Object, old: Object, *cached: Object, server: Server | None = None
+) -> AdmissionResponse:
     asked = AdmissionRequest(
         uid="1",
         operation="UPDATE",
@@ -94,12 +96,12 @@ def update(new: Object, old: Object, *cached: Object, server: Server | None = No
         old_object=old,
         dry_run=False,
     )
-    admission = TrainJobAdmission(RUNTIMES, Given([PLAIN, *cached]), server)  # type: ignore[arg-type]
+    admission = TrainJobAdmission(RUNTIMES, GivenObjects([PLAIN, *cached]), server)  # type: ignore[arg-type]
     verdict = asyncio.run(admission(asked))
     return replace(verdict, warnings=tuple(verdict.warnings))
 
 
-def is_kept(verdict: Verdict) -> bool:
+def is_kept(verdict: AdmissionResponse) -> bool:
     [warning] = verdict.warnings or [""]
     return verdict.allowed and warning.startswith("not refused, because it was so before: ")
 
@@ -261,7 +263,7 @@ async def test_large_runtime_can_be_made_smaller_and_not_changed_otherwise() -> 
         made = [replicated_job(f"job-{n}", None) for n in range(count)]
         return in_namespace(runtime(jobs=made, **spec))
 
-    async def asked(new: Object, old: Object) -> Verdict:
+    async def asked(new: Object, old: Object) -> AdmissionResponse:
         request = AdmissionRequest(
             uid="1",
             operation="UPDATE",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kftrainer.api.schema.defaults import KINDS, stored
-from kftrainer.machinery.webhook.admission import AdmissionRequest, Validator, Verdict
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse, Validator
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.validation.rules import Rule
@@ -34,10 +34,10 @@ SEED, MUTANTS = 20_260_201, 600
 each_kind = pytest.mark.parametrize("kind", ["TrainingRuntime", CLUSTER_KIND])
 
 
-def verdict_on(document: Object, *existing: Object, old: Object | None = None) -> Verdict:
+def verdict_on(document: Object, *existing: Object, old: Object | None = None) -> AdmissionResponse:
     """The answer to who wants to create the document, or to change the old one into it."""
     resource = KINDS[document["kind"]]
-    validators = validators_by_path(RUNTIMES, Given(existing), None)
+    validators = validators_by_path(RUNTIMES, GivenObjects(existing), None)
     validator: Validator = validators[webhook_path(resource)]
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -54,7 +54,7 @@ def verdict_on(document: Object, *existing: Object, old: Object | None = None) -
         dry_run=False,
     )
 
-    async def asked() -> Verdict:
+    async def asked() -> AdmissionResponse:
         return await validator(request)
 
     verdict = asyncio.run(asked())

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, AnyResource
-from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict
+from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, AdmissionResponse
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.runtimes import SHIPPED
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("resource", RESOURCES, ids=lambda each: eac
 
 async def asked(
     resource: AnyResource, new: Object | None, old: Object | None = None, operation: str = ""
-) -> Verdict:
+) -> AdmissionResponse:
     """The verdict on creating `new` or, if there is an `old`, on changing it into `new`."""
     request = AdmissionRequest(
         uid="1",

@@ -10,10 +10,10 @@ import structlog
 from kftrainer.api.resources import JOB_SETS, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.client.errors import ForbiddenError, KubeError, TransportError
-from kftrainer.kube.objects.field_errors import Findings, forbidden
+from kftrainer.kube.objects.field_errors import ValidationResult, forbidden
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
-from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, Verdict
-from kftrainer.runtime.cluster_reader import Existing, Given
+from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, AdmissionResponse
+from kftrainer.runtime.cluster_reader import ClusterReader, GivenObjects
 from kftrainer.runtime.framework.extension_points import CustomValidation
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.framework.plugin_loader import load_framework
@@ -53,11 +53,11 @@ def answer(
     server: LiveObjects | None = None,
     runtimes: Runtimes = RUNTIMES,
     namespaces: tuple[str, ...] = (),
-    existing: Existing | None = None,
-) -> Verdict:
+    existing: ClusterReader | None = None,
+) -> AdmissionResponse:
     admission = TrainJobAdmission(
         runtimes,
-        existing or Given(cached),
+        existing or GivenObjects(cached),
         server,  # type: ignore[arg-type]
         namespaces=namespaces,
     )
@@ -145,9 +145,11 @@ def test_suspending_works_whatever_has_become_of_the_runtime() -> None:
 class Rooted(CustomValidation):
     name: ClassVar[str] = "rooted"
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         moved = old is not None and old.metadata.labels != new.metadata.labels
-        return Findings([forbidden("metadata.labels", "stay")] if moved else [])
+        return ValidationResult([forbidden("metadata.labels", "stay")] if moved else [])
 
 
 def test_a_plugin_can_have_a_rule_about_labels() -> None:
@@ -268,7 +270,9 @@ def test_of_very_many_problems_some_are_told() -> None:
 class Crashing(CustomValidation):
     name: ClassVar[str] = "crashing"
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         raise KeyError("oops")
 
 
@@ -282,7 +286,7 @@ def test_a_plugin_with_a_bug_is_named() -> None:
     assert [each["event"] for each in logs] == ["admission.plugin_failed"]
 
 
-class Odd(Given):
+class Odd(GivenObjects):
     def get(self, resource: Resource[Any], key: ObjectKey) -> Any:
         raise RuntimeError("a bug of ours")
 
@@ -369,7 +373,9 @@ class Counted(Runtimes):
         super().__init__(load_framework())
         self.validations = 0
 
-    def validate(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+    def validate(
+        self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
+    ) -> ValidationResult:
         self.validations += 1
         return super().validate(old, new, existing)
 
@@ -431,7 +437,7 @@ def test_runtime_that_was_read_again_is_decoded_once() -> None:
         return decode(manifest)
 
     counted = replace(TRAINING_RUNTIMES, decode=counting)
-    read = live_reads.Refreshed(Given(), {(counted, key_of(PLAIN)): versioned(PLAIN, 2)})
+    read = live_reads.Refreshed(GivenObjects(), {(counted, key_of(PLAIN)): versioned(PLAIN, 2)})
     first, again = (read.get(counted, key_of(PLAIN)) for _ in range(2))
     assert first is again
     assert decoded == ["2"]
@@ -475,7 +481,7 @@ def test_large_runtime_is_read_from_the_server_before_the_verdict() -> None:
     def reduced(job: ObjectKey, of: str, name: str) -> list[tuple[Resource[Any], ObjectKey]]:
         return [(kind, key)] if (of, name) == (kind.kind, key.name) else []
 
-    class Partial(Given):
+    class Partial(GivenObjects):
         """A cache that must not be asked for what it holds a part of."""
 
         def get(self, resource: Resource[Any], key: ObjectKey) -> Any:
@@ -497,7 +503,7 @@ LARGE = changed(JOB, trainer={"env": [{"name": f"A{n}"} for n in range(513)]})
 TOO_MANY = "spec.trainer.env: Too many: 513: must have at most 512 items"
 
 
-class Untouched(Given):
+class Untouched(GivenObjects):
     """Fails if anything is read from it."""
 
     def get(self, resource: Resource[Any], key: ObjectKey) -> Any:

@@ -22,13 +22,13 @@ from bench.hostile_objects import Attack, Objects, excess_in, objects_of, within
 from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.trainjob.unreadable import readable_part
-from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.webhook.handler import LARGE, admission
 from kftrainer.machinery.webhook.review import decoded
-from kftrainer.machinery.webhook.server import Asked
-from kftrainer.runtime.cluster_reader import Existing, Given
+from kftrainer.machinery.webhook.server import HttpRequest
+from kftrainer.runtime.cluster_reader import ClusterReader, GivenObjects
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
@@ -171,7 +171,7 @@ class Case:
 
     def _admitted(self, asked: Object, live: Object) -> bool:
         server: Any = LiveObjects(live)
-        validator = TrainJobAdmission(RUNTIMES, Given([self.runtime]), server)
+        validator = TrainJobAdmission(RUNTIMES, GivenObjects([self.runtime]), server)
         return asyncio.run(validator(decoded(orjson.dumps(asked)))).allowed
 
     def create_runtime(self) -> bool:
@@ -183,7 +183,9 @@ class Case:
         """Plan the stored TrainJob on the stored runtime; whether that has a result."""
         job, problems = readable_part(self.job)
         try:
-            return not problems and bool(RUNTIMES.of(job).new_objects(job, Given([self.runtime])))
+            return not problems and bool(
+                RUNTIMES.of(job).new_objects(job, GivenObjects([self.runtime]))
+            )
         except PlanningError:
             return False
 
@@ -229,7 +231,9 @@ class Counted(Runtimes):
         super().__init__(load_framework())
         self.validations = 0
 
-    def validate(self, old: TrainJob | None, new: TrainJob, existing: Existing) -> Findings:
+    def validate(
+        self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
+    ) -> ValidationResult:
         self.validations += 1
         return super().validate(old, new, existing)
 
@@ -286,7 +290,7 @@ def longest_pass(objects: Objects, count: int) -> float:
         return body
 
     async def send() -> int:
-        return (await handle(Asked("POST", path, [], JSON, read_body))).status
+        return (await handle(HttpRequest("POST", path, [], JSON, read_body))).status
 
     async def send_all() -> list[int]:
         async with asyncio.TaskGroup() as tasks:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from kftrainer.cli.arguments import add_config, add_sources
 
 if TYPE_CHECKING:
-    from kftrainer.cli.manifests.offline_validation import Judgement
-    from kftrainer.cli.manifests.problems import Remark
+    from kftrainer.cli.manifests.offline_validation import OfflineResult
+    from kftrainer.cli.manifests.problems import DocumentProblem
 
 REFUSED = 1
 UNREAD = 2
@@ -86,10 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
     return REFUSED if any(remark.severity in counts for remark in found.remarks) else 0
 
 
-def _judgement(sources: Sequence[str], config: Path | None) -> "Judgement":
+def _judgement(sources: Sequence[str], config: Path | None) -> "OfflineResult":
     from kftrainer.cli.manifests.documents import read
-    from kftrainer.cli.manifests.offline_validation import Judgement, judge
-    from kftrainer.cli.manifests.problems import UNREADABLE, Remark, Tally
+    from kftrainer.cli.manifests.offline_validation import OfflineResult, judge
+    from kftrainer.cli.manifests.problems import UNREADABLE, DocumentProblem, Tally
     from kftrainer.cli.plugins import framework_of
     from kftrainer.config import ConfigurationError
     from kftrainer.runtime.errors import PlanningError
@@ -100,10 +100,12 @@ def _judgement(sources: Sequence[str], config: Path | None) -> "Judgement":
         return judge(read(sources, with_spots=True, empty_is_unread=True), framework)
     except (ConfigurationError, PluginLoadError, PlanningError) as error:  # of no document's
         message = " ".join(str(error).split())
-        return Judgement([Remark(str(config or ""), None, "", UNREADABLE, message)], Tally())
+        return OfflineResult(
+            [DocumentProblem(str(config or ""), None, "", UNREADABLE, message)], Tally()
+        )
 
 
-def _print(remarks: "Sequence[Remark]", form: str) -> None:
+def _print(remarks: "Sequence[DocumentProblem]", form: str) -> None:
     from kftrainer.cli.manifests.problems import as_json, as_text
 
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -31,7 +31,7 @@ from kftrainer.controllers.large_objects import (
 )
 from kftrainer.controllers.leftover_finalizers import LeftoverFinalizers
 from kftrainer.controllers.metrics.observer import JobWatch
-from kftrainer.controllers.overlay_cache import HeldParts, View
+from kftrainer.controllers.overlay_cache import HeldParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
 from kftrainer.controllers.runtime_finalizer import RuntimeUseReconciler, enqueue_runtime
@@ -58,7 +58,7 @@ from kftrainer.machinery.access_report import AccessReport
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.cache.informer import NO_INDEXES, Informer
 from kftrainer.machinery.cache.multi_namespace import AnyInformer, in_namespaces
-from kftrainer.machinery.cache.optional_kinds import LateKinds
+from kftrainer.machinery.cache.optional_kinds import OptionalKinds
 from kftrainer.machinery.certs.serving import CertificateFiles, self_signed
 from kftrainer.machinery.controller.controller import Controller
 from kftrainer.machinery.controller.handlers import enqueue_self
@@ -67,9 +67,9 @@ from kftrainer.machinery.controller.reconcile import Reconciler, Request
 from kftrainer.machinery.events.recorder import EventRecorder
 from kftrainer.machinery.health import Probe, ReadinessMetrics, ping, probes
 from kftrainer.machinery.manager.clock import Clock, SystemClock
-from kftrainer.machinery.manager.leader_election import LeaderElection
+from kftrainer.machinery.manager.leader_election import LeaderElector
 from kftrainer.machinery.manager.manager import Manager, Parts, run_until_signalled
-from kftrainer.machinery.manager.runnable import Service
+from kftrainer.machinery.manager.runnable import Runnable
 from kftrainer.machinery.metrics.authorization import Authorization
 from kftrainer.machinery.metrics.event_loop import LoopLag
 from kftrainer.machinery.metrics.registry import Metrics
@@ -156,7 +156,7 @@ class Assembly:
         watches = framework.watches()
         watched: tuple[Resource[Any], ...] = (*OUR_KINDS, *(each.resource for each in watches))
         unowned = {*OUR_KINDS, *(each.resource for each in watches if each.wakes is not None)}
-        self._view = View(
+        self._view = OverlayCache(
             self._cache,
             watched,
             partial_kinds(watches),
@@ -231,11 +231,11 @@ class Assembly:
             namespaces=self._surroundings.namespaces,
         )
 
-    def _elect(self) -> LeaderElection | None:
+    def _elect(self) -> LeaderElector | None:
         settings = self._configuration.leader_election
         if not settings.leader_elect:
             return None
-        return LeaderElection(
+        return LeaderElector(
             Client(self._transport, lane="lease"),
             clock=self._clock,
             lease_name=settings.resource_name,
@@ -351,7 +351,7 @@ class Assembly:
     def _resync(self, jobs: Controller) -> Resync:
         return Resync(jobs, self._cache, clock=self._clock, period=self._resync_period)
 
-    def _runtime_controllers(self) -> Iterator[Service]:
+    def _runtime_controllers(self) -> Iterator[Runnable]:
         sees_all = not self._surroundings.namespaces
         for resource in RUNTIME_KINDS:
             reconciler = RuntimeUseReconciler(
@@ -394,7 +394,7 @@ class Assembly:
 
     def _late_kinds(
         self, jobs: Controller, reconciler: TrainJobReconciler, training: JobWatch
-    ) -> LateKinds:
+    ) -> OptionalKinds:
         """All kinds that plugins watch: those of Kubernetes itself are there at once."""
 
         def on_installed(resource: Resource[Any]) -> None:
@@ -405,7 +405,7 @@ class Assembly:
             training.installed(resource)
             self._wake_unfinished()
 
-        return LateKinds(
+        return OptionalKinds(
             [self._informer(each.resource, each.keep) for each in self._watched.values()],
             cache=self._cache,
             mapper=self._mapper,
@@ -415,7 +415,7 @@ class Assembly:
 
     def _servers(
         self, is_stopping: Callable[[], bool], webhooks: Webhooks | None
-    ) -> Iterator[Service]:
+    ) -> Iterator[Runnable]:
         yield LoopLag(self._metrics, clock=self._clock)
         health = self._configuration.health
 
@@ -439,7 +439,7 @@ class Assembly:
         yield ReadinessMetrics(readiness, self._metrics, clock=self._clock)
         yield from self._metrics_services()
 
-    def _metrics_services(self) -> Iterator[Service]:
+    def _metrics_services(self) -> Iterator[Runnable]:
         settings, folder = self._configuration.metrics, self._surroundings.metrics_certificates
         tls, authorization = None, None
         if settings.secure_serving:

@@ -18,7 +18,7 @@ from kftrainer.machinery.certs.serving import (
 )
 from kftrainer.machinery.certs.x509_issuing import Identity
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.manager.runnable import Service
+from kftrainer.machinery.manager.runnable import Runnable
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.webhook.admission import Validator
 from kftrainer.machinery.webhook.handler import admission
@@ -41,9 +41,9 @@ class Webhooks:
 
     server: WebServer
     serving: ServingCertificate
-    certificates: Sequence[Service]
+    certificates: Sequence[Runnable]
 
-    def services(self) -> Sequence[Service]:
+    def services(self) -> Sequence[Runnable]:
         """What to run, once the caches are there."""
         return *self.certificates, self.server
 
@@ -97,11 +97,11 @@ class WebhookMaking:
             certificates.append(ClientAuthorityFile(file, serving, clock=self._clock))
         return Webhooks(server, serving, certificates)
 
-    def _in_files(self, folder: Path, serving: ServingCertificate) -> Service:
+    def _in_files(self, folder: Path, serving: ServingCertificate) -> Runnable:
         """Somebody else sees to the certificate."""
         return CertificateFiles(folder, serving, clock=self._clock, metrics=self._metrics)
 
-    def _of_our_own(self, namespace: str, serving: ServingCertificate) -> Service:
+    def _of_our_own(self, namespace: str, serving: ServingCertificate) -> Runnable:
         """We see to it, with all other replicas in this namespace."""
         settings = self._configuration.cert_management
         service = ObjectKey(namespace, settings.webhook_service_name)

@@ -15,9 +15,15 @@ from kftrainer.cli.manifests.identification import (
     located,
     metadata_problems,
 )
-from kftrainer.cli.manifests.problems import Remark, Severity, Tally, message_of, split_warning
+from kftrainer.cli.manifests.problems import (
+    DocumentProblem,
+    Severity,
+    Tally,
+    message_of,
+    split_warning,
+)
 from kftrainer.cli.manifests.structure import shape_problems
-from kftrainer.kube.objects.field_errors import Fault, FieldError, Findings, required
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError, ValidationResult, required
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import ObjectKey, key_of
 from kftrainer.kube.schema.metadata import generated_name
@@ -34,7 +40,7 @@ class Case:
     resource: AnyResource | None = None  # what it is, if it is of a kind that we know
     stored: Mapping[str, Any] | None = None  # as it would be; None if it cannot be
     model: Any = None  # of our own kinds: the object as our own type
-    remarks: dict[Remark, None] = field(default_factory=dict)  # a set that keeps its order
+    remarks: dict[DocumentProblem, None] = field(default_factory=dict)  # a set that keeps its order
 
     @property
     def key(self) -> ObjectKey | None:
@@ -65,7 +71,7 @@ class Case:
             path, message = split_warning(warning)
             self._say(path, None, message)
 
-    def take(self, findings: Findings) -> None:
+    def take(self, findings: ValidationResult) -> None:
         """Say all that a validation found."""
         self.refuse(*findings.errors)
         self.warn(*findings.warnings)
@@ -74,7 +80,9 @@ class Case:
         place, spot = self.document.place, self.document.spot
         line = spot.nearest(path).line if spot else place.line
         severity: Severity = "warning" if fault is None else "error"
-        remark = Remark(place.file, line, path, fault, message, severity, str(rule) or None)
+        remark = DocumentProblem(
+            place.file, line, path, fault, message, severity, str(rule) or None
+        )
         self.remarks[remark] = None
 
 
@@ -142,11 +150,11 @@ def _errors(problems: Iterable[Problem]) -> Iterable[FieldError]:
         if problem.message == IS_REQUIRED:
             yield required(problem.path)
         elif not problem.path:  # there is no such kind
-            yield FieldError("kind", Fault.NOT_SUPPORTED, problem.message)
+            yield FieldError("kind", ErrorType.NOT_SUPPORTED, problem.message)
         elif problem.message.startswith("must be "):
-            yield FieldError(problem.path, Fault.TYPE_INVALID, problem.message)
+            yield FieldError(problem.path, ErrorType.TYPE_INVALID, problem.message)
         else:
-            yield FieldError(problem.path, Fault.INVALID, problem.message)
+            yield FieldError(problem.path, ErrorType.INVALID, problem.message)
 
 
 def mark_twins(cases: Collection[Case], *, as_error: bool) -> None:
@@ -164,7 +172,7 @@ def mark_twins(cases: Collection[Case], *, as_error: bool) -> None:
             continue
         message = f"is also that of the {case.resource.kind} in {first.document.place}"
         if as_error:
-            case.refuse(FieldError("metadata.name", Fault.DUPLICATE, message, case.key.name))
+            case.refuse(FieldError("metadata.name", ErrorType.DUPLICATE, message, case.key.name))
         else:
             case.warn(f"metadata.name: {message}")
 

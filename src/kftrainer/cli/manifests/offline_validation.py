@@ -14,10 +14,10 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.cli.manifests.cases import Case, case_of, mark_twins, require_names, tally_of
 from kftrainer.cli.manifests.documents import Reading
 from kftrainer.cli.manifests.identification import KNOWN
-from kftrainer.cli.manifests.problems import UNREADABLE, Remark, Tally, unreadable
-from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.cli.manifests.problems import UNREADABLE, DocumentProblem, Tally, unreadable
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import PlanningError, PluginFailedError
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.runtimes import Runtimes
@@ -29,26 +29,26 @@ NOTHING_TO_CHECK = "there is no TrainJob and no runtime to check"
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class OfflineResult:
     """All remarks in the order of the documents, and what the documents were."""
 
-    remarks: list[Remark]
+    remarks: list[DocumentProblem]
     tally: Tally
 
 
-def judge(reading: Reading, framework: Framework) -> Judgement:
+def judge(reading: Reading, framework: Framework) -> OfflineResult:
     """Check every TrainJob and runtime; other kinds are what exists in the cluster."""
-    court = Court(reading, framework)
+    court = OfflineAdmission(reading, framework)
     court.judge()
     tally = tally_of(court.cases)
     remarks = court.remarks()
     if court.cases and not tally.checked and not reading.unread:
         file = reading.documents[0].place.file
-        remarks.append(Remark(file, None, "", UNREADABLE, NOTHING_TO_CHECK))
-    return Judgement(remarks, tally)
+        remarks.append(DocumentProblem(file, None, "", UNREADABLE, NOTHING_TO_CHECK))
+    return OfflineResult(remarks, tally)
 
 
-class Court:
+class OfflineAdmission:
     """All documents as objects, each judged together with the others.
 
     `validate` and `render` share it, so that both report the same problems in the same words. With
@@ -75,16 +75,16 @@ class Court:
         self._judge_runtimes()
         self._judge_train_jobs()
 
-    def remarks(self) -> list[Remark]:
+    def remarks(self) -> list[DocumentProblem]:
         """Everything that was found, in the order of the documents."""
         found = [*map(unreadable, self._reading.unread)]
         for case in self.cases:
             found += sorted(case.remarks, key=lambda remark: remark.line or 0)
         return found
 
-    def existing(self) -> Given:
+    def existing(self) -> GivenObjects:
         """The objects that can be used, as if they were in the cluster."""
-        return Given(
+        return GivenObjects(
             case.stored for case in self.cases if case.stored is not None and not case.is_refused
         )
 
@@ -127,7 +127,7 @@ class Court:
             return True  # and wrong: there are others, but not this one
         missing = f"{kind.kind} {key} is in none of the files"
         if self._to_plan and is_complete:
-            case.refuse(FieldError("spec.runtimeRef.name", Fault.NOT_FOUND, missing))
+            case.refuse(FieldError("spec.runtimeRef.name", ErrorType.NOT_FOUND, missing))
         elif not self._to_plan:
             unchecked = "so whether the TrainJob fits it was not checked"
             case.warn(f"spec.runtimeRef.name: {missing}, {unchecked}")
@@ -136,7 +136,7 @@ class Court:
 
 def internal_error(error: PlanningError) -> FieldError:
     """What is reported where a plugin fails, or builds what cannot be used."""
-    return FieldError("", Fault.INTERNAL, str(error), rule=Rule.PLUGIN_FAILED)
+    return FieldError("", ErrorType.INTERNAL, str(error), rule=Rule.PLUGIN_FAILED)
 
 
 def _key(kind: AnyResource, job: TrainJob) -> ObjectKey:

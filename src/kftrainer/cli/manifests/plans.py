@@ -11,15 +11,15 @@ from kftrainer.api.resources import JOB_SETS, SECRETS, TRAIN_JOBS
 from kftrainer.cli.manifests.cases import Case
 from kftrainer.cli.manifests.documents import Reading
 from kftrainer.cli.manifests.identification import DEFAULT_NAMESPACE
-from kftrainer.cli.manifests.offline_validation import Court, internal_error
-from kftrainer.cli.manifests.problems import Remark
+from kftrainer.cli.manifests.offline_validation import OfflineAdmission, internal_error
+from kftrainer.cli.manifests.problems import DocumentProblem
 from kftrainer.kube.objects.resource import Manifest, key_of
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import InvalidRuntimeError, PlanningError
 from kftrainer.runtime.explain import Explanation
 from kftrainer.runtime.framework.framework import Framework
-from kftrainer.runtime.planned_object import Planned
-from kftrainer.runtime.trace import SILENCE
+from kftrainer.runtime.planned_object import PlannedObject
+from kftrainer.runtime.trace import NO_TRACE
 
 REDACTED = "<redacted>"
 
@@ -28,7 +28,7 @@ REDACTED = "<redacted>"
 class Plan:
     """The objects of one TrainJob in the order of applying, and as they are printed."""
 
-    planned: Sequence[Planned]
+    planned: Sequence[PlannedObject]
     manifests: Sequence[dict[str, Any]]
     explanation: Explanation  # empty unless it was asked for
 
@@ -50,7 +50,7 @@ class Outcome:
     """The plans, which are complete only if nothing is refused, and all remarks."""
 
     plans: Sequence[Plan]
-    remarks: Sequence[Remark]
+    remarks: Sequence[DocumentProblem]
     no_train_job: bool = False
 
     @property
@@ -63,7 +63,7 @@ def plan_all(
     reading: Reading, framework: Framework, *, explain: bool = False, show_secrets: bool = False
 ) -> Outcome:
     """Plan for every TrainJob, in the order of the documents."""
-    court = Court(reading, framework, to_plan=True)
+    court = OfflineAdmission(reading, framework, to_plan=True)
     court.judge()
     planner = _Planner(court, explain=explain, show_secrets=show_secrets)
     plans = [*planner.plans()]
@@ -73,7 +73,7 @@ def plan_all(
 class _Planner:
     """Plans for the TrainJobs that admission accepts; problems are added to their cases."""
 
-    def __init__(self, court: Court, *, explain: bool, show_secrets: bool) -> None:
+    def __init__(self, court: OfflineAdmission, *, explain: bool, show_secrets: bool) -> None:
         self._court = court
         self._explain = explain
         self._show_secrets = show_secrets
@@ -88,11 +88,11 @@ class _Planner:
             if runtime is not None and not runtime.is_refused:
                 yield from self._plan(case, runtime, existing)
 
-    def _plan(self, case: Case, runtime: Case, existing: Given) -> Iterator[Plan]:
+    def _plan(self, case: Case, runtime: Case, existing: GivenObjects) -> Iterator[Plan]:
         explanation = Explanation()
         try:
             kind = self._court.runtimes.of(case.model)
-            tape = explanation if self._explain else SILENCE
+            tape = explanation if self._explain else NO_TRACE
             planned = kind.new_objects(case.model, existing, tape)
             manifests = [self._printed(each) for each in planned]
         except InvalidRuntimeError as error:
@@ -106,7 +106,7 @@ class _Planner:
                 case.warn("there is nothing to apply: its JobSet runs already")
             yield Plan(planned, manifests, explanation)
 
-    def _printed(self, planned: Planned) -> dict[str, Any]:
+    def _printed(self, planned: PlannedObject) -> dict[str, Any]:
         """The object as it is printed; raises PlanningError if it cannot be."""
         mint = planned.mint if self._show_secrets else None
         try:

@@ -17,7 +17,7 @@ Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class DocumentProblem:
     """One thing to say; `type` is the API server's name for it, and warnings have none."""
 
     file: str
@@ -35,9 +35,9 @@ class Remark:
         return visible(": ".join(said))
 
 
-def unreadable(unread: Unread) -> Remark:
+def unreadable(unread: Unread) -> DocumentProblem:
     """What could not be read."""
-    return Remark(unread.place.file, unread.place.line, "", UNREADABLE, unread.message)
+    return DocumentProblem(unread.place.file, unread.place.line, "", UNREADABLE, unread.message)
 
 
 def message_of(error: FieldError) -> str:
@@ -60,12 +60,12 @@ def split_warning(warning: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else ("", warning)
 
 
-def as_text(remarks: Iterable[Remark]) -> str:
+def as_text(remarks: Iterable[DocumentProblem]) -> str:
     """A line for each."""
     return "".join(f"{remark}\n" for remark in remarks)
 
 
-def as_json(remarks: Sequence[Remark]) -> str:
+def as_json(remarks: Sequence[DocumentProblem]) -> str:
     """A list, which may be empty."""
     return json.dumps([asdict(remark) for remark in remarks], indent=2, ensure_ascii=False) + "\n"
 
@@ -88,7 +88,7 @@ class Tally:
         return ", ".join(parts)
 
 
-def counted(remarks: Sequence[Remark], tally: Tally) -> str:
+def counted(remarks: Sequence[DocumentProblem], tally: Tally) -> str:
     """The summary for people."""
     errors = sum(remark.severity == "error" for remark in remarks)
     warnings = len(remarks) - errors

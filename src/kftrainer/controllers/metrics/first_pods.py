@@ -18,7 +18,7 @@ from kftrainer.kube.permissions import refusals_to_list
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.cache.multi_namespace import in_namespaces
-from kftrainer.machinery.controller.events import Change, Seen
+from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.metrics.registry import Metrics
 
@@ -106,7 +106,7 @@ class FirstPods:
             return False
         return self._book.awaiting(_job_set_of(manifest["metadata"]), "pod") is not None
 
-    def changed(self, change: Change[Any]) -> None:
+    def changed(self, change: ObjectEvent[Any]) -> None:
         """Tell the book of a Job that has come to be kept; what ran before we came is no news."""
         if change.new is None:
             return
@@ -164,7 +164,7 @@ def _job_set_of(metadata: Manifest) -> ObjectKey:
     return ObjectKey(metadata["namespace"], name)
 
 
-def _index_job_set(job: Seen[Manifest]) -> Iterable[str]:
+def _index_job_set(job: ObservedObject[Manifest]) -> Iterable[str]:
     return (str(_job_set_of(job.metadata)),)
 
 

@@ -19,7 +19,7 @@ from kftrainer.controllers.metrics.first_pods import (
 from kftrainer.controllers.metrics.state import facts_of
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.manager.clock import Clock
 
 
@@ -85,7 +85,7 @@ class JobWatch:
             return  # not installed yet
         self._watches_job_sets = True
 
-    def train_job_changed(self, change: Change[TrainJob]) -> None:
+    def train_job_changed(self, change: ObjectEvent[TrainJob]) -> None:
         """Enter a TrainJob as it is, or strike it out."""
         if not self._is_listening:
             return
@@ -97,7 +97,7 @@ class JobWatch:
         uid = facts.uid
         self._book.put(key, facts, self._now(), lambda: self._has_job_set(key, uid))
 
-    def job_set_changed(self, change: Change[Any]) -> None:
+    def job_set_changed(self, change: ObjectEvent[Any]) -> None:
         """Note that a TrainJob has got its JobSet; one that was there before us is no news."""
         if change.new is None or not self._is_listening:
             return

@@ -13,7 +13,7 @@ from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, SECRETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.contest import Contest
-from kftrainer.controllers.overlay_cache import View
+from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, InvalidError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
@@ -22,7 +22,7 @@ from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.backoff import Exponential
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.info import is_controlled_by, own_job_set, recorded_job_set
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +103,7 @@ class Created:
 class Children:
     """Brings about what was planned."""
 
-    def __init__(self, client: Client, view: View, *, clock: Clock) -> None:
+    def __init__(self, client: Client, view: OverlayCache, *, clock: Clock) -> None:
         self._client = client
         self._view = view
         self._clock = clock
@@ -112,7 +112,7 @@ class Children:
         self._suspensions = self._new_contest()
         self._minted: Lru[tuple[Resource[Any], ObjectKey], str] = Lru(MOST_MINTED)
 
-    async def bring_about(self, job: TrainJob, planned: Planned) -> Applied:
+    async def bring_about(self, job: TrainJob, planned: PlannedObject) -> Applied:
         """Create or change the object, unless it is as planned.
 
         What another client undoes is applied again with growing pauses.
@@ -121,7 +121,7 @@ class Children:
             return await self._ensure_minted(job, planned)
         return await self._ensure(job, planned)
 
-    async def _ensure(self, job: TrainJob, planned: Planned) -> Applied:
+    async def _ensure(self, job: TrainJob, planned: PlannedObject) -> Applied:
         key, what = key_of(planned.manifest), digest(planned.manifest)
         contest = self._contest(planned.resource)
         there = await self._read(planned.resource, key)
@@ -144,7 +144,7 @@ class Children:
         await self._change(planned, there)
         return Applied(wrote=True, is_contested=contest.acted(key, what))
 
-    async def _ensure_minted(self, job: TrainJob, planned: Planned) -> Applied:
+    async def _ensure_minted(self, job: TrainJob, planned: PlannedObject) -> Applied:
         """Create an object with random content unless it exists; nobody watches its kind.
 
         It is looked up once for each state of the JobSet: pods that cannot start without it change
@@ -228,7 +228,7 @@ class Children:
         except NotFoundError:
             return None
 
-    async def _create(self, planned: Planned) -> Created | Manifest:
+    async def _create(self, planned: PlannedObject) -> Created | Manifest:
         """Create the object, or return the live one if somebody else has created it."""
         manifest = planned.mint() if planned.mint else planned.manifest
         marked = marked_with_plan(manifest, planned.manifest, resourceVersion=NO_VERSION)
@@ -245,7 +245,7 @@ class Children:
         log.info("trainjob.created_object", kind=planned.resource.kind, object=_name(made))
         return Created(made["metadata"]["uid"])
 
-    async def as_created(self, planned: Planned) -> Manifest:
+    async def as_created(self, planned: PlannedObject) -> Manifest:
         """Return what the API server would store if the object was created now.
 
         A dry run under another name: defaults and admission policies are applied to it.
@@ -260,7 +260,7 @@ class Children:
             planned.resource, manifest, field_manager=names.FIELD_MANAGER, dry_run=True
         )
 
-    async def _change(self, planned: Planned, there: Manifest) -> None:
+    async def _change(self, planned: PlannedObject, there: Manifest) -> None:
         # With its uid, an apply does not bring back what was deleted meanwhile.
         uid = there["metadata"]["uid"]
         marked = marked_with_plan(planned.manifest, planned.manifest, uid=uid)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import structlog
 
-from kftrainer.controllers.overlay_cache import View
+from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.objects.meta import ObjectMeta
@@ -34,7 +34,7 @@ class CacheBarrier:
     def __init__(
         self,
         client: Client,
-        view: View,
+        view: OverlayCache,
         resource: Resource[Any],
         *,
         clock: Clock,

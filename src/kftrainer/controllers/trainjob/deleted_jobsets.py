@@ -11,8 +11,8 @@ from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import JobStatus, TrainJob
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.controller.events import Change
-from kftrainer.runtime.cluster_reader import NOTHING, Existing, Given
+from kftrainer.machinery.controller.events import ObjectEvent
+from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader, GivenObjects
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import recorded_job_set
 
@@ -38,7 +38,7 @@ class DeletedJobSets:
         self._last: dict[str, bytes] = {}  # JSON, which takes less memory than what it encodes
         self._bytes = 0
 
-    def observe(self, change: Change[Any]) -> None:
+    def observe(self, change: ObjectEvent[Any]) -> None:
         """Handle an event of the JobSet informer."""
         if change.new is not None:
             if self._last and change.old is None:
@@ -49,10 +49,10 @@ class DeletedJobSets:
             for uid in _controllers(manifest["metadata"]):
                 self._remember(uid, manifest)
 
-    def of(self, job: TrainJob) -> Existing:
+    def of(self, job: TrainJob) -> ClusterReader:
         """Return the last state of the TrainJob's JobSet, for status plugins to read."""
         last = self._last.get(job.metadata.uid or "")
-        return NOTHING if last is None else Given([orjson.loads(last)])
+        return NO_OBJECTS if last is None else GivenObjects([orjson.loads(last)])
 
     def _remember(self, uid: str, manifest: Manifest) -> None:
         self._forget(uid)

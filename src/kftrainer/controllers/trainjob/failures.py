@@ -18,7 +18,7 @@ from kftrainer.kube.client.errors import (
     TooManyRequestsError,
     TransportError,
 )
-from kftrainer.kube.client.write_guard import FencedError
+from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.runtime.errors import PlanningError, PluginFailedError
 
 FAILED = "ResourcesCreationFailed"
@@ -92,4 +92,6 @@ def _max_delay(error: KubeError) -> float:
 def _will_soon_pass(error: KubeError) -> bool:
     if isinstance(error, ServerError):
         return error.status != INTERNAL_ERROR
-    return isinstance(error, TransportError | TooManyRequestsError | ConflictError | FencedError)
+    return isinstance(
+        error, TransportError | TooManyRequestsError | ConflictError | WriteGuardError
+    )

@@ -14,9 +14,9 @@ from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.trainjob.apply import digest, holds
 from kftrainer.kube.objects.resource import Manifest, key_of
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import claimed_job_set, own_job_set
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 
 # The part that stays, as it was planned when the JobSet was made.
 ANNOTATION_BEGUN_AS = "trainer.kubeflow.org/begun-as"
@@ -40,11 +40,11 @@ ON_PODS = ("labels", "annotations")
 class Fitted:
     """A plan that fits what is there."""
 
-    planned: Sequence[Planned]
-    kept: Planned | None = None  # the JobSet, where it cannot become what was planned
+    planned: Sequence[PlannedObject]
+    kept: PlannedObject | None = None  # the JobSet, where it cannot become what was planned
 
 
-def fitted(planned: Sequence[Planned], job: TrainJob, existing: Existing) -> Fitted:
+def fitted(planned: Sequence[PlannedObject], job: TrainJob, existing: ClusterReader) -> Fitted:
     """Return what can be applied of the plan, given the live JobSet.
 
     JobSet rejects every change of the immutable part, so the live one is applied back wherever it
@@ -93,7 +93,7 @@ def has_queue_of_its_own(job_set: Manifest, job: TrainJob) -> bool:
     return bool(queue) and names.LABEL_QUEUE not in (job.metadata.labels or {})
 
 
-def needs_suspension(job: TrainJob, existing: Existing) -> Manifest | None:
+def needs_suspension(job: TrainJob, existing: ClusterReader) -> Manifest | None:
     """Return the JobSet of a suspended TrainJob that is not suspended itself, if there is one.
 
     A JobSet that was not created by the controller is suspended as well: its owner reference
@@ -151,7 +151,7 @@ def _annotations(manifest: Manifest) -> Mapping[str, str]:
     return manifest["metadata"].get("annotations") or {}
 
 
-def _marked(manifest: Manifest, marks: Mapping[str, str]) -> Planned:
+def _marked(manifest: Manifest, marks: Mapping[str, str]) -> PlannedObject:
     annotations = {**_annotations(manifest), **marks}
     metadata = {**manifest["metadata"], "annotations": annotations}
-    return Planned(JOB_SETS, {**manifest, "metadata": metadata})
+    return PlannedObject(JOB_SETS, {**manifest, "metadata": metadata})

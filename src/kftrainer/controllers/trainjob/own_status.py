@@ -13,7 +13,7 @@ from kftrainer.controllers.trainjob.status import Status, present_status
 from kftrainer.controllers.trainjob.unreadable import readable_part
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.cache.store import is_older
-from kftrainer.machinery.controller.events import Change, Seen
+from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.controller.reconcile import Request
 
 MOST_UNCONFIRMED = 8  # writes of one TrainJob that got no response
@@ -56,7 +56,7 @@ class OwnStatusWrites:
             return False
         return writes.last == _fingerprint(status)
 
-    def is_from_others(self, change: Change[Any]) -> bool:
+    def is_from_others(self, change: ObjectEvent[Any]) -> bool:
         """Whether the change is more than a status write of this manager."""
         if change.new is None:
             self._writes.pop(change.key, None)
@@ -77,7 +77,7 @@ def _lasting(metadata: Manifest) -> Manifest:
     return {field: value for field, value in metadata.items() if field not in VOLATILE_METADATA}
 
 
-def _fingerprint_of(seen: Seen[TrainJob]) -> str:
+def _fingerprint_of(seen: ObservedObject[TrainJob]) -> str:
     job, _ = readable_part(seen.manifest)
     return _fingerprint(present_status(job))
 

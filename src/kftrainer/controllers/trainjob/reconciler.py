@@ -10,7 +10,7 @@ from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.contest import Contest
-from kftrainer.controllers.overlay_cache import View
+from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.controllers.trainjob.apply import (
     Applied,
     Children,
@@ -64,12 +64,12 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Manifest, key_of
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.events.recorder import EventRecorder
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.backoff import Exponential
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import (
@@ -80,7 +80,7 @@ from kftrainer.runtime.info import (
     recorded_job_set,
     runs,
 )
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.runtimes import Runtimes
 
 log = structlog.get_logger(__name__)
@@ -115,7 +115,7 @@ class TrainJobReconciler:
     def __init__(  # noqa: PLR0913  everything that it works with
         self,
         client: Client,
-        view: View,
+        view: OverlayCache,
         runtimes: Runtimes,
         recorder: EventRecorder,
         barrier: CacheBarrier,
@@ -138,7 +138,7 @@ class TrainJobReconciler:
         self._refused_pods = refused_pods
         self._repairs = Contest(clock, Exponential(FIRST_REPAIR, LONGEST_REPAIR))
 
-    def job_set_changed(self, change: Change[Any]) -> None:
+    def job_set_changed(self, change: ObjectEvent[Any]) -> None:
         """Handle an event of the JobSet informer, before the TrainJob is enqueued for it."""
         seen = change.old if change.new is None else change.new
         stored = self._view.held(TRAIN_JOBS, change.key)
@@ -360,7 +360,7 @@ class TrainJobReconciler:
                 pauses.append(applied.retry_after)
         return min(pauses, default=None)
 
-    async def _apply(self, job: TrainJob, planned: Planned) -> Applied:
+    async def _apply(self, job: TrainJob, planned: PlannedObject) -> Applied:
         """Apply the object; of a JobSet that is created, the UID is remembered."""
         if planned.resource is not JOB_SETS:
             return await self._children.bring_about(job, planned)
@@ -509,7 +509,7 @@ class TrainJobReconciler:
             )
         return 0.0
 
-    def _observe(self, job: TrainJob, existing: Existing) -> Observed | None:
+    def _observe(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         try:
             return self._runtimes.of(job).train_job_status(job, existing)
         except PlanningError as error:

@@ -19,7 +19,7 @@ from kftrainer.kube.client.transport import (
     Transport,
 )
 from kftrainer.kube.client.watch import WatchEvent, events_in
-from kftrainer.kube.client.write_guard import Fence
+from kftrainer.kube.client.write_guard import WriteGuard
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.kube.warning_log import WarningLog
 
@@ -74,7 +74,7 @@ class Client:
         limiter: Limiter | None = None,
         lane: Lane = "general",
         field_manager: str = "kftrainer",
-        fence: Fence | None = None,
+        fence: WriteGuard | None = None,
     ) -> None:
         self._transport = transport
         self._fence = fence

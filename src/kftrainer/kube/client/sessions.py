@@ -10,7 +10,7 @@ from weakref import WeakSet
 import aiohttp
 
 from kftrainer.kube.client.errors import TransportError
-from kftrainer.kube.client.write_guard import FencedRequest
+from kftrainer.kube.client.write_guard import GuardedRequest
 
 if TYPE_CHECKING:
     from aiohttp.connector import AddrInfoType
@@ -83,7 +83,7 @@ class Sessions:
                 keepalive_timeout=KEEP_IDLE_CONNECTIONS,
                 socket_factory=self._new_socket,
             ),
-            request_class=FencedRequest,
+            request_class=GuardedRequest,
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,  # a proxy is named in the kubeconfig or there is none

@@ -14,7 +14,7 @@ from kftrainer.kube.client.credentials import Connection
 from kftrainer.kube.client.errors import TransportError, error_from_response
 from kftrainer.kube.client.ratelimit import LOOP_CLOCK, Clock
 from kftrainer.kube.client.sessions import Sessions
-from kftrainer.kube.client.write_guard import Fence, ask, before
+from kftrainer.kube.client.write_guard import WriteGuard, check, guarded_by
 
 Lane = Literal["general", "watch", "lease"]
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -48,7 +48,7 @@ class Transport(Protocol):
         accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
         lane: Lane = "general",
-        fence: Fence | None = None,
+        fence: WriteGuard | None = None,
     ) -> Response:
         """The answer, of any status; raises TransportError when there is none in time."""
         ...
@@ -84,7 +84,7 @@ class _Request:
     content_type: str
     accept: str
     lane: Lane
-    fence: Fence | None = None
+    fence: WriteGuard | None = None
 
     @property
     def what(self) -> str:
@@ -135,7 +135,7 @@ class HttpTransport:
         accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
         lane: Lane = "general",
-        fence: Fence | None = None,
+        fence: WriteGuard | None = None,
     ) -> Response:
         """The answer, of any status; the timeout is for all attempts together."""
         request = _Request(method, path, query, body, content_type, accept, lane, fence)
@@ -198,9 +198,9 @@ class HttpTransport:
     async def _send(
         self, request: _Request, authorization: str | None, deadline: float
     ) -> Response:
-        ask(request.fence, request.what)
+        check(request.fence, request.what)
         with self._exchange(request) as outcome:
-            with before(request.fence):
+            with guarded_by(request.fence):
                 answer = await self._fetch(request, authorization, deadline)
             try:
                 body = await answer.read()

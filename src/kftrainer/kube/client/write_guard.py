@@ -12,17 +12,17 @@ from kftrainer.kube.client.errors import KubeError
 
 # Asked right before each attempt of a write: a wait may lie before it, for the last attempt's
 # failure to pass or for a connection to be free.
-Fence = Callable[[], bool]
+WriteGuard = Callable[[], bool]
 
-_fence: ContextVar[Fence | None] = ContextVar("fence", default=None)
+_fence: ContextVar[WriteGuard | None] = ContextVar("fence", default=None)
 
 
-class FencedError(KubeError):
+class WriteGuardError(KubeError):
     """The write was not sent: by our own word we may not write any more, as after a lost lease."""
 
 
 @contextmanager
-def before(fence: Fence | None) -> Iterator[None]:
+def guarded_by(fence: WriteGuard | None) -> Iterator[None]:
     """Requests of this block are sent only while the fence lets them."""
     token = _fence.set(fence)
     try:
@@ -31,16 +31,16 @@ def before(fence: Fence | None) -> Iterator[None]:
         _fence.reset(token)
 
 
-def ask(fence: Fence | None, what: str) -> None:
+def check(fence: WriteGuard | None, what: str) -> None:
     """Raise FencedError if there is a fence and it says no."""
     if fence is not None and not fence():
-        raise FencedError(f"{what}: not sent, as we may not write any more")
+        raise WriteGuardError(f"{what}: not sent, as we may not write any more")
 
 
-class FencedRequest(ClientRequest):
+class GuardedRequest(ClientRequest):
     """A request that asks its fence when it has a connection: all that is left is to send it."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         """Send it, or raise FencedError."""
-        ask(_fence.get(), f"{self.method} {self.url.path}")
+        check(_fence.get(), f"{self.method} {self.url.path}")
         return await super().send(conn)

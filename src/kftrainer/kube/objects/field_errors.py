@@ -9,7 +9,7 @@ import orjson
 LONGEST_VALUE = 120  # characters of a value that an error repeats
 
 
-class Fault(StrEnum):
+class ErrorType(StrEnum):
     """The kinds of field errors, by their names in `status.details.causes`."""
 
     INVALID = "FieldValueInvalid"
@@ -31,25 +31,25 @@ class Fault(StrEnum):
 
 
 _WORDS = {
-    Fault.INVALID: "Invalid value",
-    Fault.REQUIRED: "Required value",
-    Fault.FORBIDDEN: "Forbidden",
-    Fault.NOT_FOUND: "Not found",
-    Fault.NOT_SUPPORTED: "Unsupported value",
-    Fault.DUPLICATE: "Duplicate value",
-    Fault.TYPE_INVALID: "Invalid value",
-    Fault.TOO_LONG: "Too long",
-    Fault.TOO_MANY: "Too many",
-    Fault.INTERNAL: "Internal error",
-    Fault.UNKNOWN: "Unknown field",
+    ErrorType.INVALID: "Invalid value",
+    ErrorType.REQUIRED: "Required value",
+    ErrorType.FORBIDDEN: "Forbidden",
+    ErrorType.NOT_FOUND: "Not found",
+    ErrorType.NOT_SUPPORTED: "Unsupported value",
+    ErrorType.DUPLICATE: "Duplicate value",
+    ErrorType.TYPE_INVALID: "Invalid value",
+    ErrorType.TOO_LONG: "Too long",
+    ErrorType.TOO_MANY: "Too many",
+    ErrorType.INTERNAL: "Internal error",
+    ErrorType.UNKNOWN: "Unknown field",
 }
 WITHOUT_VALUE = (
-    Fault.REQUIRED,
-    Fault.FORBIDDEN,
-    Fault.TYPE_INVALID,  # a password of digits only, without quotes, would be told
-    Fault.TOO_LONG,
-    Fault.INTERNAL,
-    Fault.UNKNOWN,
+    ErrorType.REQUIRED,
+    ErrorType.FORBIDDEN,
+    ErrorType.TYPE_INVALID,  # a password of digits only, without quotes, would be told
+    ErrorType.TOO_LONG,
+    ErrorType.INTERNAL,
+    ErrorType.UNKNOWN,
 )
 
 
@@ -58,7 +58,7 @@ class FieldError:
     """One field that is wrong: where it is, what it holds, and what it should hold."""
 
     path: str
-    fault: Fault
+    fault: ErrorType
     detail: str = ""
     value: object = None
     # The rule that it breaks, in a short name for programs. What two rules tell alike is the same.
@@ -75,17 +75,17 @@ class FieldError:
 
 def invalid(path: str, value: object, detail: str, *, rule: str = "") -> FieldError:
     """The field holds what it must not."""
-    return FieldError(path, Fault.INVALID, detail, value, rule)
+    return FieldError(path, ErrorType.INVALID, detail, value, rule)
 
 
 def required(path: str, detail: str = "", *, rule: str = "") -> FieldError:
     """The field is not there, or empty."""
-    return FieldError(path, Fault.REQUIRED, detail, rule=rule)
+    return FieldError(path, ErrorType.REQUIRED, detail, rule=rule)
 
 
 def forbidden(path: str, detail: str, *, rule: str = "") -> FieldError:
     """The field must not be set, or must not be changed."""
-    return FieldError(path, Fault.FORBIDDEN, detail, rule=rule)
+    return FieldError(path, ErrorType.FORBIDDEN, detail, rule=rule)
 
 
 def shown(value: object) -> str:
@@ -98,7 +98,7 @@ def shown(value: object) -> str:
 
 
 @dataclass(slots=True)
-class Findings:
+class ValidationResult:
     """All that a validation found: errors refuse the object, warnings go to who wrote it."""
 
     errors: list[FieldError] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Findings:
         if warnings:
             self.warnings = list(dict.fromkeys((*self.warnings, *warnings)))
 
-    def add(self, other: "Findings") -> None:
+    def add(self, other: "ValidationResult") -> None:
         """Add all that another validation found."""
         self.refuse(*other.errors)
         self.warn(*other.warnings)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError
 from kftrainer.kube.schema.defaulting import Schema, schema_of_field
 from kftrainer.kube.schema.structure import below
 
@@ -11,11 +11,11 @@ Rule = Callable[[Any, Any], bool]  # of self and oldSelf; a LookupError is a mis
 # What else is wrong with an object for the API server not to look at its rules.
 BLOCKING = frozenset(
     {
-        Fault.TYPE_INVALID,
-        Fault.REQUIRED,
-        Fault.NOT_SUPPORTED,
-        Fault.TOO_LONG,
-        Fault.TOO_MANY,
+        ErrorType.TYPE_INVALID,
+        ErrorType.REQUIRED,
+        ErrorType.NOT_SUPPORTED,
+        ErrorType.TOO_LONG,
+        ErrorType.TOO_MANY,
     }
 )
 
@@ -53,4 +53,4 @@ def _broken(
     except LookupError as error:  # CEL would say: no such key
         said = f"{error.args[0]} is missing, so that this cannot be seen: {said}"
     where = f"{path}{rule.get('fieldPath', '')}".removeprefix(".")
-    yield FieldError(where, Fault(rule.get("reason", Fault.INVALID)), said, value)
+    yield FieldError(where, ErrorType(rule.get("reason", ErrorType.INVALID)), said, value)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kftrainer.kube.objects.field_errors import Fault, FieldError, forbidden, invalid, required
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError, forbidden, invalid, required
 from kftrainer.kube.schema.defaulting import Schema
 from kftrainer.kube.schema.structure import below
 
@@ -142,7 +142,7 @@ def _annotation_errors(annotations: Mapping[str, str | None]) -> Iterator[FieldE
             yield invalid("metadata.annotations", key, problem)
     if size > MOST_ANNOTATIONS:
         detail = f"must have no more than {MOST_ANNOTATIONS} bytes altogether, and has {size}"
-        yield FieldError("metadata.annotations", Fault.TOO_LONG, detail)
+        yield FieldError("metadata.annotations", ErrorType.TOO_LONG, detail)
 
 
 def _owner_errors(owners: Any) -> Iterator[FieldError]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from kftrainer.kube.objects.field_errors import Fault, FieldError, invalid, required
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError, invalid, required
 from kftrainer.kube.objects.model import FIELD_NAME, Problem
 from kftrainer.kube.schema.defaulting import Schema, schema_of_field
 from kftrainer.kube.schema.suggestions import closest
@@ -11,7 +11,7 @@ from kftrainer.kube.schema.values import bound_errors
 
 HEAD = ("apiVersion", "kind", "metadata")  # of every object, whatever its schema says
 FLOATS_ARE_EXACT = 2**53  # below this each whole number is a float of its own
-STRUCTURE = (Fault.TYPE_INVALID, Fault.REQUIRED, Fault.NOT_SUPPORTED)
+STRUCTURE = (ErrorType.TYPE_INVALID, ErrorType.REQUIRED, ErrorType.NOT_SUPPORTED)
 Unknown = list[tuple[str, str, Collection[str]]]  # path, name, and which names are known there
 
 
@@ -33,14 +33,14 @@ def unknown_fields(value: Any, schema: Schema, path: str = "") -> Iterator[Field
     _pruned(value, schema, path, unknown)
     for where, name, known in unknown:
         near = closest(name, known)
-        yield FieldError(where, Fault.UNKNOWN, f"did you mean {near}?" if near else "")
+        yield FieldError(where, ErrorType.UNKNOWN, f"did you mean {near}?" if near else "")
 
 
 def misfits(value: Any, schema: Schema | None, path: str = "") -> Iterator[Problem]:
     """What is not of the type that the schema says, is missing, or is not one of those allowed."""
     for error in schema_errors(value, schema, path):
         if error.fault in STRUCTURE:
-            said = "is required" if error.fault is Fault.REQUIRED else error.detail
+            said = "is required" if error.fault is ErrorType.REQUIRED else error.detail
             yield Problem(error.path, said)
 
 
@@ -54,7 +54,7 @@ def schema_errors(value: Any, schema: Schema | None, path: str = "") -> Iterator
         if not fits(value):
             # YAML takes 3, yes and 1e3 for other things than texts.
             hint = ": put it in quotes" if kind == "string" and _is_scalar(value) else ""
-            yield FieldError(path, Fault.TYPE_INVALID, f"must be {words}{hint}", value)
+            yield FieldError(path, ErrorType.TYPE_INVALID, f"must be {words}{hint}", value)
             return
     yield from bound_errors(value, schema, path)
     if isinstance(value, Mapping):

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from kftrainer.kube.objects.field_errors import Fault, FieldError, invalid
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError, invalid
 from kftrainer.kube.schema.defaulting import Schema
 
 QUANTITY = (
@@ -30,7 +30,7 @@ def bound_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
     allowed = schema.get("enum")
     if allowed and value not in allowed:
         shown = ", ".join(each or '""' if isinstance(each, str) else str(each) for each in allowed)
-        yield FieldError(path, Fault.NOT_SUPPORTED, f"must be one of {shown}", value)
+        yield FieldError(path, ErrorType.NOT_SUPPORTED, f"must be one of {shown}", value)
     if isinstance(value, str):
         yield from _errors_of_text(value, schema, path)
     elif isinstance(value, list):
@@ -53,7 +53,7 @@ def _errors_of_text(value: str, schema: Schema, path: str) -> Iterator[FieldErro
         yield invalid(path, value, f"must {detail}")
     if most is not None and len(value) > most:
         detail = f"must have at most {many(most, 'character')}, and has {len(value)}"
-        yield FieldError(path, Fault.TOO_LONG, detail, value)
+        yield FieldError(path, ErrorType.TOO_LONG, detail, value)
     pattern = schema.get("pattern")
     if pattern is not None and not _compiled(pattern).search(value):
         yield invalid(path, value, f"must {_KNOWN_PATTERNS.get(pattern, f'match {pattern}')}")
@@ -85,7 +85,7 @@ def _errors_of_size(value: Mapping[str, Any], schema: Schema, path: str) -> Iter
         yield invalid(path, value, f"must have at least {many(least, 'field')}")
     if most is not None and len(value) > most:
         detail = f"must have at most {many(most, 'field')}"
-        yield FieldError(path, Fault.TOO_MANY, detail, len(value))
+        yield FieldError(path, ErrorType.TOO_MANY, detail, len(value))
 
 
 def _errors_of_list(value: list[Any], schema: Schema, path: str) -> Iterator[FieldError]:
@@ -94,7 +94,7 @@ def _errors_of_list(value: list[Any], schema: Schema, path: str) -> Iterator[Fie
         yield invalid(path, value, f"must have at least {many(least, 'item')}")
     if most is not None and len(value) > most:
         detail = f"must have at most {many(most, 'item')}"
-        yield FieldError(path, Fault.TOO_MANY, detail, len(value))
+        yield FieldError(path, ErrorType.TOO_MANY, detail, len(value))
     kind = schema.get("x-kubernetes-list-type")
     if kind == "set":
         yield from _twins(enumerate(value), path, "is in the list already")
@@ -123,4 +123,4 @@ def _twins(items: Iterable[tuple[int, Any]], path: str, detail: str) -> Iterator
         told = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
         seen[told] += 1
         if seen[told] == 2:  # noqa: PLR2004
-            yield FieldError(f"{path}[{index}]", Fault.DUPLICATE, detail, item)
+            yield FieldError(f"{path}[{index}]", ErrorType.DUPLICATE, detail, item)

@@ -16,19 +16,19 @@ import orjson
 
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.cache.reduction import Reduction
-from kftrainer.machinery.controller.events import Seen
+from kftrainer.machinery.controller.events import ObservedObject
 
 T = TypeVar("T")
 
 Transform = Callable[[Manifest], Manifest]
 Keep = Callable[[Manifest], bool]
-IndexFunction = Callable[[Seen[T]], Iterable[str]]
+IndexFunction = Callable[[ObservedObject[T]], Iterable[str]]
 
 # JSON of objects that are kept decoded, which takes up to 20 times as much memory.
 MOST_DECODED = 2 * 2**20
 
 
-class Entry(Generic[T]):
+class CachedObject(Generic[T]):
     """An object as it was seen at one moment; it never changes.
 
     `whole_size` is the length of its JSON, of which a reduced entry holds a part.
@@ -102,13 +102,13 @@ class Decoded(Generic[T]):
 
     def __init__(self, most: int = MOST_DECODED) -> None:
         self._most = most
-        self._held: OrderedDict[int, tuple[Entry[T], T]] = OrderedDict()
+        self._held: OrderedDict[int, tuple[CachedObject[T], T]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def of(self, entry: Entry[T], decode: Callable[[], T]) -> T:
+    def of(self, entry: CachedObject[T], decode: Callable[[], T]) -> T:
         """Return the decoded object of the entry; the same one as before if it is still held."""
         # An entry that is held here is alive, so that no other one has its id.
         if (found := self._held.get(id(entry))) is not None:
@@ -123,7 +123,7 @@ class Decoded(Generic[T]):
         return decoded
 
 
-class RareEntry(Entry[T]):
+class IndexedCachedObject(CachedObject[T]):
     """An object of a kind that is kept decoded for as long as it is used: all are given the same.
 
     The objects that were used longest ago are decoded anew when they are used again.
@@ -166,7 +166,7 @@ def _encoded(part: Manifest, *, without: str) -> bytes:
     return orjson.dumps({name: value for name, value in part.items() if name != without})
 
 
-class EntryMaker(Generic[T]):
+class CachedObjectFactory(Generic[T]):
     """Makes entries of one kind: transforms, strips and encodes what came over the wire.
 
     Only what is to be kept is shown to the transform and the index functions. These are given
@@ -192,7 +192,7 @@ class EntryMaker(Generic[T]):
         """Whether there is to be an entry of this object."""
         return self._keep is None or self._keep(manifest)
 
-    def make(self, manifest: Manifest) -> Entry[T]:
+    def make(self, manifest: Manifest) -> CachedObject[T]:
         """The entry of an object; an exception of the transform or an index is the caller's."""
         key, version = key_of(manifest), manifest["metadata"].get("resourceVersion", "")
         kept = self._transform(manifest) if self._transform else manifest
@@ -202,10 +202,10 @@ class EntryMaker(Generic[T]):
             entry.index_values = tuple(tuple(set(each(seen))) for each in self._functions)
         return entry
 
-    def _entry(self, key: ObjectKey, version: str, manifest: Manifest) -> Entry[T]:
+    def _entry(self, key: ObjectKey, version: str, manifest: Manifest) -> CachedObject[T]:
         decode, reduction = self._resource.decode, self._reduction
         if not self._resource.is_rare:
-            return Entry(key, version, manifest, decode, reduction)
-        rare = RareEntry(key, version, manifest, decode, reduction)
+            return CachedObject(key, version, manifest, decode, reduction)
+        rare = IndexedCachedObject(key, version, manifest, decode, reduction)
         rare.decoded = self._decoded
         return rare

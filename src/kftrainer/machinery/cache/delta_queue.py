@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.cache.cached_object import Entry
+from kftrainer.machinery.cache.cached_object import CachedObject
 from kftrainer.machinery.cache.store import Contents
 
 T = TypeVar("T")
@@ -23,14 +23,14 @@ LIMIT = 1000
 class Arrived(Generic[T]):
     """An object is new or has changed."""
 
-    entry: Entry[T]
+    entry: CachedObject[T]
 
 
 @dataclass(frozen=True, slots=True)
 class Gone(Generic[T]):
     """An object was deleted in this state."""
 
-    entry: Entry[T]
+    entry: CachedObject[T]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def only_the_last(waiting: deque[News[T]]) -> deque[News[T]]:
     return deque(last.values())
 
 
-class Inbox(Generic[T]):
+class DeltaQueue(Generic[T]):
     """News in order, for one consumer; holds no more than a thousand, or two of each object."""
 
     def __init__(self) -> None:

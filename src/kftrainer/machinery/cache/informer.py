@@ -12,35 +12,35 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KindNotFoundError
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.cache.cached_object import (
-    Entry,
-    EntryMaker,
+    CachedObject,
+    CachedObjectFactory,
     IndexFunction,
     Keep,
     Transform,
 )
 from kftrainer.machinery.cache.delta_queue import (
     Arrived,
+    DeltaQueue,
     Gone,
-    Inbox,
     News,
     Reached,
     Replaced,
     Unwanted,
 )
-from kftrainer.machinery.cache.list_watcher import Feed, Refusal
+from kftrainer.machinery.cache.list_watcher import ListWatcher, Refusal
 from kftrainer.machinery.cache.reduction import Reduction
 from kftrainer.machinery.cache.source import Source
 from kftrainer.machinery.cache.store import Store
-from kftrainer.machinery.controller.events import Change, Seen
+from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.manager.time_slices import Breather
+from kftrainer.machinery.manager.time_slices import TimeSlices
 from kftrainer.machinery.metrics.registry import InformerMetrics
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-ChangeHandler = Callable[[Change[T]], None]
+ChangeHandler = Callable[[ObjectEvent[T]], None]
 # Called with the kind and the namespace when reads are refused, and with None when they succeed
 # again; the objects can be read from the informer by then.
 AccessHandler = Callable[[Resource[Any], str | None, Refusal | None], None]
@@ -84,7 +84,7 @@ class Informer(Generic[T]):
         self._clock = clock
         self._metrics = metrics
         self._store: Store[T] = Store(indexes)
-        self._inbox: Inbox[T] = Inbox()
+        self._inbox: DeltaQueue[T] = DeltaQueue()
         self._handlers: tuple[ChangeHandler[T], ...] = ()
         self._latecomers: asyncio.Queue[tuple[ChangeHandler[T], asyncio.Event]] = asyncio.Queue()
         self._turn = asyncio.Lock()  # of who changes the store, or needs it to stay as it is
@@ -92,11 +92,11 @@ class Informer(Generic[T]):
         self._settled = asyncio.Event()  # has synced, or was refused
         self._source = Source(client, resource, namespace, label_selector, field_selector)
         self._log = log.bind(**self._source.context)
-        self._feed = Feed(
+        self._feed = ListWatcher(
             self._source,
             clock=clock,
             rng=rng if rng is not None else SystemRandom(),
-            maker=EntryMaker(resource, transform, indexes, keep, reduction),
+            maker=CachedObjectFactory(resource, transform, indexes, keep, reduction),
             store=self._store,
             inbox=self._inbox,
             metrics=metrics,
@@ -147,7 +147,7 @@ class Informer(Generic[T]):
         entry = self._store.contents.get(key)
         return entry.object if entry is not None else None
 
-    def seen(self, key: ObjectKey) -> Seen[T] | None:
+    def seen(self, key: ObjectKey) -> ObservedObject[T] | None:
         """The same, not yet decoded."""
         return self._store.contents.get(key)
 
@@ -173,7 +173,7 @@ class Informer(Generic[T]):
         entries = list(contents) if namespace is None else contents.in_namespace(namespace)
         return self._decoded(entries)
 
-    def _decoded(self, entries: Iterable[Entry[T]]) -> Iterator[T]:
+    def _decoded(self, entries: Iterable[CachedObject[T]]) -> Iterator[T]:
         """The objects, but for those that `decode` refuses: one of them must not hide the rest."""
         for entry in entries:
             try:
@@ -214,7 +214,7 @@ class Informer(Generic[T]):
         ready()
 
     async def _process(self) -> None:
-        breather = Breather(self._clock)
+        breather = TimeSlices(self._clock)
         while True:
             if not len(self._inbox):
                 self._measure()
@@ -226,18 +226,18 @@ class Informer(Generic[T]):
 
     async def _welcome(self) -> None:
         """Tell who came late of all that is here; news wait meanwhile, so that none is missed."""
-        breather = Breather(self._clock)
+        breather = TimeSlices(self._clock)
         while True:
             handler, told = await self._latecomers.get()
             async with self._turn:
                 breather.begin()
                 for entry in self._store.contents:
-                    self._tell((handler,), Change(entry.key, None, entry, initial=True))
+                    self._tell((handler,), ObjectEvent(entry.key, None, entry, initial=True))
                     await breather.breathe()
                 self._handlers = (*self._handlers, handler)
             told.set()
 
-    async def _absorb(self, news: News[T], breather: Breather) -> None:
+    async def _absorb(self, news: News[T], breather: TimeSlices) -> None:
         match news:
             case Arrived(entry):
                 self._tell(self._handlers, self._store.upsert(entry))
@@ -252,7 +252,7 @@ class Informer(Generic[T]):
             case _:
                 assert_never(news)
 
-    async def _replace(self, news: Replaced[T], breather: Breather) -> None:
+    async def _replace(self, news: Replaced[T], breather: TimeSlices) -> None:
         # Who comes while this goes on is told of all that is here afterwards, or there is nothing.
         handlers = self._handlers
         initial = not self.has_synced
@@ -278,7 +278,7 @@ class Informer(Generic[T]):
         if self._on_access is not None:
             self._on_access(self.resource, self._source.namespace, self._refusal)
 
-    def _tell(self, handlers: Iterable[ChangeHandler[T]], change: Change[T] | None) -> None:
+    def _tell(self, handlers: Iterable[ChangeHandler[T]], change: ObjectEvent[T] | None) -> None:
         if change is None:
             return
         for handler in handlers:

@@ -15,11 +15,11 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.kube.client.watch import Bookmark, Deleted, Upserted, WatchEvent
 from kftrainer.kube.objects.resource import key_of
-from kftrainer.machinery.cache.cached_object import EntryMaker
+from kftrainer.machinery.cache.cached_object import CachedObjectFactory
 from kftrainer.machinery.cache.delta_queue import (
     Arrived,
+    DeltaQueue,
     Gone,
-    Inbox,
     News,
     Reached,
     Replaced,
@@ -45,7 +45,7 @@ from kftrainer.machinery.cache.source import Source
 from kftrainer.machinery.cache.store import Contents, Store
 from kftrainer.machinery.cache.stream_timeout import Pulse, server_timeout
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.manager.time_slices import Breather
+from kftrainer.machinery.manager.time_slices import TimeSlices
 from kftrainer.machinery.metrics.registry import InformerMetrics
 
 log = structlog.get_logger(__name__)
@@ -80,7 +80,7 @@ class _Stream(Generic[T]):
         return WatchEnded(lived, self.pulse.events, error)
 
 
-class Feed(Generic[T]):
+class ListWatcher(Generic[T]):
     """Reads one kind for ever; what cannot be read now is read later."""
 
     def __init__(  # noqa: PLR0913  all that stands between the server and the store
@@ -89,9 +89,9 @@ class Feed(Generic[T]):
         *,
         clock: Clock,
         rng: Random,
-        maker: EntryMaker[T],
+        maker: CachedObjectFactory[T],
         store: Store[T],
-        inbox: Inbox[T],
+        inbox: DeltaQueue[T],
         metrics: InformerMetrics | None,
         on_refused: Callable[[Refusal], bool],
     ) -> None:
@@ -104,7 +104,7 @@ class Feed(Generic[T]):
         self._inbox = inbox
         self._metrics = metrics
         self._reflector = Reflector(rng)
-        self._breather = Breather(clock)
+        self._breather = TimeSlices(clock)
         self._log = log.bind(**source.context)
 
     async def run(self) -> None:

@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.machinery.cache.informer import ChangeHandler, Informer
-from kftrainer.machinery.controller.events import Seen
+from kftrainer.machinery.controller.events import ObservedObject
 
 T = TypeVar("T")
 
 
-class InformerGroup(Generic[T]):
+class MultiNamespaceInformer(Generic[T]):
     """Informers of one kind by their namespaces; what is in no namespace of theirs is not there.
 
     For those who may not read the kind everywhere: a right in each of the namespaces is enough.
@@ -70,7 +70,7 @@ class InformerGroup(Generic[T]):
         informer = self._informers.get(key.namespace)
         return informer.get(key) if informer is not None else None
 
-    def seen(self, key: ObjectKey) -> Seen[T] | None:
+    def seen(self, key: ObjectKey) -> ObservedObject[T] | None:
         """The same, not yet decoded."""
         informer = self._informers.get(key.namespace)
         return informer.seen(key) if informer is not None else None
@@ -134,7 +134,7 @@ class InformerGroup(Generic[T]):
             told.set()
 
 
-AnyInformer = Informer[T] | InformerGroup[T]
+AnyInformer = Informer[T] | MultiNamespaceInformer[T]
 
 
 def in_namespaces(
@@ -150,7 +150,7 @@ def in_namespaces(
     names = tuple(dict.fromkeys(namespaces))
     if not names or not resource.namespaced:
         return make(None)
-    return InformerGroup(resource, {name: make(name) for name in names})
+    return MultiNamespaceInformer(resource, {name: make(name) for name in names})
 
 
 def _nothing() -> None:

@@ -31,7 +31,7 @@ def pauses(rng: Random) -> Iterator[float]:
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-class LateKinds:
+class OptionalKinds:
     """Puts informers into a running cache as soon as the server serves their kinds.
 
     Ready when each kind has been asked for once and those that are served have synced. When a

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.cache.cached_object import Entry
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.cache.cached_object import CachedObject
+from kftrainer.machinery.controller.events import ObjectEvent
 
 T = TypeVar("T")
 
@@ -25,8 +25,8 @@ class Contents(Generic[T]):
     """Entries by namespace and name, and by the values of each index."""
 
     def __init__(self, index_names: Iterable[str] = ()) -> None:
-        self._namespaces: dict[str, dict[str, Entry[T]]] = {}
-        self._indexes: dict[str, dict[str, dict[ObjectKey, Entry[T]]]] = {
+        self._namespaces: dict[str, dict[str, CachedObject[T]]] = {}
+        self._indexes: dict[str, dict[str, dict[ObjectKey, CachedObject[T]]]] = {
             name: {} for name in index_names
         }
         self._count = 0
@@ -35,20 +35,20 @@ class Contents(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Entry[T]]:
+    def __iter__(self) -> Iterator[CachedObject[T]]:
         for entries in self._namespaces.values():
             yield from entries.values()
 
-    def get(self, key: ObjectKey) -> Entry[T] | None:
+    def get(self, key: ObjectKey) -> CachedObject[T] | None:
         """The entry of this key."""
         entries = self._namespaces.get(key.namespace)
         return entries.get(key.name) if entries else None
 
-    def in_namespace(self, namespace: str) -> list[Entry[T]]:
+    def in_namespace(self, namespace: str) -> list[CachedObject[T]]:
         """All entries of one namespace."""
         return list(self._namespaces.get(namespace, {}).values())
 
-    def by_index(self, name: str, value: str) -> list[Entry[T]]:
+    def by_index(self, name: str, value: str) -> list[CachedObject[T]]:
         """All entries for which the index function of this name gave this value."""
         return list(self._index(name).get(value, {}).values())
 
@@ -60,12 +60,12 @@ class Contents(Generic[T]):
         """Whether there is any."""
         return value in self._index(name)
 
-    def _index(self, name: str) -> dict[str, dict[ObjectKey, Entry[T]]]:
+    def _index(self, name: str) -> dict[str, dict[ObjectKey, CachedObject[T]]]:
         if name not in self._indexes:
             raise UnknownIndexError(f"no index {name!r}; there are: {sorted(self._indexes)}")
         return self._indexes[name]
 
-    def put(self, entry: Entry[T]) -> None:
+    def put(self, entry: CachedObject[T]) -> None:
         """Hold this entry, in the place of an older one of its key."""
         self.remove(entry.key)
         self._namespaces.setdefault(entry.key.namespace, {})[entry.key.name] = entry
@@ -111,28 +111,28 @@ class Store(Generic[T]):
         """Where the entries of a list are collected, to be given to `replace`."""
         return Contents(self._index_names)
 
-    def upsert(self, entry: Entry[T]) -> Change[T] | None:
+    def upsert(self, entry: CachedObject[T]) -> ObjectEvent[T] | None:
         """The object is like this now; None if that is no news."""
         self.advance(entry.resource_version)
         old = self.contents.get(entry.key)
         if old is not None and not _is_news(entry, old):
             return None
         self.contents.put(entry)
-        return Change(entry.key, old, entry)
+        return ObjectEvent(entry.key, old, entry)
 
-    def delete(self, entry: Entry[T]) -> Change[T] | None:
+    def delete(self, entry: CachedObject[T]) -> ObjectEvent[T] | None:
         """The object is gone, and this was its last state; None if that is no news."""
         self.advance(entry.resource_version)
         old = self._taken_out(entry.key, entry.resource_version)
-        return Change(entry.key, entry, None) if old is not None else None
+        return ObjectEvent(entry.key, entry, None) if old is not None else None
 
-    def drop(self, key: ObjectKey, resource_version: str) -> Change[T] | None:
+    def drop(self, key: ObjectKey, resource_version: str) -> ObjectEvent[T] | None:
         """The object is not kept as of this version: it goes in the state in which it was kept."""
         self.advance(resource_version)
         old = self._taken_out(key, resource_version)
-        return Change(key, old, None) if old is not None else None
+        return ObjectEvent(key, old, None) if old is not None else None
 
-    def _taken_out(self, key: ObjectKey, resource_version: str) -> Entry[T] | None:
+    def _taken_out(self, key: ObjectKey, resource_version: str) -> CachedObject[T] | None:
         old = self.contents.get(key)
         if old is None or is_older(resource_version, old.resource_version):
             return None
@@ -146,7 +146,7 @@ class Store(Generic[T]):
 
     def replace(
         self, contents: Contents[T], resource_version: str, *, initial: bool = False
-    ) -> Iterator[Change[T]]:
+    ) -> Iterator[ObjectEvent[T]]:
         """These are all objects there are, as of this version: the server's word, even if older.
 
         The contents are exchanged at once. The changes come when asked for, deletes first, and
@@ -157,20 +157,22 @@ class Store(Generic[T]):
         return _differences(before, contents, initial=initial)
 
 
-def _is_news(entry: Entry[T], old: Entry[T]) -> bool:
+def _is_news(entry: CachedObject[T], old: CachedObject[T]) -> bool:
     if entry.resource_version and entry.resource_version == old.resource_version:
         return False
     # An object that was made anew may have a lower version, if etcd was restored from a backup.
     return not is_older(entry.resource_version, old.resource_version) or entry.uid != old.uid
 
 
-def _differences(before: Contents[T], after: Contents[T], *, initial: bool) -> Iterator[Change[T]]:
+def _differences(
+    before: Contents[T], after: Contents[T], *, initial: bool
+) -> Iterator[ObjectEvent[T]]:
     for old in before:
         if after.get(old.key) is None:
-            yield Change(old.key, old, None, final_state_unknown=True)
+            yield ObjectEvent(old.key, old, None, final_state_unknown=True)
     for new in after:
         known = before.get(new.key)
         if known is None:
-            yield Change(new.key, None, new, initial)
+            yield ObjectEvent(new.key, None, new, initial)
         elif not new.resource_version or new.resource_version != known.resource_version:
-            yield Change(new.key, known, new)
+            yield ObjectEvent(new.key, known, new)

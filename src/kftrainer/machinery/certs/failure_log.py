@@ -12,7 +12,7 @@ RACED = (ConflictError, AlreadyExistsError, NotFoundError)
 log = structlog.get_logger(__name__)
 
 
-class Troubles:
+class FailureLog:
     """The troubles of something that is done over and over, from `begin` to `end` each time."""
 
     def __init__(self, of: str) -> None:
@@ -60,7 +60,7 @@ class Troubles:
 
 
 class _Noted:
-    def __init__(self, troubles: Troubles, what: str) -> None:
+    def __init__(self, troubles: FailureLog, what: str) -> None:
         self._troubles = troubles
         self._what = what
 

@@ -13,7 +13,7 @@ from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.certs.authority import Leaf, Stored, is_better, next_content, ours_in, read
 from kftrainer.machinery.certs.ca_bundle import Injected, Seen, bundles_in, first_without
-from kftrainer.machinery.certs.failure_log import Troubles
+from kftrainer.machinery.certs.failure_log import FailureLog
 from kftrainer.machinery.certs.repairs import Repairs
 from kftrainer.machinery.certs.secrets import SECRETS, content_of, new_secret, with_content
 from kftrainer.machinery.certs.serving import CertificateError, ServingCertificate
@@ -67,7 +67,7 @@ class CertificateRotation:
         self._jitter = spread(rng if rng is not None else SystemRandom())
         self._shown: Leaf | None = None
         self._news = asyncio.Event()
-        self._troubles = Troubles(self.name)
+        self._troubles = FailureLog(self.name)
         self._repairs = Repairs()
         self._surprise: str | None = None
 

@@ -10,12 +10,12 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from kftrainer.kube.objects.resource import Resource
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler
 from kftrainer.machinery.controller.predicates import Predicate
 from kftrainer.machinery.controller.reconcile import Reconciler, Request, Result, TerminalError
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.manager.time_slices import SLICE, Breather
+from kftrainer.machinery.manager.time_slices import SLICE, TimeSlices
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.queue.backoff import Backoff, Exponential
 from kftrainer.machinery.queue.workqueue import QueueShutDownError, WorkQueue
@@ -63,7 +63,7 @@ class Watchable(Protocol):
         """Return when all that was there at the start has been seen."""
         ...
 
-    def add_handler(self, handler: Callable[[Change[Any]], None], /) -> asyncio.Event:
+    def add_handler(self, handler: Callable[[ObjectEvent[Any]], None], /) -> asyncio.Event:
         """Tell the handler of all objects and then of changes; set when it knows what is here."""
         ...
 
@@ -200,8 +200,8 @@ class Controller:
     def _begin(self, watch: _Watch) -> _Begun:
         return _Begun(watch.informer, watch.informer.add_handler(self._enqueue_by(watch)))
 
-    def _enqueue_by(self, watch: _Watch) -> Callable[[Change[Any]], None]:
-        def enqueue(change: Change[Any]) -> None:
+    def _enqueue_by(self, watch: _Watch) -> Callable[[ObjectEvent[Any]], None]:
+        def enqueue(change: ObjectEvent[Any]) -> None:
             if all(predicate(change) for predicate in watch.predicates):
                 priority = INITIAL_PRIORITY if change.initial else 0
                 self._add_all(iter(watch.handler(change)), priority)
@@ -219,7 +219,7 @@ class Controller:
                 return
 
     async def _add_remainders(self) -> None:
-        breather = Breather(self._clock)
+        breather = TimeSlices(self._clock)
         while True:
             remainder = await self._unfinished.get()
             breather.begin()

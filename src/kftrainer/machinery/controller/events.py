@@ -8,7 +8,7 @@ from kftrainer.kube.objects.resource import Manifest, ObjectKey
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Seen(Protocol[T_co]):
+class ObservedObject(Protocol[T_co]):
     """An object as it was seen at one moment; its own type is made only when asked for."""
 
     @property
@@ -33,12 +33,12 @@ class Seen(Protocol[T_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[T_co]):
+class ObjectEvent(Generic[T_co]):
     """One object has come (old is None), gone (new is None) or changed."""
 
     key: ObjectKey
-    old: Seen[T_co] | None
-    new: Seen[T_co] | None
+    old: ObservedObject[T_co] | None
+    new: ObservedObject[T_co] | None
     initial: bool = False  # it was there when we came, or nothing about it has changed since
     # It was removed while nobody watched, so that `old` need not be its last state.
     final_state_unknown: bool = False

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kftrainer.kube.objects.resource import Manifest, Resource
-from kftrainer.machinery.controller.events import Change, Seen
+from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.controller.reconcile import Request
 
 # None stands for an object that was looked at and that is not to be reconciled: a handler that
 # looks at many objects yields one for each, so that others get their turn meanwhile.
-Handler = Callable[[Change[Any]], Iterable[Request | None]]
+Handler = Callable[[ObjectEvent[Any]], Iterable[Request | None]]
 
 
-def enqueue_self(change: Change[Any]) -> Iterable[Request]:
+def enqueue_self(change: ObjectEvent[Any]) -> Iterable[Request]:
     """Look at the object that has changed."""
     return (change.key,)
 
@@ -20,7 +20,7 @@ def enqueue_self(change: Change[Any]) -> Iterable[Request]:
 def enqueue_owner(owner: Resource[Any], *, controller_only: bool = True) -> Handler:
     """Look at the owners of this kind that the object has, or had before the change."""
 
-    def owners(change: Change[Any]) -> Iterable[Request]:
+    def owners(change: ObjectEvent[Any]) -> Iterable[Request]:
         namespace = change.key.namespace if owner.namespaced else ""
         return dict.fromkeys(
             Request(namespace, reference["name"])
@@ -41,7 +41,7 @@ def enqueue_mapped(to_requests: Callable[[Any], Iterable[Request | None]]) -> Ha
     finds it.
     """
 
-    def mapped(change: Change[Any]) -> Iterator[Request | None]:
+    def mapped(change: ObjectEvent[Any]) -> Iterator[Request | None]:
         found: set[Request | None] = set()
         for seen in _both(change):
             for request in to_requests(seen.object):
@@ -51,7 +51,7 @@ def enqueue_mapped(to_requests: Callable[[Any], Iterable[Request | None]]) -> Ha
     return mapped
 
 
-def _both(change: Change[Any]) -> Iterator[Seen[Any]]:
+def _both(change: ObjectEvent[Any]) -> Iterator[ObservedObject[Any]]:
     return (seen for seen in (change.old, change.new) if seen is not None)
 
 

@@ -3,27 +3,27 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 
-Predicate = Callable[[Change[Any]], bool]
+Predicate = Callable[[ObjectEvent[Any]], bool]
 
 
-def generation_changed(change: Change[Any]) -> bool:
+def generation_changed(change: ObjectEvent[Any]) -> bool:
     """What is wanted of it has changed, or its deletion has begun; a kind needs generations."""
     return _differs(change, "generation", None)
 
 
-def resource_version_changed(change: Change[Any]) -> bool:
+def resource_version_changed(change: ObjectEvent[Any]) -> bool:
     """Anything about it has changed."""
     return _differs(change, "resourceVersion", None)
 
 
-def labels_changed(change: Change[Any]) -> bool:
+def labels_changed(change: ObjectEvent[Any]) -> bool:
     """Its labels have changed."""
     return _differs(change, "labels", {})
 
 
-def annotations_changed(change: Change[Any]) -> bool:
+def annotations_changed(change: ObjectEvent[Any]) -> bool:
     """Its annotations have changed."""
     return _differs(change, "annotations", {})
 
@@ -47,7 +47,7 @@ content_changed = any_of(generation_changed, labels_changed, annotations_changed
 """What a user writes has changed: the spec, labels or annotations; the status does not matter."""
 
 
-def _differs(change: Change[Any], field: str, absent: Mapping[str, str] | None) -> bool:
+def _differs(change: ObjectEvent[Any], field: str, absent: Mapping[str, str] | None) -> bool:
     if change.old is None or change.new is None:
         return True
     old, new = change.old.metadata, change.new.metadata

@@ -79,7 +79,7 @@ def cut(message: str, longest: int = LONGEST_MESSAGE) -> str:
     return encoded[:room].decode(errors="ignore") + ELLIPSIS
 
 
-class Correlator:
+class EventCorrelator:
     """Remembers what was said of late."""
 
     def __init__(self) -> None:

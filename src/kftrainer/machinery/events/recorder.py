@@ -12,8 +12,8 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ApiError, KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.events.correlator import (
-    Correlator,
     Entry,
+    EventCorrelator,
     EventType,
     Occurrence,
     Reference,
@@ -51,7 +51,7 @@ class EventRecorder:
         self._source = {"component": component, "host": hostname}
         self._metrics = metrics
         self._rng = rng if rng is not None else SystemRandom()
-        self._correlator = Correlator()
+        self._correlator = EventCorrelator()
         self._queue: asyncio.Queue[tuple[Occurrence, datetime]] = asyncio.Queue(QUEUE)
         self.dropped = 0
 

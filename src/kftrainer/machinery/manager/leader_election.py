@@ -40,7 +40,7 @@ class LeaseLostError(Exception):
     """We do not lead any more; nothing must be written from here on."""
 
 
-class LeaderElection:
+class LeaderElector:
     """One candidate for one Lease.
 
     Give it a client of its own on the lane `lease`, so that nothing stands before its requests.

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.manager.runnable import Service
+from kftrainer.machinery.manager.runnable import Runnable
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class Budget:
         return max(0.0, self._ends - self._clock.monotonic())
 
 
-async def _live(service: Service, ready: Callable[[], None], stop: asyncio.Event) -> None:
+async def _live(service: Runnable, ready: Callable[[], None], stop: asyncio.Event) -> None:
     await service.run(ready, stop)
     if not stop.is_set():
         raise ServiceEndedError(f"{service.name} ended although nobody had told it to stop")
@@ -62,7 +62,7 @@ async def _all_ready(readiness: Sequence[asyncio.Event], stop: asyncio.Event) ->
 
 @asynccontextmanager
 async def running(
-    *services: Service, budget: Budget, unless: asyncio.Event | None = None
+    *services: Runnable, budget: Budget, unless: asyncio.Event | None = None
 ) -> AsyncIterator[None]:
     """Run the services for the block; those that do not stop within the budget are cancelled.
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import structlog
 
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.manager.leader_election import LeaderElection
+from kftrainer.machinery.manager.leader_election import LeaderElector
 from kftrainer.machinery.manager.lifetime import Budget, running
-from kftrainer.machinery.manager.runnable import Service
+from kftrainer.machinery.manager.runnable import Runnable
 
 log = structlog.get_logger(__name__)
 
@@ -34,11 +34,11 @@ class Parts:
     read from them; controllers run only on the leader.
     """
 
-    servers: Sequence[Service] = ()
-    checks: Sequence[Service] = ()
-    caches: Sequence[Service] = ()
-    webhooks: Sequence[Service] = ()
-    controllers: Sequence[Service] = ()
+    servers: Sequence[Runnable] = ()
+    checks: Sequence[Runnable] = ()
+    caches: Sequence[Runnable] = ()
+    webhooks: Sequence[Runnable] = ()
+    controllers: Sequence[Runnable] = ()
 
 
 class Manager:
@@ -49,7 +49,7 @@ class Manager:
         parts: Parts,
         *,
         clock: Clock,
-        election: LeaderElection | None = None,
+        election: LeaderElector | None = None,
         grace: float = GRACE,
     ) -> None:
         self._parts = parts
@@ -93,7 +93,7 @@ class Manager:
             await stop.wait()
 
 
-async def _before(stop: asyncio.Event, election: LeaderElection) -> bool:
+async def _before(stop: asyncio.Event, election: LeaderElector) -> bool:
     """Wait to be elected; False if the manager is stopped before."""
     async with asyncio.TaskGroup() as group:
         elected = group.create_task(election.acquire(), name="acquire")
@@ -108,7 +108,7 @@ async def _before(stop: asyncio.Event, election: LeaderElection) -> bool:
 
 
 @asynccontextmanager
-async def _holding(election: LeaderElection) -> AsyncIterator[None]:
+async def _holding(election: LeaderElector) -> AsyncIterator[None]:
     """Renew the lease for the block, and give it back after; losing it cancels the block."""
     enough = asyncio.Event()
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Service(Protocol):
+class Runnable(Protocol):
     """A part of the manager with a life of its own."""
 
     @property

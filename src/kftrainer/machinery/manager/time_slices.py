@@ -5,7 +5,7 @@ from kftrainer.machinery.manager.clock import Clock
 SLICE = 0.005
 
 
-class Breather:
+class TimeSlices:
     """Lets others run when the work has gone on for some milliseconds; call it often."""
 
     def __init__(self, clock: Clock) -> None:

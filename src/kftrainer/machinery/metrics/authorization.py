@@ -18,7 +18,7 @@ from kftrainer.kube.client.errors import (
 from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.lru import Lru
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.webhook.server import Answer, Asked, Handler
+from kftrainer.machinery.webhook.server import Handler, HttpRequest, HttpResponse
 
 log = structlog.get_logger(__name__)
 
@@ -160,26 +160,26 @@ class Authorization:
 def guarded(handler: Handler, authorization: Authorization) -> Handler:
     """The handler, for those only who may do what they ask; says no as controller-runtime does."""
 
-    async def guard(asked: Asked) -> Answer:
+    async def guard(asked: HttpRequest) -> HttpResponse:
         return await _refusal(asked, authorization) or await handler(asked)
 
     return guard
 
 
-async def _refusal(asked: Asked, authorization: Authorization) -> Answer | None:
+async def _refusal(asked: HttpRequest, authorization: Authorization) -> HttpResponse | None:
     token = bearer_token(asked.headers.get("Authorization", ""))
     if token is None:
-        return Answer(401, "Unauthorized\n")
+        return HttpResponse(401, "Unauthorized\n")
     try:
         user = await authorization.user_of(token)
     except (KubeError, TimeoutError):
         log.exception("authorization.user_unknown")
-        return Answer(500, "Authentication failed\n")
+        return HttpResponse(500, "Authentication failed\n")
     if user is None:
-        return Answer(401, "Unauthorized\n")
+        return HttpResponse(401, "Unauthorized\n")
     try:
         allowed = await authorization.is_allowed(user, asked.method.lower(), asked.path)
     except (KubeError, TimeoutError):
         log.exception("authorization.permission_unknown", user=user.name)
-        return Answer(500, f"Authorization for user {user.name} failed\n")
-    return None if allowed else Answer(403, f"Authorization denied for user {user.name}\n")
+        return HttpResponse(500, f"Authorization for user {user.name} failed\n")
+    return None if allowed else HttpResponse(403, f"Authorization denied for user {user.name}\n")

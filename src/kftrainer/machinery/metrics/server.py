@@ -5,7 +5,7 @@ import ssl
 from kftrainer.machinery.metrics.authorization import Authorization, guarded
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.metrics.text_format import CONTENT_TYPE
-from kftrainer.machinery.webhook.server import NOT_FOUND, Answer, Asked, WebServer
+from kftrainer.machinery.webhook.server import NOT_FOUND, HttpRequest, HttpResponse, WebServer
 
 PATH = "/metrics"
 
@@ -19,12 +19,12 @@ def metrics_server(
 ) -> WebServer:
     """Serves metrics at an address, over HTTPS if there is a context, to those who may see them."""
 
-    async def page(asked: Asked) -> Answer:
+    async def page(asked: HttpRequest) -> HttpResponse:
         if asked.path != PATH:
             return NOT_FOUND
         if asked.method not in ("GET", "HEAD"):
-            return Answer(405, "Method Not Allowed\n", headers={"Allow": "GET, HEAD"})
-        return Answer(200, metrics.render(), content_type=CONTENT_TYPE)
+            return HttpResponse(405, "Method Not Allowed\n", headers={"Allow": "GET, HEAD"})
+        return HttpResponse(200, metrics.render(), content_type=CONTENT_TYPE)
 
     handler = page if authorization is None else guarded(page, authorization)
     return WebServer("metrics", address, handler, tls=tls)

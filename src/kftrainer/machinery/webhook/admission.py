@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kftrainer.kube.objects.field_errors import FieldError, Findings
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 
@@ -49,7 +49,7 @@ class AdmissionRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionResponse:
     """Whether it may be done; if not, the status that the person who tried is shown."""
 
     allowed: bool
@@ -61,20 +61,20 @@ class Verdict:
     rules: Sequence[str] = ()  # that it was refused for, each once, in short names for programs
 
 
-ALLOWED = Verdict(allowed=True)
-Validator = Callable[[AdmissionRequest], Awaitable[Verdict]]
+ALLOWED = AdmissionResponse(allowed=True)
+Validator = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]
 
 
-def verdict_of(findings: Findings, request: AdmissionRequest) -> Verdict:
+def response_for(findings: ValidationResult, request: AdmissionRequest) -> AdmissionResponse:
     """Errors forbid it, all of them told at once; warnings are told either way."""
     warnings = told(findings.warnings)
     if not findings.errors:
-        return Verdict(allowed=True, warnings=warnings)
+        return AdmissionResponse(allowed=True, warnings=warnings)
     errors = list({str(error): error for error in findings.errors}.items())
     texts = [text for text, _ in errors[:MOST_ERRORS]]
     if len(errors) > MOST_ERRORS:
         texts.append(f"and {len(errors) - MOST_ERRORS} more")
-    return Verdict(
+    return AdmissionResponse(
         allowed=False,
         warnings=warnings,
         code=403,
@@ -98,9 +98,11 @@ def broken_rules(errors: Iterable[FieldError]) -> Sequence[str]:
     return tuple(dict.fromkeys(str(error.rule) or OTHER for error in errors))
 
 
-def refused(code: int, reason: str, message: str, *, rule: str = OTHER) -> Verdict:
+def denied(code: int, reason: str, message: str, *, rule: str = OTHER) -> AdmissionResponse:
     """A refusal that is not about the fields of the object."""
-    return Verdict(allowed=False, code=code, reason=reason, message=message, rules=(str(rule),))
+    return AdmissionResponse(
+        allowed=False, code=code, reason=reason, message=message, rules=(str(rule),)
+    )
 
 
 def told(warnings: Iterable[str]) -> Sequence[str]:

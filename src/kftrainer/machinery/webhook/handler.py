@@ -14,7 +14,12 @@ from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 from kftrainer.machinery.metrics.registry import Metrics, WebhookMetrics
 from kftrainer.machinery.queue.fair_queue import FairQueue, QueueFullError
-from kftrainer.machinery.webhook.admission import AdmissionRequest, Validator, Verdict, refused
+from kftrainer.machinery.webhook.admission import (
+    AdmissionRequest,
+    AdmissionResponse,
+    Validator,
+    denied,
+)
 from kftrainer.machinery.webhook.client_limits import CURRENT_CLIENT
 from kftrainer.machinery.webhook.review import (
     MalformedReviewError,
@@ -22,12 +27,18 @@ from kftrainer.machinery.webhook.review import (
     decoded,
     encoded,
 )
-from kftrainer.machinery.webhook.server import NOT_FOUND, Answer, Asked, BodyError, Handler
+from kftrainer.machinery.webhook.server import (
+    NOT_FOUND,
+    BodyError,
+    Handler,
+    HttpRequest,
+    HttpResponse,
+)
 
 log = structlog.get_logger(__name__)
 
 # Told of each refusal: the path that it was asked at, what was asked, and the answer.
-Refused = Callable[[str, AdmissionRequest, Verdict], None]
+Refused = Callable[[str, AdmissionRequest, AdmissionResponse], None]
 
 JSON = "application/json"
 SLOW = 1.0
@@ -46,10 +57,10 @@ MOST_LARGE_OF_A_CLIENT = 1
 MOST_LARGE_WAITING = 100  # of a client
 LONGEST_PAUSE = 0.25
 
-NOT_POST = Answer(405, "Method Not Allowed\n", headers={"Allow": "POST"})
-NOT_JSON = Answer(415, f"The body must be {JSON}, and not compressed.\n")
+NOT_POST = HttpResponse(405, "Method Not Allowed\n", headers={"Allow": "POST"})
+NOT_JSON = HttpResponse(415, f"The body must be {JSON}, and not compressed.\n")
 TOO_MANY = replace(
-    refused(
+    denied(
         429,
         "TooManyRequests",
         "Too many requests are being looked at: try again.",
@@ -57,10 +68,10 @@ TOO_MANY = replace(
     ),
     details={"retryAfterSeconds": 1},
 )
-TOO_LATE = refused(
+TOO_LATE = denied(
     504, "Timeout", "Looking at this request took too long: try again.", rule="timeout"
 )
-BROKEN = refused(
+BROKEN = denied(
     500,
     "InternalError",
     "Looking at this request failed: the logs of the manager say why.",
@@ -69,7 +80,7 @@ BROKEN = refused(
 OWN_RULES = (OTHER, *TOO_MANY.rules, *TOO_LATE.rules, *BROKEN.rules)
 
 
-def _tell_nobody(_path: str, _request: AdmissionRequest, _verdict: Verdict) -> None:
+def _tell_nobody(_path: str, _request: AdmissionRequest, _verdict: AdmissionResponse) -> None:
     """For who does not count them."""
 
 
@@ -88,7 +99,7 @@ def admission(
     }
     in_flight = _Load(most_in_flight, clock)
 
-    async def handle(asked: Asked) -> Answer:
+    async def handle(asked: HttpRequest) -> HttpResponse:
         desk = desks.get(asked.path)
         return NOT_FOUND if desk is None else await desk.answer(asked, in_flight)
 
@@ -195,7 +206,7 @@ class _Desk:
         self._clock = clock
         self._metrics: WebhookMetrics = metrics.for_webhook(path)
 
-    async def answer(self, asked: Asked, load: _Load) -> Answer:
+    async def answer(self, asked: HttpRequest, load: _Load) -> HttpResponse:
         began = self._clock.monotonic()
         self._metrics.in_flight(1)
         try:
@@ -205,7 +216,7 @@ class _Desk:
         self._metrics.answered(answer.status, self._clock.monotonic() - began)
         return answer
 
-    async def _answer(self, asked: Asked, load: _Load, began: float) -> Answer:
+    async def _answer(self, asked: HttpRequest, load: _Load, began: float) -> HttpResponse:
         if asked.method != "POST":
             return NOT_POST
         if not _is_json(asked.headers):
@@ -229,15 +240,17 @@ class _Desk:
         except BodyError as error:
             return error.answer
         except MalformedReviewError as error:
-            return Answer(400, f"{error}\n")
+            return HttpResponse(400, f"{error}\n")
 
-    async def _verdict(self, request: AdmissionRequest, until: float) -> Verdict:
+    async def _verdict(self, request: AdmissionRequest, until: float) -> AdmissionResponse:
         within = until - self._clock.monotonic()
         # A validator that waits for nothing is not stopped by a timeout, and may have stood in line
         # behind others of its kind.
         return TOO_LATE if within <= 0 else await self._judged(request, within)
 
-    def _answered(self, request: AdmissionRequest, verdict: Verdict, began: float) -> Answer:
+    def _answered(
+        self, request: AdmissionRequest, verdict: AdmissionResponse, began: float
+    ) -> HttpResponse:
         """Record the verdict, and return it as an answer."""
         seconds = self._clock.monotonic() - began
         if seconds > SLOW:
@@ -251,9 +264,9 @@ class _Desk:
             )
             self._on_refusal(self._path, request, verdict)
         self._metrics.judged(verdict.code)
-        return Answer(200, self._bytes(request, verdict), content_type=JSON)
+        return HttpResponse(200, self._bytes(request, verdict), content_type=JSON)
 
-    def _bytes(self, request: AdmissionRequest, verdict: Verdict) -> bytes:
+    def _bytes(self, request: AdmissionRequest, verdict: AdmissionResponse) -> bytes:
         try:
             return encoded(request.uid, verdict)
         except TypeError:  # a validator's details are its own
@@ -261,7 +274,7 @@ class _Desk:
             self._metrics.panicked()
             return encoded(request.uid, BROKEN)
 
-    async def _judged(self, request: AdmissionRequest, within: float) -> Verdict:
+    async def _judged(self, request: AdmissionRequest, within: float) -> AdmissionResponse:
         deadline = asyncio.timeout(within)
         try:
             async with deadline:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hmac import compare_digest
 from pathlib import Path
 
-from kftrainer.machinery.webhook.server import NOT_FOUND, Answer, Asked, Handler
+from kftrainer.machinery.webhook.server import NOT_FOUND, Handler, HttpRequest, HttpResponse
 
 PLAIN = "plain"  # in place of a token: paths without one are accepted, too
 TOKEN = re.compile(r"[a-z0-9]{16,63}")  # what the API server allows as a part of a path
@@ -37,7 +37,7 @@ def with_tokens(handler: Handler, tokens: Collection[str]) -> Handler:
     secrets = [each.encode() for each in tokens if each != PLAIN]
     accepts_plain = PLAIN in tokens
 
-    async def handle(asked: Asked) -> Answer:
+    async def handle(asked: HttpRequest) -> HttpResponse:
         path, _, token = asked.path.rpartition("/")
         if any(compare_digest(token.encode(), each) for each in secrets):  # in constant time
             return await handler(replace(asked, path=path))

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.machinery.webhook.admission import AdmissionRequest, Verdict
+from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -145,7 +145,7 @@ def excess_of(value: object, *, deepest: int = DEEPEST, most: int = MOST_VALUES)
     return f"is nested deeper than {deepest} levels"
 
 
-def encoded(uid: str, verdict: Verdict) -> bytes:
+def encoded(uid: str, verdict: AdmissionResponse) -> bytes:
     """The review that answers the request with this uid."""
     status: dict[str, Any] = {"code": verdict.code}
     if not verdict.allowed:

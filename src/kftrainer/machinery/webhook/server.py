@@ -44,7 +44,7 @@ async def no_body() -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HttpRequest:
     """A request, as far as handlers look at it; the names of headers are in any case.
 
     The body is read when a handler wants it, and raises BodyError if it does not come as it should.
@@ -58,7 +58,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What a handler answers; text is for people, so no browser should guess what it is."""
 
     status: int
@@ -67,8 +67,8 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Handler = Callable[[Asked], Awaitable[Answer]]
-NOT_FOUND = Answer(404, "404 page not found\n")
+Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
+NOT_FOUND = HttpResponse(404, "404 page not found\n")
 # What reading raises when the other side has gone, or has sent what is no HTTP. A timeout is an
 # OSError, too; the library has a RuntimeError for those who had gone before anybody read.
 BROKEN_OFF = (OSError, RuntimeError, web.RequestPayloadError)
@@ -80,7 +80,7 @@ class BodyError(Exception):
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
-        self.answer = Answer(status, f"{text}\n")
+        self.answer = HttpResponse(status, f"{text}\n")
 
 
 def parse_bind(address: str) -> tuple[str | None, int] | None:
@@ -194,7 +194,7 @@ class WebServer:
         body = _Body(request, self._limits, self._shared, connection.client)
         try:
             answer = await self._handler(
-                Asked(
+                HttpRequest(
                     request.method,
                     request.path,
                     list(request.query.items()),
@@ -357,7 +357,7 @@ class _Body:
             self._shared.queue.release(self._client.address)
 
 
-def _response(answer: Answer, *, is_last: bool) -> web.Response:
+def _response(answer: HttpResponse, *, is_last: bool) -> web.Response:
     body = answer.body.encode() if isinstance(answer.body, str) else answer.body
     headers = {
         "Content-Type": answer.content_type,

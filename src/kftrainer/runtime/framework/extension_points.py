@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from kftrainer.api.trainjob import JobStatus, TrainJob
-from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ class ComponentBuilder(Plugin, Protocol):
     """Phase 4: makes objects; those of all plugins are applied as `apply_order` sorts them."""
 
     @abstractmethod
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """The objects that are to be applied now; none for what is to be left as it is."""
         ...
 
@@ -80,7 +80,7 @@ class TrainJobStatus(Plugin, Protocol):
     """Phase 5, after applying: reads how it goes; one plugin does that, and only one."""
 
     @abstractmethod
-    def observe_status(self, job: TrainJob, existing: Existing) -> Observed | None:
+    def observe_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """What is seen; None while there is nothing to see yet."""
         ...
 
@@ -93,7 +93,9 @@ class CustomValidation(Plugin, Protocol):
     """
 
     @abstractmethod
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         """What is wrong; `old` is None when the TrainJob is created."""
         ...
 
@@ -107,7 +109,7 @@ class Watch:
     """
 
     resource: Resource[Any]
-    wakes: Callable[[Any, Existing], Iterable[ObjectKey | None]] | None = None
+    wakes: Callable[[Any, ClusterReader], Iterable[ObjectKey | None]] | None = None
     metadata_only: bool = False  # nobody needs to see what is in them
 
 

@@ -7,8 +7,8 @@ from typing import Self, TypeVar
 from kftrainer.api.configuration import DEFAULT, Admission
 from kftrainer.api.trainingruntime import MPIPolicy, TorchPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, invalid
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, forbidden, invalid
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,
@@ -28,9 +28,9 @@ from kftrainer.runtime.framework.extension_points import (
     WatchExtension,
 )
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.planned_object import Planned, apply_order
+from kftrainer.runtime.planned_object import PlannedObject, apply_order
 from kftrainer.runtime.template import subject_of
-from kftrainer.runtime.trace import SILENCE, Tape
+from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.rules import Rule
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Framework:
         missing = (name for name, is_needed in needed.items() if is_needed and name not in running)
         return next(missing, None)
 
-    def plan(self, info: Info, job: TrainJob) -> list[Planned]:
+    def plan(self, info: Info, job: TrainJob) -> list[PlannedObject]:
         """Run all phases of planning: the objects to apply, in this order; raises PlanningError."""
         missing = self.missing_for(info)
         if missing is not None:
@@ -97,25 +97,25 @@ class Framework:
             for network in answering.turns(self._networks, info.tape):
                 network.identify_pod_network(info, job)
 
-    def build(self, info: Info, job: TrainJob) -> list[Planned]:
+    def build(self, info: Info, job: TrainJob) -> list[PlannedObject]:
         """The objects to apply, in the order of applying."""
-        planned: list[Planned] = []
+        planned: list[PlannedObject] = []
         with _AnsweringFor() as answering:
             for builder in answering.turns(self._builders, info.tape):
-                made = _all(Planned, builder.build_components(info, job))
+                made = _all(PlannedObject, builder.build_components(info, job))
                 info.tape.made(made)
                 planned += made
         return sorted(planned, key=apply_order)
 
-    def validate(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate(self, info: Info, old: TrainJob | None, new: TrainJob) -> ValidationResult:
         """All that the plugins find wrong."""
-        findings = Findings()
+        findings = ValidationResult()
         with _AnsweringFor() as answering:
             for validation in answering.turns(self._validations):
                 findings.add(_found(validation, info, old, new))
         return findings
 
-    def observe(self, job: TrainJob, existing: Existing) -> Observed | None:
+    def observe(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """How it goes; None while there is nothing to see yet."""
         with _AnsweringFor(self._status):
             return self._status.observe_status(job, existing)
@@ -157,18 +157,18 @@ def _only_status(plugins: Sequence[Plugin]) -> TrainJobStatus:
 
 def _found(
     validation: CustomValidation, info: Info, old: TrainJob | None, new: TrainJob
-) -> Findings:
+) -> ValidationResult:
     """What the plugin finds wrong; a mistake that it raises is a finding, too."""
     try:
         found = validation.validate_train_job(info, old, new)
         if not found.errors and not found.warnings:
             return found  # as most do
-        return Findings(_all(FieldError, found.errors), _all(str, found.warnings))
+        return ValidationResult(_all(FieldError, found.errors), _all(str, found.warnings))
     except InvalidTrainJobError as error:
-        return Findings([*error.errors])
+        return ValidationResult([*error.errors])
     except InvalidRuntimeError as error:
         reference, rule = new.spec.runtime_ref.dump(), Rule.RUNTIME_UNUSABLE
-        return Findings([invalid("spec.runtimeRef", reference, str(error), rule=rule)])
+        return ValidationResult([invalid("spec.runtimeRef", reference, str(error), rule=rule)])
 
 
 def _all(kind: type[T], given: Iterable[object]) -> list[T]:
@@ -193,11 +193,11 @@ class _AnsweringFor:
     def __init__(self, plugin: Plugin | None = None) -> None:
         self._plugin = plugin
 
-    def turns(self, plugins: Iterable[P], tape: Tape = SILENCE) -> Iterator[P]:
+    def turns(self, plugins: Iterable[P], tape: Trace = NO_TRACE) -> Iterator[P]:
         """The plugins one by one: it is each one's turn until the next is asked for."""
         for plugin in plugins:
             self._plugin = plugin
-            if tape is SILENCE:
+            if tape is NO_TRACE:
                 yield plugin
             else:
                 with tape.turn(plugin.name):

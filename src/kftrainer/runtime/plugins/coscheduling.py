@@ -14,7 +14,7 @@ from kftrainer.runtime.framework.extension_points import (
     WatchExtension,
 )
 from kftrainer.runtime.info import RUNTIME, Info
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.gang import gang_of, pod_group, watches
 
 SOURCE = f"{RUNTIME} spec.podGroupPolicy.coscheduling"
@@ -31,7 +31,7 @@ class CoScheduling(EnforcePodGroupPolicy, ComponentBuilder, WatchExtension):
             for pod_set in gang_of(info).members:
                 pod_set.set_pod_label(names.LABEL_POD_GROUP, job.metadata.name, SOURCE)
 
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """The PodGroup, unless its pods are there already."""
         policy = _policy(info)
         if policy is None:

@@ -15,12 +15,12 @@ from kftrainer.api.resources import (
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.quantity import ZERO, Quantity, QuantityError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.framework.extension_points import Watch
 from kftrainer.runtime.info import AnyRuntime, Info, key_of_job, runs
 from kftrainer.runtime.manifests import owned
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.podset import PodSet
 from kftrainer.runtime.resources.limit_ranges import with_defaults
 from kftrainer.runtime.resources.pod_requests import pod_requests
@@ -61,7 +61,7 @@ def pod_group(
     job: TrainJob,
     spec: Mapping[str, Any],
     sources: Mapping[str, str],
-) -> Sequence[Planned]:
+) -> Sequence[PlannedObject]:
     """The PodGroup of the gang, unless its pods are there already: then it is left alone.
 
     `sources` says of the fields of `spec` where they come from.
@@ -72,7 +72,7 @@ def pod_group(
     manifest["spec"] = {**_minimum(info, job), **spec}
     counted = {"minMember": "pods of the gang", "minResources": "requests of the gang's pods"}
     said = {f"spec.{field}": source for field, source in {**counted, **sources}.items()}
-    return (Planned(resource, manifest, sources=said),)
+    return (PlannedObject(resource, manifest, sources=said),)
 
 
 def watches(resource: Resource[Manifest]) -> Sequence[Watch]:
@@ -84,13 +84,17 @@ def watches(resource: Resource[Manifest]) -> Sequence[Watch]:
     )
 
 
-def waiting_in_namespace(limit_range: Manifest, existing: Existing) -> Iterator[ObjectKey | None]:
+def waiting_in_namespace(
+    limit_range: Manifest, existing: ClusterReader
+) -> Iterator[ObjectKey | None]:
     """The TrainJobs in the LimitRange's namespace that have no pods yet; None for each other."""
     for job in existing.iterate(TRAIN_JOBS, key_of(limit_range).namespace):
         yield key_of_job(job) if _has_no_pods_yet(job, existing) else None
 
 
-def waiting_for_class(runtime_class: Manifest, existing: Existing) -> Iterator[ObjectKey | None]:
+def waiting_for_class(
+    runtime_class: Manifest, existing: ClusterReader
+) -> Iterator[ObjectKey | None]:
     """The TrainJobs without pods on runtimes whose pods are of this RuntimeClass.
 
     Yields None for each runtime and each other TrainJob.
@@ -110,7 +114,7 @@ def waiting_for_class(runtime_class: Manifest, existing: Existing) -> Iterator[O
             yield key_of_job(job) if is_concerned else None
 
 
-def _has_no_pods_yet(job: TrainJob, existing: Existing) -> bool:
+def _has_no_pods_yet(job: TrainJob, existing: ClusterReader) -> bool:
     """Whether the TrainJob is suspended, or cannot start: its PodGroup may still change."""
     return not is_finished(job) and not runs(job, existing)
 

@@ -7,9 +7,9 @@ from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import Asset, Initializer, JobStatus, TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid, required
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid, required
 from kftrainer.kube.objects.meta import Condition
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
     ComponentBuilder,
@@ -23,7 +23,7 @@ from kftrainer.runtime.framework.extension_points import (
 from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs
 from kftrainer.runtime.manifests import env_var, owned
 from kftrainer.runtime.overrides import step_env_overrides
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import set_all, set_user_env
 from kftrainer.runtime.podset import Container, Endpoints
 from kftrainer.runtime.resources.node_counts import count_of
@@ -52,7 +52,7 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         for pod_set in info.pod_sets:
             pod_set.endpoints = Endpoints(pod_set, job.metadata.name, info.subdomain(job))
 
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """The JobSet, unless it runs: then it is left alone."""
         if runs(job, info.existing):
             return ()
@@ -66,9 +66,9 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         info.template["suspend"] = job.spec.suspend
         info.tape.note("spec.suspend", "spec.suspend")
         jobset["spec"] = info.template
-        return (Planned(JOB_SETS, jobset),)
+        return (PlannedObject(JOB_SETS, jobset),)
 
-    def observe_status(self, job: TrainJob, existing: Existing) -> Observed | None:
+    def observe_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """The end of the JobSet, and the state of its jobs."""
         job_set = own_job_set(job, existing)
         if job_set is None:
@@ -80,9 +80,11 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
             suspended=bool(job_set["spec"].get("suspend")),
         )
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         """Whether initializers and overrides fit the runtime, and names fit JobSet."""
-        findings = Findings()
+        findings = ValidationResult()
         counts = [count_of(each, info, new) for each in info.pod_sets]
         findings.refuse(*_missing_initializers(info, new), *name_errors(info, new, counts))
         findings.refuse(*step_env_overrides(new))

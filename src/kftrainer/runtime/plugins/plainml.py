@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.runtime.framework.extension_points import CustomValidation, EnforceMLPolicy
 from kftrainer.runtime.info import NO_TRAINER, Info
 from kftrainer.runtime.plugins.user_env import set_user_env
@@ -28,7 +28,9 @@ class PlainML(EnforceMLPolicy, CustomValidation):
             trainer.set_count(num_nodes, info.num_nodes_source(job))
         set_user_env(container, job, info.reserved_env)
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         """Whether the TrainJob asks for what only a framework's plugin could do."""
         asked = (new.spec.trainer or NO_TRAINER).num_proc_per_node
-        return Findings(warnings=[NO_PROCESSES] if info.policy is None and asked else [])
+        return ValidationResult(warnings=[NO_PROCESSES] if info.policy is None and asked else [])

@@ -8,7 +8,7 @@ from kftrainer.runtime.info import NO_TRAINER, Info
 from kftrainer.runtime.manifests import Piece, by_name, places_by_name, thaw
 from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, place
 from kftrainer.runtime.podset import Container
-from kftrainer.runtime.trace import SILENCE
+from kftrainer.runtime.trace import NO_TRACE
 from kftrainer.runtime.validation.rules import Rule
 
 
@@ -38,7 +38,7 @@ def set_all(
             there[index] = said(variable)
     if there:
         container.body["env"] = there  # which was not there, or null
-    if container.tape is not SILENCE:  # to put so many paths into words takes longer than all else
+    if container.tape is not NO_TRACE:  # to put so many paths into words takes longer than all else
         _note_all(container, env, path, leave)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from kftrainer.api import limits
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import own_job_set
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.updates import (
@@ -48,7 +48,7 @@ def keeps_content(old: Spec, new: Spec) -> bool:
 
 
 def large_change_errors(
-    old: Spec, new: Spec, job: TrainJob, existing: Existing
+    old: Spec, new: Spec, job: TrainJob, existing: ClusterReader
 ) -> Iterator[FieldError]:
     """Return the errors of `change_errors` for an update of a TrainJob that exceeded a limit.
 

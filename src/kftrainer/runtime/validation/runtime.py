@@ -6,7 +6,13 @@ from itertools import islice
 
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import MPIPolicy
-from kftrainer.kube.objects.field_errors import Fault, FieldError, Findings, forbidden, invalid
+from kftrainer.kube.objects.field_errors import (
+    ErrorType,
+    FieldError,
+    ValidationResult,
+    forbidden,
+    invalid,
+)
 from kftrainer.runtime.info import AnyRuntime, container_names
 from kftrainer.runtime.jobset_rules import refusals
 from kftrainer.runtime.manifests import thaw
@@ -23,9 +29,9 @@ from kftrainer.runtime.validation.warnings import deprecation
 MOST_REFUSALS = 200  # of JobSet that are reported
 
 
-def runtime_findings(runtime: AnyRuntime) -> Findings:
+def runtime_findings(runtime: AnyRuntime) -> ValidationResult:
     """Errors for what no TrainJob could use, warnings for what is likely not meant."""
-    findings = Findings()
+    findings = ValidationResult()
     findings.refuse(*_errors(runtime))
     if (deprecated := deprecation(runtime)) is not None:
         findings.warn(deprecated)
@@ -35,12 +41,12 @@ def runtime_findings(runtime: AnyRuntime) -> Findings:
     return findings
 
 
-def _jobset_findings(runtime: AnyRuntime, known: Collection[str]) -> Findings:
+def _jobset_findings(runtime: AnyRuntime, known: Collection[str]) -> ValidationResult:
     """Return what JobSet would reject, except at paths that are known to be wrong.
 
     What a feature gate of JobSet allows is a warning: whether it is enabled is not known here.
     """
-    findings = Findings()
+    findings = ValidationResult()
     template = runtime.spec.template if runtime.spec else None
     found = refusals((template and template.spec) or {}, name=None)
     errors, warnings = list[FieldError](), list[str]()
@@ -116,7 +122,7 @@ def _room_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
     room = least_room(spec, [_size(runtime, job, jobs) for job in jobs])
     if room.characters < 1:
         rule = Rule.RUNTIME_NAMES_TOO_LONG
-        yield FieldError(room.path, Fault.TOO_LONG, room.too_little, rule=rule)
+        yield FieldError(room.path, ErrorType.TOO_LONG, room.too_little, rule=rule)
 
 
 def _size(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> tuple[int, int]:

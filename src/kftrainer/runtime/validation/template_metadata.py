@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import islice
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import Fault, FieldError
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError
 from kftrainer.kube.schema.metadata import metadata_errors
 from kftrainer.runtime.overrides import overrides
 from kftrainer.runtime.validation.rules import Rule
@@ -35,6 +35,6 @@ def _errors_at(path: str, labels: Texts, annotations: Texts) -> Iterator[FieldEr
     for error in metadata_errors(metadata, namespaced=True):
         where, rule = f"{path}{error.path.removeprefix('metadata')}", Rule.METADATA_FOR_OBJECTS
         # The API server tells a key as the value of the map that it is in.
-        is_key = error.path.endswith((LABELS, ANNOTATIONS)) and error.fault is Fault.INVALID
+        is_key = error.path.endswith((LABELS, ANNOTATIONS)) and error.fault is ErrorType.INVALID
         where = f"{where}[{error.value}]" if is_key else where
         yield replace(error, path=where, rule=rule)

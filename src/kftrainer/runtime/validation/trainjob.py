@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,
@@ -18,7 +18,7 @@ from kftrainer.runtime.errors import (
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
 from kftrainer.runtime.jobset_rules import Refusal, refusals
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
 from kftrainer.runtime.template import new_info
 from kftrainer.runtime.validation.ineffective_overrides import idle_overrides
@@ -42,15 +42,15 @@ def validate(
     runtime: AnyRuntime,
     old: TrainJob | None,
     new: TrainJob,
-    existing: Existing,
+    existing: ClusterReader,
     *,
     hints: bool = True,
-) -> Findings:
+) -> ValidationResult:
     """All that is wrong with the TrainJob; raises PluginFailedError.
 
     Without `hints`, warnings that take long to find are left out.
     """
-    findings = Findings()
+    findings = ValidationResult()
     if said := deprecation(runtime):
         findings.warn(f"Referenced {said}")
     findings.refuse(*template_metadata_errors(new))
@@ -74,7 +74,9 @@ def validate(
     return findings
 
 
-def _info(job: TrainJob, runtime: AnyRuntime, existing: Existing, findings: Findings) -> Info:
+def _info(
+    job: TrainJob, runtime: AnyRuntime, existing: ClusterReader, findings: ValidationResult
+) -> Info:
     """What plugins look at: without what is wrong by itself, so that they tell the rest."""
     try:
         return new_info(job, runtime, existing)
@@ -97,11 +99,13 @@ def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
     return invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail, rule=rule)
 
 
-def _plan_findings(framework: Framework, info: Info, job: TrainJob, *, hints: bool) -> Findings:
+def _plan_findings(
+    framework: Framework, info: Info, job: TrainJob, *, hints: bool
+) -> ValidationResult:
     """What comes out only when everything is planned, as if for a new TrainJob."""
     info.existing = Unmade(info.existing, job)
     planned = framework.plan(info, job)
-    findings = Findings()
+    findings = ValidationResult()
     findings.refuse(*reserved_env_errors(info, job, info.reserved_env))
     if hints:
         findings.warn(*idle_overrides(info.runtime, job))
@@ -110,12 +114,14 @@ def _plan_findings(framework: Framework, info: Info, job: TrainJob, *, hints: bo
     return findings
 
 
-def _jobset_findings(planned: Sequence[Planned], runtime: AnyRuntime, job: TrainJob) -> Findings:
+def _jobset_findings(
+    planned: Sequence[PlannedObject], runtime: AnyRuntime, job: TrainJob
+) -> ValidationResult:
     """Return what JobSet will reject in the JobSet of the plan, and where it comes from.
 
     What a feature gate of JobSet allows is a warning: whether it is enabled is not known here.
     """
-    findings = Findings()
+    findings = ValidationResult()
     made = [each.manifest["spec"] for each in planned if each.resource is JOB_SETS]
     found = (each for spec in made for each in refusals(spec, name=job.metadata.name))
     refused = [*islice(found, MOST_REFUSALS)]
@@ -145,7 +151,7 @@ def _always_refused(runtime: AnyRuntime) -> frozenset[Refusal]:
 class Unmade:
     """What exists, but for what has been made for the TrainJob: it is planned as at the start."""
 
-    def __init__(self, existing: Existing, job: TrainJob) -> None:
+    def __init__(self, existing: ClusterReader, job: TrainJob) -> None:
         self._existing = existing
         self._job = job
 

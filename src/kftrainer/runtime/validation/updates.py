@@ -6,9 +6,9 @@ from typing import Any
 from kftrainer.api import names
 from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.trainjob import TrainJob, TrainJobSpec
-from kftrainer.kube.objects.field_errors import FieldError, Findings, forbidden, without
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, forbidden, without
 from kftrainer.kube.objects.model import KubeModel
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import own_job_set, runs
 from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.memo import Memo
@@ -36,19 +36,19 @@ ZERO_DIVISOR = ("divisor", "0")
 NOT_NEW = "not refused, because it was so before: {}"
 
 
-def news(found: Findings, before: Findings) -> Findings:
+def news(found: ValidationResult, before: ValidationResult) -> ValidationResult:
     """The findings, with errors that were there before the update as warnings.
 
     The runtime may have been edited or deleted since: that is not the fault of who suspends a
     TrainJob, or resumes it.
     """
-    told = Findings(without(before.errors, found.errors))
+    told = ValidationResult(without(before.errors, found.errors))
     old = without(told.errors, found.errors)
     told.warn(*(NOT_NEW.format(error) for error in old), *found.warnings)
     return told
 
 
-def change_errors(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[FieldError]:
+def change_errors(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iterator[FieldError]:
     """What cannot be changed in a TrainJob like this, now or at all."""
     job_set = own_job_set(old, existing)
     if _override_changes(old, new):
@@ -62,7 +62,7 @@ def change_errors(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[
         yield from _lasting_changes(old, new, MADE, *rules)
 
 
-def change_warnings(old: TrainJob, new: TrainJob, existing: Existing) -> Iterator[str]:
+def change_warnings(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iterator[str]:
     """Return a warning for each change that is accepted and has no effect, or none yet."""
     metadata = [field for field in METADATA if _metadata(old, field) != _metadata(new, field)]
     if is_finished(old):

@@ -21,7 +21,7 @@ from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.manifests import owned
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.jobset import JobSet
 from tests.support.objects import Object, replicated_job, runtime, train_job
 
@@ -33,10 +33,10 @@ class Maker(ComponentBuilder):
 
     name: ClassVar[str] = "Maker"
 
-    def __init__(self, make: Callable[[Info, TrainJob], Planned]) -> None:
+    def __init__(self, make: Callable[[Info, TrainJob], PlannedObject]) -> None:
         self._make = make
 
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         return [self._make(info, job)]
 
 
@@ -52,9 +52,9 @@ def problems_of(outcome: Outcome) -> list[str]:
 
 
 def secret(mint: Callable[[], Manifest] | None = None) -> Maker:
-    def make(_info: Info, job: TrainJob) -> Planned:
+    def make(_info: Info, job: TrainJob) -> PlannedObject:
         manifest = owned(SECRETS, job) | {"data": {"a": "eA=="}, "stringData": {"b": "y"}}
-        return Planned(SECRETS, manifest, mint, minted_keys=("c",) if mint else ())
+        return PlannedObject(SECRETS, manifest, mint, minted_keys=("c",) if mint else ())
 
     return Maker(make)
 
@@ -80,16 +80,16 @@ def test_keys_are_not_made_to_be_hidden() -> None:
 
 
 def test_the_data_of_other_kinds_is_no_secret() -> None:
-    def make(_info: Info, job: TrainJob) -> Planned:
-        return Planned(CONFIG_MAPS, owned(CONFIG_MAPS, job) | {"data": {"a": "x"}})
+    def make(_info: Info, job: TrainJob) -> PlannedObject:
+        return PlannedObject(CONFIG_MAPS, owned(CONFIG_MAPS, job) | {"data": {"a": "x"}})
 
     [plan] = planned_by(Maker(make)).plans
     assert plan.manifests[0]["data"] == {"a": "x"}
 
 
 def test_what_every_object_has_comes_first() -> None:
-    def make(_info: Info, job: TrainJob) -> Planned:
-        return Planned(CONFIG_MAPS, {"data": {}, "binaryData": {}, **owned(CONFIG_MAPS, job)})
+    def make(_info: Info, job: TrainJob) -> PlannedObject:
+        return PlannedObject(CONFIG_MAPS, {"data": {}, "binaryData": {}, **owned(CONFIG_MAPS, job)})
 
     [plan] = planned_by(Maker(make)).plans
     assert list(plan.manifests[0]) == ["apiVersion", "kind", "metadata", "data", "binaryData"]
@@ -110,8 +110,10 @@ def test_what_every_object_has_comes_first() -> None:
     ids=["a name and no more", "data"],
 )
 def test_every_object_is_explained(body: Object, told: list[str]) -> None:
-    def make(_info: Info, job: TrainJob) -> Planned:
-        return Planned(CONFIG_MAPS, owned(CONFIG_MAPS, job) | body, sources={"data[a]": "spec.a"})
+    def make(_info: Info, job: TrainJob) -> PlannedObject:
+        return PlannedObject(
+            CONFIG_MAPS, owned(CONFIG_MAPS, job) | body, sources={"data[a]": "spec.a"}
+        )
 
     [plan] = planned_by(Maker(make), explain=True).plans
     assert [line for line in plan.explained() if line.startswith("ConfigMap")] == told
@@ -128,19 +130,19 @@ def _broken_mint() -> Manifest:
     raise RuntimeError("no\nentropy")
 
 
-def _crash(_info: Info, _job: TrainJob) -> Planned:
+def _crash(_info: Info, _job: TrainJob) -> PlannedObject:
     raise KeyError("line\nline")
 
 
-def _not_json(_info: Info, job: TrainJob) -> Planned:
-    return Planned(CONFIG_MAPS, owned(CONFIG_MAPS, job) | {"data": object()})
+def _not_json(_info: Info, job: TrainJob) -> PlannedObject:
+    return PlannedObject(CONFIG_MAPS, owned(CONFIG_MAPS, job) | {"data": object()})
 
 
-def _headless(_info: Info, _job: TrainJob) -> Planned:
-    return Planned(CONFIG_MAPS, {"data": {}})
+def _headless(_info: Info, _job: TrainJob) -> PlannedObject:
+    return PlannedObject(CONFIG_MAPS, {"data": {}})
 
 
-def _refuse(_info: Info, _job: TrainJob) -> Planned:
+def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
     raise InvalidTrainJobError("TrainJob", invalid("spec.x", 1, "is\nno good"))
 
 
@@ -184,7 +186,7 @@ class Reader(WatchExtension, ComponentBuilder):
     def declare_watches(self) -> Sequence[Watch]:
         return (Watch(QUOTAS, wakes=lambda _quota, _existing: ()),)
 
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         found = info.existing.get(QUOTAS, ObjectKey("default", "quota"))
         assert found is not None
         return ()

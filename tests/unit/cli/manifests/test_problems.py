@@ -1,7 +1,13 @@
 import pytest
 
-from kftrainer.cli.manifests.problems import Remark, Tally, counted, message_of, split_warning
-from kftrainer.kube.objects.field_errors import Fault, FieldError, forbidden, invalid, required
+from kftrainer.cli.manifests.problems import (
+    DocumentProblem,
+    Tally,
+    counted,
+    message_of,
+    split_warning,
+)
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError, forbidden, invalid, required
 
 
 @pytest.mark.parametrize(
@@ -13,9 +19,9 @@ from kftrainer.kube.objects.field_errors import Fault, FieldError, forbidden, in
         (invalid("a.env[0].value", "secret", "must be y"), "Invalid value: must be y"),
         (required("a"), "Required value"),
         (forbidden("a", "not now"), "Forbidden: not now"),
-        (FieldError("a", Fault.TOO_LONG, "at most 3", "x" * 4), "Too long: at most 3"),
-        (FieldError("a", Fault.TOO_MANY, "at most 3", 4), "Too many: 4: at most 3"),
-        (FieldError("a", Fault.UNKNOWN), "Unknown field"),
+        (FieldError("a", ErrorType.TOO_LONG, "at most 3", "x" * 4), "Too long: at most 3"),
+        (FieldError("a", ErrorType.TOO_MANY, "at most 3", 4), "Too many: 4: at most 3"),
+        (FieldError("a", ErrorType.UNKNOWN), "Unknown field"),
     ],
 )
 def test_errors_are_told_without_what_may_be_a_secret(error: FieldError, message: str) -> None:
@@ -42,13 +48,16 @@ def test_a_warning_may_begin_with_a_path(warning: str, path: str) -> None:
 
 
 def test_a_remark_is_one_line() -> None:
-    assert str(Remark("f", 3, "a.b", "X", "no")) == "f:3: a.b: no"
-    assert str(Remark("f", None, "", "X", "no\nway")) == "f: no\\nway"
-    assert str(Remark("f", 3, "a.b", None, "hm", "warning")) == "f:3: a.b: warning: hm"
+    assert str(DocumentProblem("f", 3, "a.b", "X", "no")) == "f:3: a.b: no"
+    assert str(DocumentProblem("f", None, "", "X", "no\nway")) == "f: no\\nway"
+    assert str(DocumentProblem("f", 3, "a.b", None, "hm", "warning")) == "f:3: a.b: warning: hm"
 
 
 def test_how_it_went() -> None:
-    error, warning = Remark("f", 1, "", "X", "no"), Remark("f", 1, "", None, "hm", "warning")
+    error, warning = (
+        DocumentProblem("f", 1, "", "X", "no"),
+        DocumentProblem("f", 1, "", None, "hm", "warning"),
+    )
     assert counted([], Tally(1)) == "1 object checked: no problems found"
     told = counted([error, error, warning], Tally(2, {}, {"Pod": 1}))
     assert told == "2 objects checked, 1 skipped (1 Pod): 2 errors and 1 warning"

@@ -21,8 +21,8 @@ from kftrainer.kube.client.errors import ForbiddenError, TransportError
 from kftrainer.kube.client.watch import Bookmark, Upserted, WatchEvent
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
-from kftrainer.machinery.cache.cached_object import EntryMaker
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.cache.cached_object import CachedObjectFactory
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.metrics.text_format import exposition
 from tests.support.fake_clock import FakeClock, at_rest
@@ -38,19 +38,19 @@ class FakeInformer:
     """The objects of one kind, and who is told of changes."""
 
     def __init__(self, resource: Resource[Any]) -> None:
-        self.maker: EntryMaker[Any] = EntryMaker(resource, None, {})
+        self.maker: CachedObjectFactory[Any] = CachedObjectFactory(resource, None, {})
         self.there: dict[ObjectKey, Any] = {}
-        self.handlers: list[Callable[[Change[Any]], None]] = []
+        self.handlers: list[Callable[[ObjectEvent[Any]], None]] = []
         self.told = asyncio.Event()
         self.told.set()
 
     def seen(self, key: ObjectKey) -> Any:
         return self.there.get(key)
 
-    def add_handler(self, handler: Callable[[Change[Any]], None]) -> asyncio.Event:
+    def add_handler(self, handler: Callable[[ObjectEvent[Any]], None]) -> asyncio.Event:
         self.handlers.append(handler)
         for key, entry in self.there.items():
-            handler(Change(key, None, entry, initial=True))
+            handler(ObjectEvent(key, None, entry, initial=True))
         return self.told
 
     async def wait_synced(self) -> None:
@@ -60,13 +60,13 @@ class FakeInformer:
         key, entry = key_of(manifest), self.maker.make(manifest)
         old, self.there[key] = self.there.get(key), entry
         for handler in self.handlers:
-            handler(Change(key, old, entry))
+            handler(ObjectEvent(key, old, entry))
 
     def delete(self, manifest: Manifest) -> None:
         key = key_of(manifest)
         old = self.there.pop(key)
         for handler in self.handlers:
-            handler(Change(key, old, None))
+            handler(ObjectEvent(key, old, None))
 
 
 @dataclass

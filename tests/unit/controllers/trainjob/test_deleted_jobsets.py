@@ -12,8 +12,8 @@ from kftrainer.controllers.trainjob.deleted_jobsets import (
 )
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.cache.cached_object import EntryMaker
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.cache.cached_object import CachedObjectFactory
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.runtime.framework.extension_points import Observed
 from tests.support.objects import Object, train_job
 
@@ -68,12 +68,12 @@ def entry(uid: str = "u1", **status: Any) -> Any:
         "spec": {"suspend": False, "replicatedJobs": [{"name": "node"}]},
         "status": status,
     }
-    return EntryMaker(JOB_SETS, None, {}).make(manifest)
+    return CachedObjectFactory(JOB_SETS, None, {}).make(manifest)
 
 
-def deleted(uid: str = "u1", *, unknown: bool = False, **status: Any) -> Change[Any]:
+def deleted(uid: str = "u1", *, unknown: bool = False, **status: Any) -> ObjectEvent[Any]:
     key = ObjectKey("team", "train")
-    return Change(key, entry(uid, **status), None, final_state_unknown=unknown)
+    return ObjectEvent(key, entry(uid, **status), None, final_state_unknown=unknown)
 
 
 def last_status(found: DeletedJobSets, uid: str = "u1") -> Object | None:
@@ -164,7 +164,7 @@ def test_last_state_is_kept_until_the_jobset_is_created_again() -> None:
     found.observe(deleted(conditions=[COMPLETED]))
     assert last_status(found) == {"conditions": [COMPLETED]}
     assert last_status(found, uid="another") is None
-    found.observe(Change(ObjectKey("team", "train"), None, entry()))
+    found.observe(ObjectEvent(ObjectKey("team", "train"), None, entry()))
     assert last_status(found) is None
 
 

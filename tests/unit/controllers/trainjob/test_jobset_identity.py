@@ -10,7 +10,7 @@ from kftrainer.controllers.trainjob.jobset_identity import (
     with_job_set,
 )
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.info import own_job_set, recorded_job_set
 from tests.support.objects import Object, train_job
 
@@ -60,7 +60,9 @@ def test_own_job_set_with_another_uid_than_recorded_is_not_found(
     recorded: str, is_own: bool
 ) -> None:
     live = job_set("live")
-    assert own_job_set(with_job_set(job(), recorded), Given([live])) == (live if is_own else None)
+    assert own_job_set(with_job_set(job(), recorded), GivenObjects([live])) == (
+        live if is_own else None
+    )
 
 
 def test_uid_is_remembered_until_the_stored_status_records_it() -> None:

@@ -10,8 +10,8 @@ from kftrainer.controllers.trainjob.jobset_update import (
     fitted,
     needs_suspension,
 )
-from kftrainer.runtime.cluster_reader import Given
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.cluster_reader import GivenObjects
+from kftrainer.runtime.planned_object import PlannedObject
 from tests.support.objects import Object, runtime
 from tests.support.plans import container_of, job_on, plan, pod_of
 from tests.support.runtimes import SHIPPED
@@ -20,13 +20,15 @@ TORCH, MPI = runtime("torch"), SHIPPED[2]
 SUSPENDED = job_on(TORCH, suspend=True)
 
 
-def as_planned(job: Object, on: Object) -> list[Planned]:
+def as_planned(job: Object, on: Object) -> list[PlannedObject]:
     kinds = {"JobSet": JOB_SETS, "ConfigMap": CONFIG_MAPS}
-    return [Planned(kinds[kind], made) for kind, made in plan(job, on).items() if kind in kinds]
+    return [
+        PlannedObject(kinds[kind], made) for kind, made in plan(job, on).items() if kind in kinds
+    ]
 
 
 def fit(job: Object, on: Object, *there: Object) -> Fitted:
-    return fitted(as_planned(job, on), TrainJob.parse(job), Given(there))
+    return fitted(as_planned(job, on), TrainJob.parse(job), GivenObjects(there))
 
 
 def job_set_in(fit: Fitted) -> Any:
@@ -144,7 +146,7 @@ def test_d35_what_was_once_applied_whole_is_so_for_good_as_jobset_fills_in_only_
 
 def test_the_plan_is_kept_where_there_is_no_job_set_in_it_or_it_is_somebody_elses() -> None:
     job = TrainJob.parse(SUSPENDED)
-    assert fitted([], job, Given([stored(SUSPENDED, TORCH)])).planned == []
+    assert fitted([], job, GivenObjects([stored(SUSPENDED, TORCH)])).planned == []
     foreign = stored(SUSPENDED, TORCH)
     foreign["metadata"]["ownerReferences"][0]["uid"] = "another"
     assert fit(SUSPENDED, edited(TORCH, image="other"), foreign).kept is None
@@ -152,11 +154,11 @@ def test_the_plan_is_kept_where_there_is_no_job_set_in_it_or_it_is_somebody_else
 
 def test_only_a_running_jobset_of_a_suspended_trainjob_needs_suspension() -> None:
     running = stored(job_on(TORCH), TORCH, suspended=False)
-    assert needs_suspension(TrainJob.parse(SUSPENDED), Given([running])) == running
+    assert needs_suspension(TrainJob.parse(SUSPENDED), GivenObjects([running])) == running
     stopped = {**running, "spec": {**running["spec"], "suspend": True}}
-    assert needs_suspension(TrainJob.parse(SUSPENDED), Given([stopped])) is None
-    assert needs_suspension(TrainJob.parse(job_on(TORCH)), Given([running])) is None
-    assert needs_suspension(TrainJob.parse(SUSPENDED), Given([])) is None
+    assert needs_suspension(TrainJob.parse(SUSPENDED), GivenObjects([stopped])) is None
+    assert needs_suspension(TrainJob.parse(job_on(TORCH)), GivenObjects([running])) is None
+    assert needs_suspension(TrainJob.parse(SUSPENDED), GivenObjects([])) is None
 
 
 def without_marks(job_set: Object) -> Object:

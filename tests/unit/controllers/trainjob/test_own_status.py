@@ -8,8 +8,8 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.trainjob.own_status import OwnStatusWrites
 from kftrainer.controllers.trainjob.status import Status, present_status
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.cache.cached_object import Entry
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.cache.cached_object import CachedObject
+from kftrainer.machinery.controller.events import ObjectEvent
 from tests.support.objects import Object, train_job
 
 KEY = ObjectKey("team", "job")
@@ -21,20 +21,22 @@ def condition(message: str, kind: str = "Blocked", at: str = "2026-01-01T00:00:0
     return {"type": kind, "lastTransitionTime": at, **said}
 
 
-def job(version: int, *conditions: Object, **metadata: Any) -> Entry[TrainJob]:
+def job(version: int, *conditions: Object, **metadata: Any) -> CachedObject[TrainJob]:
     manifest = train_job()
     own = {"namespace": "team", "uid": "u", "generation": 1, "resourceVersion": str(version)}
     manifest["metadata"] |= {**own, **metadata}
     manifest["status"] = {"conditions": list(conditions), "jobsStatus": [ROW]}
-    return Entry(KEY, str(version), manifest, TrainJob.parse)
+    return CachedObject(KEY, str(version), manifest, TrainJob.parse)
 
 
-def status_of(entry: Entry[TrainJob]) -> Status:
+def status_of(entry: CachedObject[TrainJob]) -> Status:
     return present_status(entry.object)
 
 
-def change(old: Entry[TrainJob] | None, new: Entry[TrainJob] | None) -> Change[TrainJob]:
-    return Change(KEY, old, new)
+def change(
+    old: CachedObject[TrainJob] | None, new: CachedObject[TrainJob] | None
+) -> ObjectEvent[TrainJob]:
+    return ObjectEvent(KEY, old, new)
 
 
 BEFORE, FIRST, SECOND = job(1), job(2, condition("first")), job(3, condition("second"))
@@ -89,7 +91,7 @@ def written() -> OwnStatusWrites:
 OTHERS = {
     "added": change(None, FIRST),
     "deleted": change(FIRST, None),
-    "initial": Change(KEY, FIRST, FIRST, initial=True),
+    "initial": ObjectEvent(KEY, FIRST, FIRST, initial=True),
     "status": change(FIRST, job(3, condition("tampered"))),
     "condition-removed": change(FIRST, job(3)),
     "not-a-trainjob": change(FIRST, job(3, {"type": "Blocked"})),
@@ -108,7 +110,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("changed", OTHERS.values(), ids=OTHERS)
-def test_other_changes_are_from_others(changed: Change[TrainJob]) -> None:
+def test_other_changes_are_from_others(changed: ObjectEvent[TrainJob]) -> None:
     assert written().is_from_others(changed)
 
 

@@ -1,7 +1,7 @@
 from kftrainer.kube.objects.field_errors import (
-    Fault,
+    ErrorType,
     FieldError,
-    Findings,
+    ValidationResult,
     forbidden,
     invalid,
     required,
@@ -16,7 +16,7 @@ def test_errors_read_as_those_of_the_api_server() -> None:
         required("spec.a"),
         required("spec.a", "the name"),
         forbidden("spec.a", "not now"),
-        FieldError("spec.a", Fault.NOT_FOUND, value="x"),
+        FieldError("spec.a", ErrorType.NOT_FOUND, value="x"),
     ]
     assert [str(error) for error in errors] == [
         'spec.a: Invalid value: "x": must be y',
@@ -52,12 +52,12 @@ def test_the_rule_is_for_programs_and_does_not_tell_errors_apart() -> None:
 
 
 def test_findings_are_told_once() -> None:
-    findings = Findings()
+    findings = ValidationResult()
     findings.refuse(required("a"), required("a"))
     findings.warn("w")
-    other = Findings([required("a"), required("b")], ["w", "v"])
+    other = ValidationResult([required("a"), required("b")], ["w", "v"])
     findings.add(other)
-    assert findings == Findings([required("a"), required("b")], ["w", "v"])
+    assert findings == ValidationResult([required("a"), required("b")], ["w", "v"])
 
 
 def test_errors_that_are_known_are_left_out_whatever_they_hold() -> None:

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.kube.objects.field_errors import Fault
+from kftrainer.kube.objects.field_errors import ErrorType
 from kftrainer.kube.schema.structure import misfits, pruned, schema_errors, unknown_fields
 
 TEXT = {"type": "string"}
@@ -160,4 +160,4 @@ def test_one_of_several_forms_is_enough() -> None:
 @pytest.mark.parametrize("value", [1e19, 2.0**53, float("inf")])
 def test_a_float_that_stands_for_several_integers_is_none(value: float) -> None:
     [error] = schema_errors(value, {"type": "integer"})
-    assert error.fault is Fault.TYPE_INVALID
+    assert error.fault is ErrorType.TYPE_INVALID

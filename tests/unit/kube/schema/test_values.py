@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.kube.objects.field_errors import Fault
+from kftrainer.kube.objects.field_errors import ErrorType
 from kftrainer.kube.schema.values import QUANTITY, bound_errors
 
 TIME = {"type": "string", "format": "date-time"}
@@ -14,27 +14,32 @@ PORTS = {**MAP, "x-kubernetes-list-map-keys": ["port", "protocol"]}
 @pytest.mark.parametrize(
     ("value", "schema", "fault", "told"),
     [
-        ("x", {"enum": ["a", ""]}, Fault.NOT_SUPPORTED, 'must be one of a, ""'),
-        (0, {"minimum": 1}, Fault.INVALID, "must be at least 1"),
-        (9, {"maximum": 8}, Fault.INVALID, "must be at most 8"),
-        (2**31, {"format": "int32"}, Fault.INVALID, "must be at most 2147483647"),
-        (-(2**31) - 1, {"format": "int32"}, Fault.INVALID, "must be at least -2147483648"),
-        (2**63, {"format": "int64"}, Fault.INVALID, "must be at most 9223372036854775807"),
-        ("", {"minLength": 1}, Fault.INVALID, "must not be empty"),
-        ("x", {"minLength": 2}, Fault.INVALID, "must have at least 2 characters"),
-        ("äöü", {"maxLength": 2}, Fault.TOO_LONG, "must have at most 2 characters, and has 3"),
-        ("ab", {"pattern": "^a$"}, Fault.INVALID, "must match ^a$"),
-        ("a\n", {"pattern": "^a$"}, Fault.INVALID, "must match ^a$"),
-        ("1x", {"pattern": QUANTITY}, Fault.INVALID, "must be a quantity such as 2, 500m or 1.5Gi"),
-        ("now", TIME, Fault.INVALID, "must be a time such as 2026-01-31T12:00:00Z"),
-        ("2026-13-01T00:00:00Z", TIME, Fault.INVALID, "must be a time such as"),
-        ({}, {"minProperties": 1}, Fault.INVALID, "must have at least 1 field"),
-        ({"a": 1, "b": 2}, {"maxProperties": 1}, Fault.TOO_MANY, "must have at most 1 field"),
-        ([], {"minItems": 1}, Fault.INVALID, "must have at least 1 item"),
-        ([1, 2, 3], {"maxItems": 2}, Fault.TOO_MANY, "must have at most 2 items"),
+        ("x", {"enum": ["a", ""]}, ErrorType.NOT_SUPPORTED, 'must be one of a, ""'),
+        (0, {"minimum": 1}, ErrorType.INVALID, "must be at least 1"),
+        (9, {"maximum": 8}, ErrorType.INVALID, "must be at most 8"),
+        (2**31, {"format": "int32"}, ErrorType.INVALID, "must be at most 2147483647"),
+        (-(2**31) - 1, {"format": "int32"}, ErrorType.INVALID, "must be at least -2147483648"),
+        (2**63, {"format": "int64"}, ErrorType.INVALID, "must be at most 9223372036854775807"),
+        ("", {"minLength": 1}, ErrorType.INVALID, "must not be empty"),
+        ("x", {"minLength": 2}, ErrorType.INVALID, "must have at least 2 characters"),
+        ("äöü", {"maxLength": 2}, ErrorType.TOO_LONG, "must have at most 2 characters, and has 3"),
+        ("ab", {"pattern": "^a$"}, ErrorType.INVALID, "must match ^a$"),
+        ("a\n", {"pattern": "^a$"}, ErrorType.INVALID, "must match ^a$"),
+        (
+            "1x",
+            {"pattern": QUANTITY},
+            ErrorType.INVALID,
+            "must be a quantity such as 2, 500m or 1.5Gi",
+        ),
+        ("now", TIME, ErrorType.INVALID, "must be a time such as 2026-01-31T12:00:00Z"),
+        ("2026-13-01T00:00:00Z", TIME, ErrorType.INVALID, "must be a time such as"),
+        ({}, {"minProperties": 1}, ErrorType.INVALID, "must have at least 1 field"),
+        ({"a": 1, "b": 2}, {"maxProperties": 1}, ErrorType.TOO_MANY, "must have at most 1 field"),
+        ([], {"minItems": 1}, ErrorType.INVALID, "must have at least 1 item"),
+        ([1, 2, 3], {"maxItems": 2}, ErrorType.TOO_MANY, "must have at most 2 items"),
     ],
 )
-def test_what_is_out_of_bounds(value: Any, schema: Any, fault: Fault, told: str) -> None:
+def test_what_is_out_of_bounds(value: Any, schema: Any, fault: ErrorType, told: str) -> None:
     [error] = bound_errors(value, schema, "a")
     assert (error.path, error.fault) == ("a", fault)
     assert error.detail.startswith(told)

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
-from kftrainer.machinery.cache.cached_object import EntryMaker
+from kftrainer.machinery.cache.cached_object import CachedObjectFactory
 from kftrainer.machinery.cache.delta_queue import (
     LIMIT,
     Arrived,
+    DeltaQueue,
     Gone,
-    Inbox,
     News,
     Reached,
     Unwanted,
@@ -20,7 +20,7 @@ from kftrainer.machinery.cache.delta_queue import (
 )
 
 THINGS: Resource[Manifest] = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
-MAKER = EntryMaker(THINGS, None, {})
+MAKER = CachedObjectFactory(THINGS, None, {})
 
 
 def news(name: str, version: int, *, gone: bool = False) -> News[Manifest]:
@@ -28,7 +28,7 @@ def news(name: str, version: int, *, gone: bool = False) -> News[Manifest]:
     return Gone(entry) if gone else Arrived(entry)
 
 
-async def taken(inbox: Inbox[Manifest]) -> list[News[Manifest]]:
+async def taken(inbox: DeltaQueue[Manifest]) -> list[News[Manifest]]:
     everything = []
     while len(inbox):
         everything.append(await inbox.next())
@@ -37,7 +37,7 @@ async def taken(inbox: Inbox[Manifest]) -> list[News[Manifest]]:
 
 
 async def test_what_was_put_in_first_is_taken_first() -> None:
-    inbox: Inbox[Manifest] = Inbox()
+    inbox: DeltaQueue[Manifest] = DeltaQueue()
     put = [news("a", 1), news("b", 2), news("a", 3), Reached("4")]
     for each in put:
         inbox.put(each)
@@ -45,7 +45,7 @@ async def test_what_was_put_in_first_is_taken_first() -> None:
 
 
 async def test_a_storm_on_one_object_is_held_in_bounds_and_ends_with_its_last_news() -> None:
-    inbox: Inbox[Manifest] = Inbox()
+    inbox: DeltaQueue[Manifest] = DeltaQueue()
     inbox.put(news("b", 0))
     most = 0
     for version in range(10 * LIMIT):
@@ -60,7 +60,7 @@ async def test_a_storm_on_one_object_is_held_in_bounds_and_ends_with_its_last_ne
 
 
 async def test_many_different_objects_all_stay() -> None:
-    inbox: Inbox[Manifest] = Inbox()
+    inbox: DeltaQueue[Manifest] = DeltaQueue()
     put = [news(f"a-{n}", n) for n in range(3 * LIMIT)]
     for each in put:
         inbox.put(each)
@@ -68,7 +68,7 @@ async def test_many_different_objects_all_stay() -> None:
 
 
 async def test_it_is_empty_when_what_was_taken_last_has_been_dealt_with() -> None:
-    inbox: Inbox[Manifest] = Inbox()
+    inbox: DeltaQueue[Manifest] = DeltaQueue()
     await inbox.emptied()
     inbox.put(news("a", 1))
     await inbox.next()

@@ -14,7 +14,7 @@ from kftrainer.kube.client.errors import ApiError, error_from_status
 from kftrainer.kube.client.transport import Lane, Response
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.cache.informer import Informer
-from kftrainer.machinery.controller.events import Change, Seen
+from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.metrics.registry import Metrics
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.informers import Witness, running
@@ -197,7 +197,7 @@ async def test_a_failing_handler_is_counted_and_the_others_are_told(
     metrics, witness = Metrics(), Witness()
     informer = Informer(Client(wire), THINGS, clock=clock, metrics=metrics.for_informer("Thing"))
 
-    def failing(change: Change[Manifest]) -> None:
+    def failing(change: ObjectEvent[Manifest]) -> None:
         raise ZeroDivisionError
 
     informer.add_handler(failing)
@@ -325,7 +325,7 @@ def red_ones(wire: Wire, clock: FakeClock) -> Informer[Manifest]:
         assert is_red(manifest)
         return manifest
 
-    def color(seen: Seen[Manifest]) -> list[str]:
+    def color(seen: ObservedObject[Manifest]) -> list[str]:
         assert seen.metadata["color"] == "red"
         return ["red"]
 

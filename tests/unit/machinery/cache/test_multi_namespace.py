@@ -10,7 +10,11 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.cache.informer import Informer
-from kftrainer.machinery.cache.multi_namespace import AnyInformer, InformerGroup, in_namespaces
+from kftrainer.machinery.cache.multi_namespace import (
+    AnyInformer,
+    MultiNamespaceInformer,
+    in_namespaces,
+)
 from kftrainer.machinery.cache.store import UnknownIndexError
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.informers import Witness, running
@@ -38,7 +42,7 @@ def accesses() -> list[Any]:
 @pytest.fixture
 def group(
     wires: Mapping[str, Wire], clock: FakeClock, accesses: list[Any]
-) -> InformerGroup[Manifest]:
+) -> MultiNamespaceInformer[Manifest]:
     indexes = {"name": lambda seen: [seen.metadata["name"]]}
 
     def make(namespace: str | None) -> Informer[Manifest]:
@@ -52,7 +56,7 @@ def group(
         )
 
     group = in_namespaces(THINGS, wires, make)
-    assert isinstance(group, InformerGroup)
+    assert isinstance(group, MultiNamespaceInformer)
     return group
 
 
@@ -65,7 +69,7 @@ def names(found: list[Manifest]) -> list[str]:
 
 
 async def test_it_has_synced_when_all_have(
-    wires: Mapping[str, Wire], group: InformerGroup[Manifest]
+    wires: Mapping[str, Wire], group: MultiNamespaceInformer[Manifest]
 ) -> None:
     ready, stop = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -79,7 +83,10 @@ async def test_it_has_synced_when_all_have(
 
 
 async def test_namespace_that_must_not_be_read_does_not_hold_up_the_others(
-    wires: Mapping[str, Wire], clock: FakeClock, accesses: list[Any], group: InformerGroup[Manifest]
+    wires: Mapping[str, Wire],
+    clock: FakeClock,
+    accesses: list[Any],
+    group: MultiNamespaceInformer[Manifest],
 ) -> None:
     wires["m"].refuse(403)
     witness = Witness()
@@ -105,7 +112,7 @@ async def test_namespace_that_must_not_be_read_does_not_hold_up_the_others(
 
 
 async def test_group_that_is_refused_everywhere_has_not_synced(
-    wires: Mapping[str, Wire], clock: FakeClock, group: InformerGroup[Manifest]
+    wires: Mapping[str, Wire], clock: FakeClock, group: MultiNamespaceInformer[Manifest]
 ) -> None:
     for wire in wires.values():
         wire.refuse(403)
@@ -120,7 +127,10 @@ async def test_group_that_is_refused_everywhere_has_not_synced(
 
 
 async def test_kind_that_was_removed_is_not_readable_until_it_is_reinstalled(
-    wires: Mapping[str, Wire], clock: FakeClock, accesses: list[Any], group: InformerGroup[Manifest]
+    wires: Mapping[str, Wire],
+    clock: FakeClock,
+    accesses: list[Any],
+    group: MultiNamespaceInformer[Manifest],
 ) -> None:
     async with running(group):
         for namespace, wire in wires.items():
@@ -143,7 +153,7 @@ async def test_kind_that_was_removed_is_not_readable_until_it_is_reinstalled(
 
 
 async def test_it_reads_from_the_namespace_that_is_asked_for_or_from_all(
-    wires: Mapping[str, Wire], group: InformerGroup[Manifest]
+    wires: Mapping[str, Wire], group: MultiNamespaceInformer[Manifest]
 ) -> None:
     cache, key = Cache(), ObjectKey("n", "a")
     cache.add(group)
@@ -161,14 +171,16 @@ async def test_it_reads_from_the_namespace_that_is_asked_for_or_from_all(
         group.has_index("color", "red")
 
 
-async def test_what_is_in_another_namespace_is_not_there(group: InformerGroup[Manifest]) -> None:
+async def test_what_is_in_another_namespace_is_not_there(
+    group: MultiNamespaceInformer[Manifest],
+) -> None:
     elsewhere = ObjectKey("elsewhere", "a")
     assert (group.get(elsewhere), group.seen(elsewhere)) == (None, None)
     assert (group.list("elsewhere"), group.version_in("elsewhere")) == ([], "")
 
 
 async def test_who_comes_late_has_been_told_when_all_have_told(
-    wires: Mapping[str, Wire], group: InformerGroup[Manifest]
+    wires: Mapping[str, Wire], group: MultiNamespaceInformer[Manifest]
 ) -> None:
     early, late = Witness(), Witness()
     assert group.add_handler(early).is_set(), "nothing is here yet"
@@ -188,7 +200,7 @@ async def test_who_comes_late_has_been_told_when_all_have_told(
 
 
 async def test_if_one_fails_all_end(
-    wires: Mapping[str, Wire], group: InformerGroup[Manifest]
+    wires: Mapping[str, Wire], group: MultiNamespaceInformer[Manifest]
 ) -> None:
     async def live() -> None:
         async with asyncio.timeout(10), running(group):
@@ -223,10 +235,10 @@ def test_a_kind_is_split_by_namespaces_where_some_are_named_and_it_has_them(
 
     made: AnyInformer[Any] = in_namespaces(resource, namespaces, make)
     assert asked == asked_for
-    assert isinstance(made, InformerGroup) == (asked != [None])
+    assert isinstance(made, MultiNamespaceInformer) == (asked != [None])
 
 
-def test_it_says_where_it_looks(group: InformerGroup[Manifest]) -> None:
+def test_it_says_where_it_looks(group: MultiNamespaceInformer[Manifest]) -> None:
     assert group.name == "informer of Thing in m, n"
     assert [each.name for each in group._informers.values()] == [
         "informer of Thing in m",

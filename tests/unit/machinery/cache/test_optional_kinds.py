@@ -17,7 +17,7 @@ from kftrainer.kube.client.transport import Response
 from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 from kftrainer.machinery.cache.cache import Cache, NotSyncedError
 from kftrainer.machinery.cache.informer import Informer
-from kftrainer.machinery.cache.optional_kinds import LateKinds, pauses
+from kftrainer.machinery.cache.optional_kinds import OptionalKinds, pauses
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.informers import running
 from tests.unit.machinery.cache.test_informer import Wire, all_sent
@@ -65,16 +65,18 @@ class Scene:
         self.ready = asyncio.Event()
         self.stop = asyncio.Event()
 
-    def late(self, **options: Any) -> LateKinds:
+    def late(self, **options: Any) -> OptionalKinds:
         informers = [
             Informer(Client(self.wire), each, clock=FakeClock()) for each in (LAMPS, CHAIRS)
         ]
         options.setdefault("on_installed", self.installed.append)
         mapper = RestMapper(self.wire)
-        return LateKinds(informers, cache=self.cache, mapper=mapper, clock=self.clock, **options)
+        return OptionalKinds(
+            informers, cache=self.cache, mapper=mapper, clock=self.clock, **options
+        )
 
     @asynccontextmanager
-    async def running(self, **options: Any) -> AsyncIterator[LateKinds]:
+    async def running(self, **options: Any) -> AsyncIterator[OptionalKinds]:
         late = self.late(**options)
         async with running(self.cache), asyncio.TaskGroup() as tasks:
             tasks.create_task(late.run(self.ready.set, self.stop))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.machinery.cache.cached_object import Decoded, Entry, EntryMaker
+from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory, Decoded
 from kftrainer.machinery.cache.reduction import LARGE, Reduction
 
 THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
@@ -16,8 +16,8 @@ REDUCTION = Reduction(spec=("suspend", "runtimeRef"), status=("rows",), prefix="
 KIB = 1024
 
 
-def made(manifest: Manifest) -> Entry[Any]:
-    maker: EntryMaker[Any] = EntryMaker(THINGS, None, {}, reduction=REDUCTION)
+def made(manifest: Manifest) -> CachedObject[Any]:
+    maker: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)
     return maker.make(manifest)
 
 
@@ -66,7 +66,7 @@ def test_own_metadata_of_a_large_object_takes_less_than_an_object_held_whole() -
 
 def test_index_functions_are_given_the_whole_of_a_large_object() -> None:
     manifest = thing(spec={"args": ["x" * LARGE]})
-    maker: EntryMaker[Any] = EntryMaker(
+    maker: CachedObjectFactory[Any] = CachedObjectFactory(
         THINGS,
         None,
         {"size": lambda seen: [str(len(seen.manifest["spec"]["args"][0]))]},

@@ -12,43 +12,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.machinery.cache.cached_object import Entry, EntryMaker
+from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.cache.store import Contents, Store, UnknownIndexError, is_older
-from kftrainer.machinery.controller.events import Change, Seen
+from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 
 ROOT = Path(__file__).parents[4]
 THINGS: Resource[Manifest] = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
 
 
-def color_of(seen: Seen[Manifest]) -> list[str]:
+def color_of(seen: ObservedObject[Manifest]) -> list[str]:
     return [seen.object["color"]]
 
 
 INDEXES = {"color": color_of}
-MAKER = EntryMaker(THINGS, None, INDEXES)
+MAKER = CachedObjectFactory(THINGS, None, INDEXES)
 
 
 def thing(
     name: str, version: int, color: str = "red", uid: str = "u", namespace: str = "n"
-) -> Entry[Manifest]:
+) -> CachedObject[Manifest]:
     metadata = {"name": name, "namespace": namespace, "uid": uid, "resourceVersion": str(version)}
     return MAKER.make({"metadata": metadata, "color": color})
 
 
-def contents_of(*entries: Entry[Manifest]) -> Contents[Manifest]:
+def contents_of(*entries: CachedObject[Manifest]) -> Contents[Manifest]:
     contents: Contents[Manifest] = Contents(INDEXES)
     for entry in entries:
         contents.put(entry)
     return contents
 
 
-def store_of(*entries: Entry[Manifest], version: str = "1") -> Store[Manifest]:
+def store_of(*entries: CachedObject[Manifest], version: str = "1") -> Store[Manifest]:
     store: Store[Manifest] = Store(INDEXES)
     list(store.replace(contents_of(*entries), version, initial=True))
     return store
 
 
-def versions(change: Change[Manifest] | None) -> tuple[Any, Any] | None:
+def versions(change: ObjectEvent[Manifest] | None) -> tuple[Any, Any] | None:
     if change is None:
         return None
     old, new = change.old, change.new
@@ -61,7 +61,7 @@ def versions(change: Change[Manifest] | None) -> tuple[Any, Any] | None:
 def test_managed_fields_are_stripped_and_the_rest_comes_back_as_it_was() -> None:
     metadata = {"name": "a", "resourceVersion": "1", "labels": {"x": "y"}}
     manifest = {"kind": "Thing", "metadata": {**metadata, "managedFields": [{"manager": "m"}]}}
-    entry = EntryMaker(THINGS, None, {}).make(manifest)
+    entry = CachedObjectFactory(THINGS, None, {}).make(manifest)
     assert (entry.metadata, entry.object) == (metadata, {"kind": "Thing", "metadata": metadata})
     assert entry.key == ObjectKey("", "a")
 
@@ -74,7 +74,7 @@ def test_an_object_that_was_read_can_be_spoiled_without_spoiling_the_next() -> N
 
 
 def test_an_object_of_a_rare_kind_is_decoded_once_until_it_changes() -> None:
-    maker = EntryMaker(replace(THINGS, is_rare=True), None, {})
+    maker = CachedObjectFactory(replace(THINGS, is_rare=True), None, {})
     manifest = {"metadata": {"name": "a", "resourceVersion": "1"}}
     entry = maker.make(manifest)
     assert entry.object == manifest
@@ -87,14 +87,14 @@ def test_an_object_of_a_rare_kind_that_cannot_be_decoded_says_so_each_time() -> 
         raise ValueError("no thing")
 
     rare = replace(THINGS, decode=refuse, is_rare=True)
-    entry = EntryMaker(rare, None, {}).make({"metadata": {"name": "a"}})
+    entry = CachedObjectFactory(rare, None, {}).make({"metadata": {"name": "a"}})
     for _ in range(2):
         with pytest.raises(ValueError, match="no thing"):
             entry.object  # noqa: B018
 
 
 def test_a_transform_decides_what_is_kept_but_not_what_it_is_called() -> None:
-    maker = EntryMaker(THINGS, lambda _: {"metadata": {"uid": "u"}}, {})
+    maker = CachedObjectFactory(THINGS, lambda _: {"metadata": {"uid": "u"}}, {})
     entry = maker.make({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"large": True}})
     assert (entry.key, entry.resource_version) == (ObjectKey("", "a"), "7")
     assert entry.object == {"metadata": {"uid": "u"}}
@@ -148,7 +148,7 @@ def test_a_state_that_is_known_is_no_news() -> None:
 
 def test_objects_without_a_version_are_always_news() -> None:
     store: Store[Manifest] = Store()
-    entry = EntryMaker(THINGS, None, {}).make({"metadata": {"name": "a"}})
+    entry = CachedObjectFactory(THINGS, None, {}).make({"metadata": {"name": "a"}})
     assert store.upsert(entry) is not None
     assert store.upsert(entry) is not None
 
@@ -226,7 +226,7 @@ NAMESPACES = st.sampled_from(["m", "n"])
 WRITES = st.lists(st.tuples(st.sampled_from(["put", "delete", "drop"]), NAMESPACES, NAMES, COLORS))
 
 
-def drop(store: Store[Manifest], entry: Entry[Manifest]) -> Change[Manifest] | None:
+def drop(store: Store[Manifest], entry: CachedObject[Manifest]) -> ObjectEvent[Manifest] | None:
     return store.drop(entry.key, entry.resource_version)
 
 

@@ -10,11 +10,11 @@ from kftrainer.kube.client.errors import (
     ForbiddenError,
     NotFoundError,
 )
-from kftrainer.machinery.certs.failure_log import Troubles
+from kftrainer.machinery.certs.failure_log import FailureLog
 
 
 def test_each_trouble_is_told_when_it_begins_and_when_it_is_over() -> None:
-    troubles = Troubles("tests")
+    troubles = FailureLog("tests")
     with capture_logs() as logs:
         for failing in (["a"], ["a", "b"], ["b"], []):
             troubles.begin()
@@ -33,7 +33,7 @@ def test_each_trouble_is_told_when_it_begins_and_when_it_is_over() -> None:
 
 @pytest.mark.parametrize("kind", [ConflictError, AlreadyExistsError, NotFoundError])
 def test_a_race_is_tried_again_and_not_told(kind: type[ApiError]) -> None:
-    troubles = Troubles("tests")
+    troubles = FailureLog("tests")
     with capture_logs() as logs:
         troubles.begin()
         with troubles.noted("a"):
@@ -45,7 +45,7 @@ def test_a_race_is_tried_again_and_not_told(kind: type[ApiError]) -> None:
 
 
 def test_what_cannot_be_helped_is_told_and_not_tried_again() -> None:
-    troubles = Troubles("tests")
+    troubles = FailureLog("tests")
     with capture_logs() as logs:
         for _ in range(2):
             troubles.begin()
@@ -55,7 +55,7 @@ def test_what_cannot_be_helped_is_told_and_not_tried_again() -> None:
 
 
 def test_what_is_put_off_is_tried_again_and_not_told() -> None:
-    troubles = Troubles("tests")
+    troubles = FailureLog("tests")
     troubles.begin()
     troubles.put_off()
     assert (troubles.are_none, troubles.end()) == (False, None)
@@ -64,5 +64,5 @@ def test_what_is_put_off_is_tried_again_and_not_told() -> None:
 
 
 def test_other_errors_are_not_for_it() -> None:
-    with pytest.raises(KeyError), Troubles("tests").noted("a"):
+    with pytest.raises(KeyError), FailureLog("tests").noted("a"):
         raise KeyError("a")

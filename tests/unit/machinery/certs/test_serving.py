@@ -29,7 +29,7 @@ from kftrainer.machinery.certs.serving import (
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.machinery.manager.lifetime import Budget, running
 from kftrainer.machinery.metrics.registry import Metrics
-from kftrainer.machinery.webhook.server import Answer, Asked, WebServer
+from kftrainer.machinery.webhook.server import HttpRequest, HttpResponse, WebServer
 from tests.support.certificates import authority
 from tests.support.fake_clock import START, FakeClock
 from tests.support.odd_certificates import ODD, ODD_KEY
@@ -283,8 +283,8 @@ class TestClientCertificates:
 async def answering(serving: ServingCertificate, names: Sequence[str] = ()) -> AsyncIterator[int]:
     """A web server with this certificate."""
 
-    async def answer(_: Asked) -> Answer:
-        return Answer(200, "")
+    async def answer(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, "")
 
     server = WebServer("test", "127.0.0.1:0", answer, tls=serving.context, client_names=names)
     async with asyncio.timeout(60), running(server, budget=Budget(SystemClock(), 5)):

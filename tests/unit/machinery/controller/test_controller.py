@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
 from kftrainer.machinery.controller.controller import Controller, NotSyncedError
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import enqueue_mapped, enqueue_self
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result, TerminalError
 from kftrainer.machinery.metrics.registry import Metrics
@@ -39,7 +39,7 @@ class Informer:
     def __init__(self, resource: Resource[Any] = WIDGETS, *, synced: bool = True) -> None:
         self.resource = resource
         self.synced = asyncio.Event()
-        self.handlers: list[Callable[[Change[Any]], None]] = []
+        self.handlers: list[Callable[[ObjectEvent[Any]], None]] = []
         self.told = asyncio.Event()  # all handlers of all that was there before them
         self.told.set()
         if synced:
@@ -52,7 +52,7 @@ class Informer:
     async def wait_synced(self) -> None:
         await self.synced.wait()
 
-    def add_handler(self, handler: Callable[[Change[Any]], None], /) -> asyncio.Event:
+    def add_handler(self, handler: Callable[[ObjectEvent[Any]], None], /) -> asyncio.Event:
         self.handlers.append(handler)
         return self.told
 
@@ -60,7 +60,7 @@ class Informer:
         """There is a new object of each key."""
         for key in keys:
             for handler in self.handlers:
-                handler(Change(key, None, Object(object=made_of), initial=initial))
+                handler(ObjectEvent(key, None, Object(object=made_of), initial=initial))
 
 
 class Recording:

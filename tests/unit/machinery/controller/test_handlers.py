@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import enqueue_mapped, enqueue_owner, enqueue_self
 from kftrainer.machinery.controller.reconcile import Request
 
@@ -42,33 +42,35 @@ def requests(found: Iterable[Request | None]) -> list[str]:
     return [str(each) for each in found if each is not None]
 
 
-@pytest.mark.parametrize("change", [Change(KEY, None, Pod()), Change(KEY, Pod(), None)])
-def test_an_object_calls_for_itself_when_it_comes_and_when_it_goes(change: Change[Any]) -> None:
+@pytest.mark.parametrize("change", [ObjectEvent(KEY, None, Pod()), ObjectEvent(KEY, Pod(), None)])
+def test_an_object_calls_for_itself_when_it_comes_and_when_it_goes(
+    change: ObjectEvent[Any],
+) -> None:
     assert requests(enqueue_self(change)) == ["ns/pod"]
 
 
 def test_an_object_calls_for_its_owner_in_its_own_namespace() -> None:
-    change = Change(KEY, None, Pod([owner()]))
+    change = ObjectEvent(KEY, None, Pod([owner()]))
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/job"]
 
 
 def test_an_object_that_is_gone_calls_for_the_owner_it_had() -> None:
-    change = Change(KEY, Pod([owner()]), None)
+    change = ObjectEvent(KEY, Pod([owner()]), None)
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/job"]
 
 
 def test_an_object_that_changes_hands_calls_for_both_owners() -> None:
-    change = Change(KEY, Pod([owner("old")]), Pod([owner("new")]))
+    change = ObjectEvent(KEY, Pod([owner("old")]), Pod([owner("new")]))
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/old", "ns/new"]
 
 
 def test_an_owner_before_and_after_is_called_for_once() -> None:
-    change = Change(KEY, Pod([owner()]), Pod([owner()]))
+    change = ObjectEvent(KEY, Pod([owner()]), Pod([owner()]))
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/job"]
 
 
 def test_the_version_in_the_reference_does_not_matter() -> None:
-    change = Change(KEY, None, Pod([owner(apiVersion="batch/v1beta1")]))
+    change = ObjectEvent(KEY, None, Pod([owner(apiVersion="batch/v1beta1")]))
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/job"]
 
 
@@ -77,28 +79,28 @@ def test_the_version_in_the_reference_does_not_matter() -> None:
     [{"apiVersion": "other.io/v1"}, {"apiVersion": "v1"}, {"kind": "CronJob"}],
 )
 def test_an_owner_of_another_group_or_kind_is_not_called_for(other: dict[str, str]) -> None:
-    change = Change(KEY, None, Pod([owner(**other)]))
+    change = ObjectEvent(KEY, None, Pod([owner(**other)]))
     assert requests(enqueue_owner(JOBS)(change)) == []
 
 
 def test_an_owner_that_is_no_controller_is_called_for_only_when_asked_to() -> None:
-    change = Change(KEY, None, Pod([owner("a"), owner("b", controller=False)]))
+    change = ObjectEvent(KEY, None, Pod([owner("a"), owner("b", controller=False)]))
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/a"]
     assert requests(enqueue_owner(JOBS, controller_only=False)(change)) == ["ns/a", "ns/b"]
 
 
 def test_an_owner_outside_of_namespaces_is_called_for_without_one() -> None:
-    change = Change(KEY, None, Pod([owner("node-1", apiVersion="v1", kind="Node")]))
+    change = ObjectEvent(KEY, None, Pod([owner("node-1", apiVersion="v1", kind="Node")]))
     assert requests(enqueue_owner(NODES)(change)) == ["node-1"]
 
 
 @pytest.mark.parametrize("references", [{}, {"ownerReferences": None}, {"ownerReferences": []}])
 def test_who_has_no_owner_calls_for_nobody(references: dict[str, Any]) -> None:
-    change = Change(KEY, None, Bare({"name": "pod", **references}))
+    change = ObjectEvent(KEY, None, Bare({"name": "pod", **references}))
     assert requests(enqueue_owner(JOBS)(change)) == []
 
 
 def test_an_object_calls_for_what_it_maps_to_as_it_was_and_as_it_is() -> None:
     handler = enqueue_mapped(lambda names: [Request("ns", name) for name in names])
-    change = Change(KEY, Pod(object=["a", "b"]), Pod(object=["b", "c", "c"]))
+    change = ObjectEvent(KEY, Pod(object=["a", "b"]), Pod(object=["b", "c", "c"]))
     assert requests(handler(change)) == ["ns/a", "ns/b", "ns/c"]

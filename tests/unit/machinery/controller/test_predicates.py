@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.controller.events import Change
+from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.predicates import (
     Predicate,
     all_of,
@@ -29,18 +29,18 @@ class Object:
     object: Any = None
 
 
-def change(old: dict[str, Any], new: dict[str, Any]) -> Change[Any]:
-    return Change(KEY, Object({"uid": "1", **old}), Object({"uid": "1", **new}))
+def change(old: dict[str, Any], new: dict[str, Any]) -> ObjectEvent[Any]:
+    return ObjectEvent(KEY, Object({"uid": "1", **old}), Object({"uid": "1", **new}))
 
 
 NOTHING = change({"generation": 1}, {"generation": 1})
 
 
-def yes(_: Change[Any]) -> bool:
+def yes(_: ObjectEvent[Any]) -> bool:
     return True
 
 
-def no(_: Change[Any]) -> bool:
+def no(_: ObjectEvent[Any]) -> bool:
     return False
 
 
@@ -67,8 +67,10 @@ def test_what_is_the_same_does_not_pass(predicate: Predicate) -> None:
 
 
 @pytest.mark.parametrize("predicate", BUILT_IN)
-@pytest.mark.parametrize("one", [Change(KEY, None, Object()), Change(KEY, Object(), None)])
-def test_what_comes_or_goes_passes(predicate: Predicate, one: Change[Any]) -> None:
+@pytest.mark.parametrize(
+    "one", [ObjectEvent(KEY, None, Object()), ObjectEvent(KEY, Object(), None)]
+)
+def test_what_comes_or_goes_passes(predicate: Predicate, one: ObjectEvent[Any]) -> None:
     assert predicate(one)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.client.transport import Lane, Response
-from kftrainer.machinery.events.correlator import Correlator, Entry, Occurrence, cut
+from kftrainer.machinery.events.correlator import Entry, EventCorrelator, Occurrence, cut
 from kftrainer.machinery.events.recorder import EventRecorder, event_of, reference_to
 from kftrainer.machinery.lru import Lru
 from kftrainer.machinery.metrics.registry import Metrics
@@ -36,7 +36,7 @@ class Told:
     """A correlator and the time."""
 
     def __init__(self) -> None:
-        self.correlator = Correlator()
+        self.correlator = EventCorrelator()
         self.now = 0.0
 
     def __call__(self, message: str, reason: str = "Started") -> Entry | None:
@@ -81,7 +81,7 @@ def test_an_event_says_all_that_clients_read(told: Told) -> None:
 
 def test_an_event_about_no_namespace_is_in_the_default_one() -> None:
     about = reference_to({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
-    entry = Correlator().take(Occurrence(about, "Normal", "Up", "up"), 0.0, NOON)
+    entry = EventCorrelator().take(Occurrence(about, "Normal", "Up", "up"), 0.0, NOON)
     assert entry is not None
     event = event_of(entry, {"component": "c", "host": "h"})
     assert event["metadata"]["namespace"] == "default"
@@ -166,7 +166,7 @@ def test_messages_are_measured_in_bytes(told: Told) -> None:
 )
 def test_a_long_name_is_cut_so_that_the_event_has_a_valid_one(name: str, kept: str) -> None:
     about = reference_to({"metadata": {"name": name}})
-    entry = Correlator().take(Occurrence(about, "Normal", "Up", "up"), 0.0, NOON)
+    entry = EventCorrelator().take(Occurrence(about, "Normal", "Up", "up"), 0.0, NOON)
     assert entry is not None
     assert (entry.name, entry.occurrence.regarding.name) == (f"{kept}.1886999c36a18000", name)
 

@@ -10,7 +10,7 @@ import pytest
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.machinery.manager import leader_election as election_module
-from kftrainer.machinery.manager.leader_election import LeaderElection, LeaseLostError
+from kftrainer.machinery.manager.leader_election import LeaderElector, LeaseLostError
 from kftrainer.machinery.manager.watchdog import Watchdog
 from kftrainer.machinery.metrics.registry import Metrics
 from tests.support.fake_clock import FakeClock, at_rest
@@ -34,8 +34,8 @@ def candidate(
     *,
     metrics: Metrics | None = None,
     rng: Random | None = None,
-) -> LeaderElection:
-    return LeaderElection(
+) -> LeaderElector:
+    return LeaderElector(
         Client(server, lane="lease"),
         clock=clock,
         lease_name="lock",
@@ -47,7 +47,7 @@ def candidate(
 
 
 @asynccontextmanager
-async def holding(election: LeaderElection) -> AsyncIterator[list[LeaseLostError]]:
+async def holding(election: LeaderElector) -> AsyncIterator[list[LeaseLostError]]:
     """Renews during the block and tells of a loss; afterwards there is no watchdog left."""
     stop, losses = asyncio.Event(), list[LeaseLostError]()
 
@@ -277,7 +277,7 @@ async def test_an_unreachable_server_does_not_hinder_leaving(
 
 def test_durations_that_cannot_work_are_refused(server: LeaseServer, clock: FakeClock) -> None:
     with pytest.raises(ValueError, match="longer than the renew deadline"):
-        LeaderElection(
+        LeaderElector(
             Client(server),
             clock=clock,
             lease_name="lock",

@@ -12,7 +12,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.client.transport import Lane, Response
 from kftrainer.machinery.metrics.authorization import Authorization, bearer_token, guarded
-from kftrainer.machinery.webhook.server import Answer, Asked
+from kftrainer.machinery.webhook.server import HttpRequest, HttpResponse
 from tests.support.fake_clock import FakeClock, at_rest
 
 USER = {
@@ -71,11 +71,11 @@ class Door:
         authorization = Authorization(Client(self.reviewer), clock=self.clock)
         self._handler = guarded(self._page, authorization)
 
-    async def _page(self, _asked: Asked) -> Answer:
-        return Answer(200, "page")
+    async def _page(self, _asked: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, "page")
 
-    async def knock(self, header: str = "Bearer good", method: str = "GET") -> Answer:
-        return await self._handler(Asked(method, "/metrics", (), {"Authorization": header}))
+    async def knock(self, header: str = "Bearer good", method: str = "GET") -> HttpResponse:
+        return await self._handler(HttpRequest(method, "/metrics", (), {"Authorization": header}))
 
 
 BOTH = ["TokenReview", "SubjectAccessReview"]
@@ -87,7 +87,7 @@ def door() -> Door:
 
 
 async def test_all_that_is_known_of_the_user_is_asked_about(door: Door) -> None:
-    assert await door.knock(method="POST") == Answer(200, "page")
+    assert await door.knock(method="POST") == HttpResponse(200, "page")
     assert door.reviewer.questions[1]["spec"] == {
         "user": "ada",
         "uid": "7",
@@ -113,7 +113,7 @@ async def test_a_user_is_known_for_a_minute_and_allowed_for_five(door: Door) -> 
 
 async def test_a_denial_is_remembered_for_half_a_minute(door: Door) -> None:
     door.reviewer.allows = False
-    denied = Answer(403, "Authorization denied for user ada\n")
+    denied = HttpResponse(403, "Authorization denied for user ada\n")
     assert await door.knock() == denied
     door.reviewer.allows = True
     await door.clock.advance(29)
@@ -123,14 +123,14 @@ async def test_a_denial_is_remembered_for_half_a_minute(door: Door) -> None:
 
 
 async def test_a_bad_token_is_remembered_too(door: Door) -> None:
-    assert await door.knock("Bearer bad") == Answer(401, "Unauthorized\n")
-    assert await door.knock("Bearer bad") == Answer(401, "Unauthorized\n")
+    assert await door.knock("Bearer bad") == HttpResponse(401, "Unauthorized\n")
+    assert await door.knock("Bearer bad") == HttpResponse(401, "Unauthorized\n")
     assert door.reviewer.asked() == ["TokenReview"]
 
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer", "Bearer  "])
 async def test_without_a_token_nobody_is_asked(door: Door, header: str) -> None:
-    assert await door.knock(header) == Answer(401, "Unauthorized\n")
+    assert await door.knock(header) == HttpResponse(401, "Unauthorized\n")
     assert door.reviewer.asked() == []
 
 
@@ -152,7 +152,7 @@ async def test_an_api_server_that_stays_away_is_a_failure_that_is_not_remembered
     async with asyncio.TaskGroup() as group:
         knocking = group.create_task(door.knock())
         await door.clock.advance(10)
-    assert knocking.result() == Answer(500, "Authentication failed\n")
+    assert knocking.result() == HttpResponse(500, "Authentication failed\n")
     assert (await door.knock()).status == 200
 
 

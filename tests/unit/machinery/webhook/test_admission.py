@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.objects.field_errors import Findings, forbidden, invalid, required
+from kftrainer.kube.objects.field_errors import ValidationResult, forbidden, invalid, required
 from kftrainer.machinery.webhook.admission import (
     ALLOWED,
     AdmissionRequest,
-    Verdict,
+    AdmissionResponse,
     broken_rules,
-    refused,
+    denied,
+    response_for,
     told,
-    verdict_of,
 )
 
 REQUEST = AdmissionRequest(
@@ -32,15 +32,15 @@ REQUEST = AdmissionRequest(
 
 
 def test_without_errors_it_is_allowed_and_warned_of() -> None:
-    assert verdict_of(Findings(warnings=["mind"]), REQUEST) == Verdict(
+    assert response_for(ValidationResult(warnings=["mind"]), REQUEST) == AdmissionResponse(
         allowed=True, warnings=["mind"]
     )
 
 
 def test_one_error_is_the_message() -> None:
     error = invalid("spec.size", 0, "must be at least 1", rule="size")
-    findings = Findings([error], ["mind"])
-    assert verdict_of(findings, REQUEST) == Verdict(
+    findings = ValidationResult([error], ["mind"])
+    assert response_for(findings, REQUEST) == AdmissionResponse(
         allowed=False,
         warnings=["mind"],
         code=403,
@@ -63,33 +63,33 @@ def test_one_error_is_the_message() -> None:
 
 
 def test_errors_are_told_together_and_each_once() -> None:
-    findings = Findings([required("a"), forbidden("b", "no"), required("a")])
-    assert verdict_of(findings, REQUEST).message == "[a: Required value, b: Forbidden: no]"
+    findings = ValidationResult([required("a"), forbidden("b", "no"), required("a")])
+    assert response_for(findings, REQUEST).message == "[a: Required value, b: Forbidden: no]"
 
 
 def test_the_same_mistake_a_thousand_times_does_not_fill_the_screen() -> None:
-    verdict = verdict_of(Findings([required(f"list[{n}]") for n in range(1000)]), REQUEST)
+    verdict = response_for(ValidationResult([required(f"list[{n}]") for n in range(1000)]), REQUEST)
     assert verdict.message.endswith("list[99]: Required value, and 900 more]")
     assert verdict.details is not None
     assert len(verdict.details["causes"]) == 100
 
 
 def test_other_refusals_have_no_details() -> None:
-    assert refused(400, "BadRequest", "what?") == Verdict(
+    assert denied(400, "BadRequest", "what?") == AdmissionResponse(
         allowed=False, code=400, reason="BadRequest", message="what?", rules=("_other",)
     )
-    assert refused(500, "InternalError", "oh", rule="plugin-failed").rules == ("plugin-failed",)
+    assert denied(500, "InternalError", "oh", rule="plugin-failed").rules == ("plugin-failed",)
 
 
 def test_each_broken_rule_is_named_once_in_the_order_of_the_errors() -> None:
     errors = [required(f"list[{n}]", rule="lists") for n in range(1000)]
     errors += [forbidden("b", "no", rule="b"), required("c"), required("d")]
-    assert verdict_of(Findings(errors), REQUEST).rules == ("lists", "b", "_other")
+    assert response_for(ValidationResult(errors), REQUEST).rules == ("lists", "b", "_other")
 
 
 def test_what_is_allowed_breaks_no_rule() -> None:
     assert ALLOWED.rules == ()
-    assert verdict_of(Findings(warnings=["mind"]), REQUEST).rules == ()
+    assert response_for(ValidationResult(warnings=["mind"]), REQUEST).rules == ()
 
 
 @given(st.lists(st.text(max_size=3)))

@@ -14,7 +14,13 @@ from kftrainer.machinery.manager.lifetime import Budget, running
 from kftrainer.machinery.webhook import tls_listener
 from kftrainer.machinery.webhook.client_limits import CURRENT_CLIENT, PerClientRateLimiter
 from kftrainer.machinery.webhook.connection import Limits, address_in
-from kftrainer.machinery.webhook.server import Answer, Asked, BodyError, Handler, WebServer
+from kftrainer.machinery.webhook.server import (
+    BodyError,
+    Handler,
+    HttpRequest,
+    HttpResponse,
+    WebServer,
+)
 from tests.support.fake_clock import FakeClock
 from tests.support.wire import trusting
 
@@ -24,9 +30,9 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def size(asked: Asked) -> Answer:
+async def size(asked: HttpRequest) -> HttpResponse:
     try:
-        return Answer(200, f"{len(await asked.read_body())}")
+        return HttpResponse(200, f"{len(await asked.read_body())}")
     except BodyError as error:
         return error.answer
 
@@ -93,7 +99,7 @@ class Gate:
         self.opened = asyncio.Event()
         self.waiting = 0
 
-    async def __call__(self, asked: Asked) -> Answer:
+    async def __call__(self, asked: HttpRequest) -> HttpResponse:
         answer = await size(asked)
         if CURRENT_CLIENT.get() == STRANGER:
             self.waiting += 1

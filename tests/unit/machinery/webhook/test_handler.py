@@ -15,13 +15,13 @@ from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.webhook.admission import (
     ALLOWED,
     AdmissionRequest,
+    AdmissionResponse,
     Validator,
-    Verdict,
-    refused,
+    denied,
 )
 from kftrainer.machinery.webhook.client_limits import CURRENT_CLIENT
 from kftrainer.machinery.webhook.handler import MOST_LARGE_WAITING, admission
-from kftrainer.machinery.webhook.server import Answer, Asked, BodyError, Handler
+from kftrainer.machinery.webhook.server import BodyError, Handler, HttpRequest, HttpResponse
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.reviews import UID, review
 
@@ -29,15 +29,15 @@ PATH = "/validate-thing"
 REQUESTS = "controller_runtime_webhook_requests"
 
 
-async def allow(_: AdmissionRequest) -> Verdict:
+async def allow(_: AdmissionRequest) -> AdmissionResponse:
     return ALLOWED
 
 
-async def forbid(_: AdmissionRequest) -> Verdict:
-    return refused(403, "Forbidden", "spec: Forbidden: no", rule="no")
+async def forbid(_: AdmissionRequest) -> AdmissionResponse:
+    return denied(403, "Forbidden", "spec: Forbidden: no", rule="no")
 
 
-async def break_down(_: AdmissionRequest) -> Verdict:
+async def break_down(_: AdmissionRequest) -> AdmissionResponse:
     raise ValueError("the secret of the house")
 
 
@@ -48,7 +48,7 @@ class Desk:
         self, validator: Validator, *, clock: Clock | None = None, most_in_flight: int = 500
     ) -> None:
         self.metrics = Metrics()
-        self.refused: list[tuple[str, AdmissionRequest, Verdict]] = []
+        self.refused: list[tuple[str, AdmissionRequest, AdmissionResponse]] = []
         self.handle: Handler = admission(
             {PATH: validator},
             clock=clock or SystemClock(),
@@ -57,10 +57,10 @@ class Desk:
             most_in_flight=most_in_flight,
         )
 
-    async def ask(self, body: Any = None, **asked: Any) -> Answer:
+    async def ask(self, body: Any = None, **asked: Any) -> HttpResponse:
         return await self.send(orjson.dumps(body or review()), **asked)
 
-    async def send(self, body: bytes, *, client: str = "", **asked: Any) -> Answer:
+    async def send(self, body: bytes, *, client: str = "", **asked: Any) -> HttpResponse:
         CURRENT_CLIENT.set(client)
         return await self.handle(question(body, **asked))
 
@@ -87,13 +87,13 @@ def question(  # noqa: PLR0913  as many as a request has parts
     content_type: str = "application/json",
     encoding: str = "identity",
     read: Callable[[], Awaitable[bytes]] | None = None,
-) -> Asked:
+) -> HttpRequest:
     async def at_once() -> bytes:
         return body
 
     query = [] if timeout is None else [("timeout", timeout)]
     headers = {"Content-Type": content_type, "Content-Encoding": encoding}
-    return Asked(method, path, query, headers, read or at_once)
+    return HttpRequest(method, path, query, headers, read or at_once)
 
 
 async def test_a_review_is_answered_with_a_review() -> None:
@@ -195,15 +195,15 @@ async def test_a_validator_that_breaks_refuses_without_telling_its_secrets() -> 
 
 
 async def test_a_validator_whose_own_waiting_timed_out_has_broken() -> None:
-    async def wait_in_vain(_: AdmissionRequest) -> Verdict:
+    async def wait_in_vain(_: AdmissionRequest) -> AdmissionResponse:
         raise TimeoutError
 
     assert (await Desk(wait_in_vain).response())["status"]["code"] == 500
 
 
 async def test_details_that_are_no_json_count_as_broken() -> None:
-    async def tell_too_much(_: AdmissionRequest) -> Verdict:
-        return Verdict(allowed=False, code=403, details={"number": 2**70})
+    async def tell_too_much(_: AdmissionRequest) -> AdmissionResponse:
+        return AdmissionResponse(allowed=False, code=403, details={"number": 2**70})
 
     desk = Desk(tell_too_much)
     assert (await desk.response())["status"]["code"] == 500
@@ -211,7 +211,7 @@ async def test_details_that_are_no_json_count_as_broken() -> None:
 
 
 async def test_the_answer_comes_before_the_caller_gives_up() -> None:
-    async def never(_: AdmissionRequest) -> Verdict:
+    async def never(_: AdmissionRequest) -> AdmissionResponse:
         await asyncio.Event().wait()
         return ALLOWED
 
@@ -230,7 +230,7 @@ async def test_the_time_that_a_body_took_counts() -> None:
         await clock.sleep(9.45)
         return orjson.dumps(review())
 
-    async def never(_: AdmissionRequest) -> Verdict:
+    async def never(_: AdmissionRequest) -> AdmissionResponse:
         waited.append(asyncio.get_running_loop().time())
         await asyncio.Event().wait()
         return ALLOWED
@@ -254,7 +254,7 @@ async def test_who_stood_in_line_for_too_long_is_not_looked_at_any_more() -> Non
 
     clock, seen = WorkingHours(), []
 
-    async def work_hard(request: AdmissionRequest) -> Verdict:
+    async def work_hard(request: AdmissionRequest) -> AdmissionResponse:
         seen.append(request.uid)
         clock.worked += 4
         return ALLOWED
@@ -273,7 +273,7 @@ def large(body: dict[str, Any]) -> bytes:
 async def test_large_bodies_are_decoded_two_at_a_time_and_one_of_each_client() -> None:
     gate, begun = asyncio.Event(), []
 
-    async def wait(request: AdmissionRequest) -> Verdict:
+    async def wait(request: AdmissionRequest) -> AdmissionResponse:
         begun.append(request.name)
         await gate.wait()
         return ALLOWED
@@ -295,14 +295,14 @@ async def test_large_bodies_are_decoded_two_at_a_time_and_one_of_each_client() -
 async def test_flood_of_large_bodies_does_not_delay_those_of_another_client() -> None:
     clock, begun = WorkClock(), list[str]()
 
-    async def work_hard(request: AdmissionRequest) -> Verdict:
+    async def work_hard(request: AdmissionRequest) -> AdmissionResponse:
         begun.append(request.name)
         clock.work(0.05)
         return ALLOWED
 
     desk = Desk(work_hard, clock=clock)
 
-    async def send(name: str) -> Answer:
+    async def send(name: str) -> HttpResponse:
         return await desk.send(large(review(name=name)), client=name, timeout="30s")
 
     async with asyncio.TaskGroup() as group:
@@ -320,7 +320,7 @@ async def test_flood_of_large_bodies_does_not_delay_those_of_another_client() ->
 async def test_client_with_too_many_large_bodies_waiting_is_rejected_alone() -> None:
     gate = asyncio.Event()
 
-    async def wait(_: AdmissionRequest) -> Verdict:
+    async def wait(_: AdmissionRequest) -> AdmissionResponse:
         await gate.wait()
         return ALLOWED
 
@@ -345,7 +345,7 @@ async def opened(gate: asyncio.Event) -> None:
 async def test_a_large_body_that_waits_too_long_is_told_to_come_again() -> None:
     gate = asyncio.Event()
 
-    async def wait(_: AdmissionRequest) -> Verdict:
+    async def wait(_: AdmissionRequest) -> AdmissionResponse:
         await gate.wait()
         return ALLOWED
 
@@ -371,7 +371,7 @@ class WorkClock(FakeClock):
 async def test_between_large_bodies_there_is_a_pause_as_long_as_the_work() -> None:
     clock, begun = WorkClock(), list[float]()
 
-    async def work_hard(_: AdmissionRequest) -> Verdict:
+    async def work_hard(_: AdmissionRequest) -> AdmissionResponse:
         begun.append(clock.monotonic())
         clock.work(0.1)
         return ALLOWED
@@ -388,7 +388,7 @@ async def test_between_large_bodies_there_is_a_pause_as_long_as_the_work() -> No
 async def test_small_body_does_not_wait_for_the_pauses_between_large_ones() -> None:
     clock, small = WorkClock(), list[float]()
 
-    async def work_hard(request: AdmissionRequest) -> Verdict:
+    async def work_hard(request: AdmissionRequest) -> AdmissionResponse:
         if request.name == "small":
             small.append(clock.monotonic())
         else:
@@ -409,7 +409,7 @@ async def test_small_body_does_not_wait_for_the_pauses_between_large_ones() -> N
 async def test_large_body_that_waits_too_long_for_a_pause_is_rejected_with_retry() -> None:
     clock = WorkClock()
 
-    async def work_hard(_: AdmissionRequest) -> Verdict:
+    async def work_hard(_: AdmissionRequest) -> AdmissionResponse:
         clock.work(0.2)
         return ALLOWED
 
@@ -439,7 +439,7 @@ class Passes:
 async def test_one_review_is_validated_in_each_pass_of_the_event_loop() -> None:
     passes = Passes()
 
-    async def count(_: AdmissionRequest) -> Verdict:
+    async def count(_: AdmissionRequest) -> AdmissionResponse:
         passes.count()
         return ALLOWED
 
@@ -454,7 +454,7 @@ async def test_one_review_is_validated_in_each_pass_of_the_event_loop() -> None:
 async def test_one_review_goes_on_after_waiting_in_each_pass_of_the_event_loop() -> None:
     passes, gate, arrived = Passes(), asyncio.Event(), 0
 
-    async def read_something(request: AdmissionRequest) -> Verdict:
+    async def read_something(request: AdmissionRequest) -> AdmissionResponse:
         nonlocal arrived
         arrived += 1
         await gate.wait()
@@ -476,7 +476,7 @@ async def test_one_review_goes_on_after_waiting_in_each_pass_of_the_event_loop()
 async def test_reviews_of_a_client_that_wait_for_a_turn_do_not_delay_those_of_another() -> None:
     order = list[str]()
 
-    async def note(request: AdmissionRequest) -> Verdict:
+    async def note(request: AdmissionRequest) -> AdmissionResponse:
         order.append(request.name)
         return ALLOWED
 
@@ -491,7 +491,7 @@ async def test_reviews_of_a_client_that_wait_for_a_turn_do_not_delay_those_of_an
 async def test_more_than_can_be_answered_in_time_are_told_to_come_again() -> None:
     gate = asyncio.Event()
 
-    async def wait(_: AdmissionRequest) -> Verdict:
+    async def wait(_: AdmissionRequest) -> AdmissionResponse:
         await gate.wait()
         return ALLOWED
 
@@ -519,7 +519,7 @@ async def test_those_who_come_at_once_are_counted_even_if_nothing_waits() -> Non
 async def test_a_slow_request_is_told() -> None:
     clock = FakeClock()
 
-    async def ponder(_: AdmissionRequest) -> Verdict:
+    async def ponder(_: AdmissionRequest) -> AdmissionResponse:
         await clock.sleep(1.5)
         return ALLOWED
 
@@ -547,7 +547,7 @@ async def test_requests_are_counted_by_path_and_status() -> None:
 async def test_requests_in_flight_are_seen_while_they_are() -> None:
     gate = asyncio.Event()
 
-    async def wait(_: AdmissionRequest) -> Verdict:
+    async def wait(_: AdmissionRequest) -> AdmissionResponse:
         await gate.wait()
         return ALLOWED
 

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from kftrainer.machinery.webhook.path_tokens import PathTokenError, tokens_in, with_tokens
-from kftrainer.machinery.webhook.server import Answer, Asked
+from kftrainer.machinery.webhook.server import HttpRequest, HttpResponse
 
 NEW, OLD = "0123456789abcdef", "fedcba9876543210"
 
 
-async def path_of(asked: Asked) -> Answer:
-    return Answer(200, asked.path)
+async def path_of(asked: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, asked.path)
 
 
 async def answer(path: str, *tokens: str) -> tuple[int, object]:
     """What is answered at this path by a server that accepts these tokens."""
-    found = await with_tokens(path_of, tokens)(Asked("POST", path, (), {}))
+    found = await with_tokens(path_of, tokens)(HttpRequest("POST", path, (), {}))
     return found.status, found.body if found.status == 200 else ""
 
 

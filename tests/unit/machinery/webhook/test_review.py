@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from kftrainer.machinery.webhook.admission import ALLOWED, Verdict
+from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionResponse
 from kftrainer.machinery.webhook.review import (
     MalformedReviewError,
     answer_within,
@@ -163,7 +163,7 @@ def test_an_answer_that_allows() -> None:
 
 
 def test_an_answer_that_refuses_has_a_status_and_never_a_patch() -> None:
-    verdict = Verdict(
+    verdict = AdmissionResponse(
         allowed=False,
         warnings=("mind",),
         code=403,

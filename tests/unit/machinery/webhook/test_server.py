@@ -12,12 +12,18 @@ from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.machinery.manager.lifetime import Budget, running
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.metrics.server import metrics_server
-from kftrainer.machinery.webhook.server import Answer, Asked, BindError, WebServer, parse_bind
+from kftrainer.machinery.webhook.server import (
+    BindError,
+    HttpRequest,
+    HttpResponse,
+    WebServer,
+    parse_bind,
+)
 from tests.support.fake_clock import FakeClock
 
 
-async def echo(asked: Asked) -> Answer:
-    return Answer(200, f"{asked.method} {asked.path} {asked.query}")
+async def echo(asked: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, f"{asked.method} {asked.path} {asked.query}")
 
 
 @asynccontextmanager

@@ -25,7 +25,13 @@ from kftrainer.machinery.webhook.connection import (
     Connections,
     Limits,
 )
-from kftrainer.machinery.webhook.server import Answer, Asked, BodyError, Handler, WebServer
+from kftrainer.machinery.webhook.server import (
+    BodyError,
+    Handler,
+    HttpRequest,
+    HttpResponse,
+    WebServer,
+)
 from tests.support.wire import trusting
 
 WITHIN = 60  # seconds that any of these may take, on a slow machine
@@ -33,9 +39,9 @@ HEAD = b"POST /x HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-async def size(asked: Asked) -> Answer:
+async def size(asked: HttpRequest) -> HttpResponse:
     try:
-        return Answer(200, f"{len(await asked.read_body())} bytes")
+        return HttpResponse(200, f"{len(await asked.read_body())} bytes")
     except BodyError as error:
         return error.answer
 
@@ -129,7 +135,7 @@ async def test_bodies_together_have_a_limit_too() -> None:
     read: asyncio.Queue[int] = asyncio.Queue()
     gate = asyncio.Event()
 
-    async def size_later(asked: Asked) -> Answer:
+    async def size_later(asked: HttpRequest) -> HttpResponse:
         answer = await size(asked)
         read.put_nowait(answer.status)
         await gate.wait()
@@ -177,7 +183,7 @@ async def test_a_body_that_is_no_http_is_a_bad_request() -> None:
 async def test_a_caller_that_goes_away_leaves_nothing_behind() -> None:
     gone = asyncio.Event()
 
-    async def tell(asked: Asked) -> Answer:
+    async def tell(asked: HttpRequest) -> HttpResponse:
         answer = await size(asked)
         if answer.status == 400:
             gone.set()
@@ -276,9 +282,9 @@ async def test_an_idle_connection_is_closed_in_the_end() -> None:
 
 
 async def test_a_slow_handler_is_not_mistaken_for_slow_headers() -> None:
-    async def ponder(_: Asked) -> Answer:
+    async def ponder(_: HttpRequest) -> HttpResponse:
         await asyncio.sleep(1.5)
-        return Answer(200, "done")
+        return HttpResponse(200, "done")
 
     async with serving(Limits(headers_within=0.7), ponder) as server:
         assert await (await server.call()).post(b"") == (200, b"done")
@@ -314,7 +320,7 @@ async def test_strangers_make_room_before_others_do() -> None:
 async def test_one_connection_too_many_is_closed_at_once_if_none_is_idle() -> None:
     gate, begun = asyncio.Event(), asyncio.Semaphore(0)
 
-    async def wait(asked: Asked) -> Answer:
+    async def wait(asked: HttpRequest) -> HttpResponse:
         begun.release()
         await gate.wait()
         return await size(asked)
@@ -334,8 +340,8 @@ async def test_one_connection_too_many_is_closed_at_once_if_none_is_idle() -> No
 
 
 async def test_who_never_had_a_good_answer_is_not_kept_for_long() -> None:
-    async def miss(asked: Asked) -> Answer:
-        return Answer(404 if asked.path == "/x" else 200, "")
+    async def miss(asked: HttpRequest) -> HttpResponse:
+        return HttpResponse(404 if asked.path == "/x" else 200, "")
 
     async with serving(Limits(answer_within=0.2), miss) as server:
         stranger, known = await server.call(), await server.call()
@@ -357,11 +363,11 @@ async def test_who_never_reads_the_answer_is_cut_off(
 
     begun = asyncio.Event()
 
-    async def tell_much(asked: Asked) -> Answer:
+    async def tell_much(asked: HttpRequest) -> HttpResponse:
         if asked.path != "/much":
-            return Answer(200, b"x")
+            return HttpResponse(200, b"x")
         begun.set()
-        return Answer(200, b"x" * 20_000_000)
+        return HttpResponse(200, b"x" * 20_000_000)
 
     async with serving(Limits(answer_within=2.0, connections=1), tell_much) as server:
         deaf = await server.call()
@@ -387,8 +393,8 @@ async def test_who_never_reads_the_answer_is_cut_off(
 async def test_who_never_reads_the_answer_is_cut_off_below_tls_too(
     length: int, ending: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def tell(_: Asked) -> Answer:
-        return Answer(200, b"x" * length)
+    async def tell(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(200, b"x" * length)
 
     closed, forget = asyncio.Event(), Connections.closed
 
@@ -426,7 +432,7 @@ async def test_headers_that_come_while_another_request_is_answered_are_cut_off_l
 ):
     begun, gate = asyncio.Event(), asyncio.Event()
 
-    async def wait(asked: Asked) -> Answer:
+    async def wait(asked: HttpRequest) -> HttpResponse:
         begun.set()
         await gate.wait()
         return await size(asked)
@@ -480,10 +486,10 @@ async def test_what_is_no_http_gets_a_line_and_no_traceback(
 async def test_requests_under_way_are_answered_before_the_server_is_gone() -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
-    async def wait(_: Asked) -> Answer:
+    async def wait(_: HttpRequest) -> HttpResponse:
         begun.set()
         await gate.wait()
-        return Answer(200, "done")
+        return HttpResponse(200, "done")
 
     stop, ready = asyncio.Event(), asyncio.Event()
     server = WebServer("test", "127.0.0.1:0", wait)
@@ -520,10 +526,10 @@ async def test_a_request_that_does_not_end_holds_up_stopping_only_once(
     monkeypatch.setattr(web.Server, "shutdown", counted)
     begun, stop, ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def never(_: Asked) -> Answer:
+    async def never(_: HttpRequest) -> HttpResponse:
         begun.set()
         await asyncio.Event().wait()
-        return Answer(200, "done")
+        return HttpResponse(200, "done")
 
     server = WebServer("test", "127.0.0.1:0", never)
     async with asyncio.timeout(WITHIN), asyncio.TaskGroup() as group:

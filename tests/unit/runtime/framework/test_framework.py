@@ -10,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 from kftrainer.api.resources import CONFIG_MAPS, JOB_SETS, SECRETS, VOLCANO_POD_GROUPS
 from kftrainer.api.trainingruntime import TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import Findings, forbidden, invalid, required
+from kftrainer.kube.objects.field_errors import ValidationResult, forbidden, invalid, required
 from kftrainer.kube.objects.resource import Resource, as_it_is
-from kftrainer.runtime.cluster_reader import NOTHING, Existing
+from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,
@@ -34,7 +34,7 @@ from kftrainer.runtime.framework.extension_points import (
 )
 from kftrainer.runtime.framework.framework import Framework, FrameworkError, in_one_line
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins import PLUGINS
 from kftrainer.runtime.template import new_info
 from tests.support.objects import runtime, train_job
@@ -78,11 +78,13 @@ class Planner(
     def identify_pod_network(self, info: Info, job: TrainJob) -> None:
         self._tell()
 
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         return self._tell(())
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
-        return self._tell(Findings())
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
+        return self._tell(ValidationResult())
 
     def declare_watches(self) -> Sequence[Watch]:
         return self._tell(())
@@ -93,7 +95,7 @@ class Status(Recorder, TrainJobStatus):
 
     name: ClassVar[str]
 
-    def observe_status(self, job: TrainJob, existing: Existing) -> Observed | None:
+    def observe_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         return self._tell()
 
 
@@ -110,7 +112,7 @@ CALLS: dict[str, Callable[[Framework], Any]] = {
     "enforce": lambda framework: framework.enforce(info(), JOB),
     "build": lambda framework: framework.build(info(), JOB),
     "validate": lambda framework: framework.validate(info(), None, JOB),
-    "observe": lambda framework: framework.observe(JOB, NOTHING),
+    "observe": lambda framework: framework.observe(JOB, NO_OBJECTS),
     "watches": lambda framework: framework.watches(),
 }
 
@@ -171,7 +173,7 @@ def test_a_plugin_is_asked_for_what_it_implements_and_nothing_else(phase: type) 
 
     def answer(*arguments: object) -> Any:
         asked.append(len(arguments))
-        return Findings() if phase is CustomValidation else ()
+        return ValidationResult() if phase is CustomValidation else ()
 
     call_everything(only(phase, answer))
     assert len(asked) == 1
@@ -179,7 +181,7 @@ def test_a_plugin_is_asked_for_what_it_implements_and_nothing_else(phase: type) 
 
 def test_objects_come_in_the_order_of_applying_and_else_in_that_of_plugins() -> None:
     def builder(name: str, *resources: Resource[Any]) -> Planner:
-        return Planner(name, [], lambda: [Planned(each, {"by": name}) for each in resources])
+        return Planner(name, [], lambda: [PlannedObject(each, {"by": name}) for each in resources])
 
     one = builder("one", JOB_SETS, SERVICES, CONFIG_MAPS)
     other = builder("other", VOLCANO_POD_GROUPS, CONFIG_MAPS, SERVICES, SECRETS)
@@ -197,15 +199,15 @@ def test_objects_come_in_the_order_of_applying_and_else_in_that_of_plugins() -> 
 
 def test_findings_of_all_plugins_are_told_each_once() -> None:
     first, second = required("spec.a"), required("spec.b")
-    one = Planner("one", [], lambda: Findings([first], ["slow"]))
-    other = Planner("other", [], lambda: Findings([second, first], ["slow", "old"]))
+    one = Planner("one", [], lambda: ValidationResult([first], ["slow"]))
+    other = Planner("other", [], lambda: ValidationResult([second, first], ["slow", "old"]))
     found = framework(one, other).validate(info(), None, JOB)
-    assert found == Findings([first, second], ["slow", "old"])
+    assert found == ValidationResult([first, second], ["slow", "old"])
 
 
 def test_the_status_is_what_the_status_plugin_sees() -> None:
     seen = Observed()
-    assert Framework([Status("status", [], lambda: seen)]).observe(JOB, NOTHING) is seen
+    assert Framework([Status("status", [], lambda: seen)]).observe(JOB, NO_OBJECTS) is seen
 
 
 def test_all_watches_are_told() -> None:
@@ -284,22 +286,22 @@ def test_a_mistake_that_a_validation_raises_is_a_finding_beside_the_others() -> 
     def act() -> Any:
         raise InvalidTrainJobError("TrainJob job", *wrong)
 
-    other = Planner("other", [], lambda: Findings([required("spec.c")]))
+    other = Planner("other", [], lambda: ValidationResult([required("spec.c")]))
     found = framework(Planner("one", [], act), other).validate(info(), None, JOB)
-    assert found == Findings([*wrong, required("spec.c")])
+    assert found == ValidationResult([*wrong, required("spec.c")])
 
 
 def test_a_mistake_in_the_runtime_is_a_finding_at_the_reference_to_it() -> None:
     error = InvalidRuntimeError("TrainingRuntime runtime", required("spec.a"))
     reference = {"name": "torch-distributed"}
     told = invalid("spec.runtimeRef", reference, "TrainingRuntime runtime: spec.a: Required value")
-    assert raising(error).validate(info(), None, JOB) == Findings([told])
+    assert raising(error).validate(info(), None, JOB) == ValidationResult([told])
 
 
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        ("build", "it gave a dict instead of a Planned"),
+        ("build", "it gave a dict instead of a PlannedObject"),
         ("watches", "it gave a dict instead of a Watch"),
     ],
 )

@@ -13,7 +13,7 @@ from kftrainer.api.resources import (
     VOLCANO_POD_GROUPS,
 )
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.framework.extension_points import Watch
 from kftrainer.runtime.plugins.gang import (
@@ -379,7 +379,7 @@ def test_a_limit_range_wakes_the_train_jobs_of_its_namespace_that_have_no_pods()
     plain = runtime()
     finished = {"type": "Complete", "status": "True", "reason": "AllJobsCompleted", "message": ""}
     finished["lastTransitionTime"] = "2026-01-01T00:00:00Z"
-    there = Given(
+    there = GivenObjects(
         [
             stored("waiting", plain),
             *running("running", plain),
@@ -401,7 +401,7 @@ def in_(document: Object, namespace: str) -> Object:
 
 
 def woken(*there: Object) -> list[ObjectKey]:
-    found = [*waiting_for_class(runtime_class(), Given(there))]
+    found = [*waiting_for_class(runtime_class(), GivenObjects(there))]
     # Others get their turn after each runtime, whether or not it is concerned.
     assert len(found) >= sum(each["kind"].endswith("TrainingRuntime") for each in there)
     return [each for each in found if each is not None]

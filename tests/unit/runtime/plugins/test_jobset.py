@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.plugins.jobset import JobSet
@@ -217,8 +217,10 @@ def test_d45_the_longest_name_among_the_jobs_decides() -> None:
 
 def test_there_is_nothing_to_see_without_a_jobset() -> None:
     job = TrainJob.parse(job_on(PLAIN))
-    assert JobSet().observe_status(job, Given()) is None
-    assert JobSet().observe_status(job, Given([jobset()])) == Observed([], [], suspended=False)
+    assert JobSet().observe_status(job, GivenObjects()) is None
+    assert JobSet().observe_status(job, GivenObjects([jobset()])) == Observed(
+        [], [], suspended=False
+    )
 
 
 def test_the_end_of_the_jobset_is_the_end_of_the_job() -> None:
@@ -234,7 +236,7 @@ def test_the_end_of_the_jobset_is_the_end_of_the_job() -> None:
             {"name": "other"},
         ],
     }
-    seen = JobSet().observe_status(TrainJob.parse(job_on(PLAIN)), Given([jobset(status)]))
+    seen = JobSet().observe_status(TrainJob.parse(job_on(PLAIN)), GivenObjects([jobset(status)]))
     assert seen is not None
     assert [each.dump() for each in seen.conditions] == [
         {"type": "Complete", "status": "True", **ended}

@@ -4,13 +4,13 @@ from typing import Any
 
 from kftrainer.runtime.plugins.user_env import set_all
 from kftrainer.runtime.podset import Container
-from kftrainer.runtime.trace import SILENCE
+from kftrainer.runtime.trace import NO_TRACE
 from tests.support.compared import Compared
 
 
 def container(*names: str) -> Container:
     env = [{"name": name, "value": "old"} for name in names]
-    return Container({"name": "node", **({"env": env} if names else {})}, "", SILENCE)
+    return Container({"name": "node", **({"env": env} if names else {})}, "", NO_TRACE)
 
 
 def variables(*names: str) -> list[Any]:

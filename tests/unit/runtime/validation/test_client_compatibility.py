@@ -4,8 +4,8 @@ import pytest
 
 from kftrainer.api.configuration import Admission
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import Findings
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.kube.objects.field_errors import ValidationResult
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.runtimes import Runtimes
 from tests.support.objects import Object, replicated_job, runtime
@@ -24,8 +24,10 @@ def job(processes: object = None, document: Object = TORCH, **spec: object) -> T
     return TrainJob.parse(job_on(document, trainer=trainer, **spec))
 
 
-def found(new: TrainJob, old: TrainJob | None = None, *, runtimes: Runtimes = RUNTIMES) -> Findings:
-    return runtimes.validate(old, new, Given(map(in_namespace, (TORCH, MPI))))
+def found(
+    new: TrainJob, old: TrainJob | None = None, *, runtimes: Runtimes = RUNTIMES
+) -> ValidationResult:
+    return runtimes.validate(old, new, GivenObjects(map(in_namespace, (TORCH, MPI))))
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -40,7 +42,7 @@ def test_string_is_accepted_with_a_warning(word: str) -> None:
 @pytest.mark.parametrize("value", [None, 1, 8])
 @pytest.mark.parametrize("runtimes", [RUNTIMES, STRICT], ids=["Warn", "Reject"])
 def test_integer_and_absent_value_are_accepted_silently(value: object, runtimes: Runtimes) -> None:
-    assert found(job(value), runtimes=runtimes) == Findings()
+    assert found(job(value), runtimes=runtimes) == ValidationResult()
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -54,7 +56,7 @@ def test_string_is_rejected_where_the_configuration_demands_it(word: str) -> Non
 
 
 def test_update_that_keeps_the_string_is_accepted_silently() -> None:
-    assert found(job("auto", suspend=True), job("auto")) == Findings()
+    assert found(job("auto", suspend=True), job("auto")) == ValidationResult()
 
 
 def test_update_of_a_stored_string_is_not_rejected() -> None:

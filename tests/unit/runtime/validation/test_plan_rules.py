@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import RUNTIMES, in_namespace, job_on
 
@@ -246,7 +246,7 @@ RULES = {
 
 
 def said(job: Object, on: Object) -> list[str]:
-    existing = Given([in_namespace(on), HIGH])
+    existing = GivenObjects([in_namespace(on), HIGH])
     return [str(error) for error in RUNTIMES.validate(None, TrainJob.parse(job), existing).errors]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
-from kftrainer.kube.objects.field_errors import Findings
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.runtime.validation.runtime import runtime_findings
 from tests.support.golden import CASES
 from tests.support.objects import Object, replicated_job, runtime
@@ -22,7 +22,7 @@ STEPS = ("trainer", "dataset-initializer", "model-initializer")
 KINDS = ("TrainingRuntime", "ClusterTrainingRuntime")
 
 
-def found(document: Object) -> Findings:
+def found(document: Object) -> ValidationResult:
     kinds = {each.kind: each for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
     return runtime_findings(kinds[document["kind"]].decode(document))
 
@@ -80,7 +80,7 @@ def mpi(*jobs: Object, num_nodes: int | None = None, **policy: Any) -> Object:
 
 @pytest.mark.parametrize("document", SHIPPED, ids=lambda each: each["metadata"]["name"])
 def test_there_is_nothing_to_say_about_the_shipped_runtimes(document: Object) -> None:
-    assert found(document) == Findings()
+    assert found(document) == ValidationResult()
 
 
 # In these a step has several replicas, which Kubeflow Trainer's webhook refuses as well.
@@ -444,7 +444,7 @@ def test_an_empty_queue_of_volcano_is_refused() -> None:
         "Volcano queue name must not be empty"
     ]
     document["spec"]["template"]["metadata"] = {"annotations": {queue: "research"}}
-    assert found(document) == Findings()
+    assert found(document) == ValidationResult()
     del document["spec"]["podGroupPolicy"]
     document["spec"]["template"]["metadata"] = {"annotations": {queue: ""}}
     assert errors(document) == []

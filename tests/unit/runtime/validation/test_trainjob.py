@@ -7,8 +7,8 @@ import pytest
 
 from kftrainer.api.resources import CONFIG_MAPS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import Findings, required
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.kube.objects.field_errors import ValidationResult, required
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import InvalidTrainJobError, PlanningError, PluginFailedError
 from kftrainer.runtime.framework.extension_points import (
     ComponentBuilder,
@@ -19,7 +19,7 @@ from kftrainer.runtime.framework.extension_points import (
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.mpi.ssh_keys import new_key_pair
 from kftrainer.runtime.runtimes import Runtimes
 from tests.support.objects import Object, replicated_job, runtime
@@ -37,9 +37,9 @@ POLICY = (
 
 def found(
     new: Object, *existing: Object, old: Object | None = None, runtimes: Runtimes = RUNTIMES
-) -> Findings:
+) -> ValidationResult:
     before = None if old is None else TrainJob.parse(old)
-    return runtimes.validate(before, TrainJob.parse(new), Given(map(in_namespace, existing)))
+    return runtimes.validate(before, TrainJob.parse(new), GivenObjects(map(in_namespace, existing)))
 
 
 def refused(new: Object, *existing: Object, **more: Any) -> list[str]:
@@ -52,7 +52,7 @@ def with_plugins(*plugins: Plugin) -> Runtimes:
 
 @pytest.mark.parametrize("document", SHIPPED, ids=lambda each: each["metadata"]["name"])
 def test_nothing_is_said_about_the_runtimes_that_are_shipped(document: Object) -> None:
-    assert found(job_on(document), document) == Findings()
+    assert found(job_on(document), document) == ValidationResult()
 
 
 def test_a_cluster_runtime_must_be_there_first() -> None:
@@ -101,12 +101,12 @@ def test_g6_a_deprecated_runtime_is_warned_of(document: Object) -> None:
         f'Referenced {document["kind"]} "{metadata["name"]}" is deprecated and will be removed in '
         f"a future release of Kubeflow Trainer. See runtime deprecation policy: {POLICY}"
     )
-    assert found(job, old) == Findings(warnings=[warning])
+    assert found(job, old) == ValidationResult(warnings=[warning])
     assert found(job | {"spec": job["spec"] | {"suspend": True}}, old, old=job).warnings == [
         warning
     ]
     metadata["labels"] = {"trainer.kubeflow.org/support": "alpha"}
-    assert found(job, old) == Findings()
+    assert found(job, old) == ValidationResult()
 
 
 def test_a_deprecated_runtime_is_warned_of_whatever_else_is_wrong() -> None:
@@ -135,7 +135,7 @@ def test_a_runtime_of_another_schema_is_refused_with_what_is_wrong() -> None:
     )
     job = TrainJob.parse(job_on(odd))
     with pytest.raises(PlanningError, match="must be an integer"):
-        RUNTIMES.of(job).new_objects(job, Given([in_namespace(odd)]))
+        RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(odd)]))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_jobset_would_refuse_of_runtime_and_trainjob_together_is_told_as_su
         "; it comes from spec.template.spec.coordinator.podIndex of TrainingRuntime runtime, "
         "with what this TrainJob says"
     )
-    assert found(job_on(document, trainer={"numNodes": 3}), document) == Findings()
+    assert found(job_on(document, trainer={"numNodes": 3}), document) == ValidationResult()
 
 
 def test_a_name_that_the_server_makes_up_is_taken_to_be_as_long_as_it_will_be() -> None:
@@ -283,7 +283,7 @@ def test_g16_variables_that_any_plugin_reserves_are_refused() -> None:
         'spec.trainer.env: Invalid value: ["EXPERIMENT","RUN"]: '
         "must not have reserved envs, invalid envs configured: [EXPERIMENT RUN]"
     ]
-    existing = Given([in_namespace(PLAIN)])
+    existing = GivenObjects([in_namespace(PLAIN)])
     found = with_plugins(Reserving()).validate(None, TrainJob.parse(job), existing)
     assert [error.rule for error in found.errors] == ["reserved-env"]
     assert refused(job, PLAIN) == []
@@ -299,15 +299,17 @@ class Failing(ComponentBuilder, CustomValidation):
     ) -> None:
         self._fail, self._early, self._always = fail, early, always
 
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         if not self._early:
             self._act(job)
         return ()
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         if self._early:
             self._act(new)
-        return Findings()
+        return ValidationResult()
 
     def _act(self, job: TrainJob) -> None:
         if self._always or not job.spec.suspend:
@@ -341,7 +343,7 @@ def test_a_plugin_with_a_bug_is_nobodys_mistake(early: bool) -> None:
 
 def test_a_bug_that_was_there_before_does_not_keep_jobs_from_being_suspended() -> None:
     runtimes = with_plugins(Failing(crash, always=True))
-    assert found(SUSPENDED, PLAIN, old=RESUMED, runtimes=runtimes) == Findings(
+    assert found(SUSPENDED, PLAIN, old=RESUMED, runtimes=runtimes) == ValidationResult(
         warnings=["not refused, because it was so before: plugin failing failed: KeyError: 'oops'"]
     )
 
@@ -353,7 +355,7 @@ def test_what_a_plugin_raises_while_it_builds_is_found() -> None:
 
 
 def test_trouble_that_is_not_the_trainjobs_is_but_warned_of() -> None:
-    assert found(RESUMED, PLAIN, runtimes=with_plugins(Failing(hesitate))) == Findings(
+    assert found(RESUMED, PLAIN, runtimes=with_plugins(Failing(hesitate))) == ValidationResult(
         warnings=["there is no plan for this TrainJob yet: a LimitRange makes no sense"]
     )
 
@@ -361,8 +363,10 @@ def test_trouble_that_is_not_the_trainjobs_is_but_warned_of() -> None:
 class Careless(CustomValidation):
     name: ClassVar[str] = "careless"
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
-        return Findings(["spec: is wrong"])  # type: ignore[list-item]
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
+        return ValidationResult(["spec: is wrong"])  # type: ignore[list-item]
 
 
 def test_findings_of_the_wrong_type_are_the_plugins_failure() -> None:
@@ -478,7 +482,7 @@ def test_very_many_bad_labels_are_not_all_told() -> None:
 def test_g7_what_was_so_before_is_but_told() -> None:
     old = job_on(PLAIN, suspend=True, podTemplateOverrides=BAD)
     new = job_on(PLAIN, suspend=False, podTemplateOverrides=BAD)
-    assert found(new, PLAIN, old=old) == Findings(
+    assert found(new, PLAIN, old=old) == ValidationResult(
         warnings=[
             "not refused, because it was so before: "
             'spec.podTemplateOverrides[0].targetJobs[0].name: Invalid value: "gone": '
@@ -526,7 +530,7 @@ class Counting(ComponentBuilder):
     name: ClassVar[str] = "counting"
     seen: ClassVar[list[Mapping[str, Any]]] = []
 
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         self.seen.extend(info.existing.list(CONFIG_MAPS, NAMESPACE))
         return ()
 

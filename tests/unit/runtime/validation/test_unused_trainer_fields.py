@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.explain import Explanation
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import RUNTIMES, findings, in_namespace, job_on, jobs_of, plan
@@ -98,7 +98,7 @@ def test_plan_without_trainer_is_explained() -> None:
     document = torch()
     job = TrainJob.parse(job_on(document, trainer={"image": "mine"}))
     tape = Explanation()
-    RUNTIMES.of(job).new_objects(job, Given([in_namespace(document)]), tape)
+    RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), tape)
     settings = {each.path: each.value for each in tape.settings()}
     assert settings["spec.suspend"] is False
     assert not any(path.endswith("image") for path in settings)

@@ -6,7 +6,7 @@ import pytest
 
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.validation.updates import change_errors, change_warnings
 from tests.support.objects import Object, runtime
 from tests.support.plans import NAMESPACE, UID, job_on
@@ -49,7 +49,7 @@ def errors_of(
     old: Object, new: Object, *existing: Object, end: str | None = None
 ) -> list[FieldError]:
     before, after = jobs_of(old, new, end=end)
-    return [*change_errors(before, after, Given(existing))]
+    return [*change_errors(before, after, GivenObjects(existing))]
 
 
 def jobs_of(old: Object, new: Object, *, end: str | None) -> tuple[TrainJob, TrainJob]:
@@ -107,7 +107,7 @@ LABELS: Object = {"labels": {"team": "vision"}, "annotations": {"note": "x"}}
 def warned(old: Object, new: Object, *existing: Object, end: str | None = None) -> list[str]:
     """The warnings about a change from this spec to that."""
     before, after = jobs_of(old, new, end=end)
-    return [*change_warnings(before, after, Given(existing))]
+    return [*change_warnings(before, after, GivenObjects(existing))]
 
 
 @pytest.mark.parametrize("change", [({}, LABELS), (LABELS, {})], ids=["added", "removed"])

@@ -10,7 +10,7 @@ from kftrainer.api import names
 from kftrainer.api.resources import CONFIG_MAPS, SECRETS
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
@@ -30,7 +30,7 @@ from kftrainer.runtime.info import (
     trainer_container,
 )
 from kftrainer.runtime.manifests import Piece, env_var, owned
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.mpi.ssh_keys import new_key_pair
 from kftrainer.runtime.plugins.mpi.validation import mpi_errors
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
@@ -85,7 +85,7 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
             if pod_set.name == names.JOB_LAUNCHER:
                 _add_hostfile(pod_set, job, *_slots(info, job, policy))
 
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """The Secret unless ours is there, and the hostfile unless it may be in use."""
         policy = info.policy
         if not isinstance(policy, MPIPolicy):
@@ -99,18 +99,22 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
                 "immutable": True,
             }
             mint = partial(_with_keys, secret)
-            planned.append(Planned(SECRETS, secret, mint, minted_keys=(PRIVATE_KEY, PUBLIC_KEY)))
+            planned.append(
+                PlannedObject(SECRETS, secret, mint, minted_keys=(PRIVATE_KEY, PUBLIC_KEY))
+            )
         hostfile = info.existing.get(CONFIG_MAPS, key_of_job(job, _name(job, HOSTFILE_VOLUME)))
         if hostfile is None or not runs(job, info.existing):
             config_map = owned(CONFIG_MAPS, job, _name(job, HOSTFILE_VOLUME))
             config_map["data"] = {HOSTFILE: _hostfile(info, job, policy)}
             sources = {f"data[{HOSTFILE}]": "hosts and slots of the nodes"}
-            planned.append(Planned(CONFIG_MAPS, config_map, sources=sources))
+            planned.append(PlannedObject(CONFIG_MAPS, config_map, sources=sources))
         return planned
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         """Whether the nodes can be counted, and the variables that are ours are left to us."""
-        findings = Findings()
+        findings = ValidationResult()
         policy = info.policy
         if not isinstance(policy, MPIPolicy):
             return findings

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import TorchPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, Findings
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import CustomValidation, EnforceMLPolicy
 from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
@@ -51,9 +51,11 @@ class Torch(EnforceMLPolicy, CustomValidation):
             container.set_envs([*_ranks(container, info, job), *_master(host)])
         _open_port(container)
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         """Whether the environment is free for torchrun, and torchtune can do what is asked."""
-        findings = Findings()
+        findings = ValidationResult()
         if isinstance(info.policy, TorchPolicy):
             rule = Rule.TORCH_RESERVED_ENV
             findings.refuse(*reserved_env_errors(info, new, names.ENV_TORCH, rule=rule))

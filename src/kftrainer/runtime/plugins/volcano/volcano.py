@@ -7,9 +7,9 @@ from kftrainer.api import names
 from kftrainer.api.resources import PRIORITY_CLASSES, VOLCANO_POD_GROUPS
 from kftrainer.api.trainingruntime import VolcanoPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, Findings, invalid
+from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
-from kftrainer.runtime.cluster_reader import Existing
+from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.framework.extension_points import (
     ComponentBuilder,
     CustomValidation,
@@ -18,7 +18,7 @@ from kftrainer.runtime.framework.extension_points import (
     WatchExtension,
 )
 from kftrainer.runtime.info import RUNTIME, Info
-from kftrainer.runtime.planned_object import Planned
+from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.gang import gang_of, pod_group, watches
 from kftrainer.runtime.plugins.volcano.queue import EMPTY_QUEUE, QUEUE
 from kftrainer.runtime.validation.rules import Rule
@@ -40,16 +40,18 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
                 key = names.ANNOTATION_VOLCANO_GROUP
                 pod_set.set_pod_annotation(key, job.metadata.name, SOURCE)
 
-    def build_components(self, info: Info, job: TrainJob) -> Sequence[Planned]:
+    def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """The PodGroup, unless its pods are there already."""
         policy = _policy(info)
         if policy is None:
             return ()
         return pod_group(VOLCANO_POD_GROUPS, info, job, _spec(info, policy), _sources(job))
 
-    def validate_train_job(self, info: Info, old: TrainJob | None, new: TrainJob) -> Findings:
+    def validate_train_job(
+        self, info: Info, old: TrainJob | None, new: TrainJob
+    ) -> ValidationResult:
         """Whether the queue has a name, and the priorities are there."""
-        findings = Findings()
+        findings = ValidationResult()
         if _policy(info) is not None:
             findings.refuse(*_queue_errors(info, new), *_priority_errors(info, new))
         return findings
@@ -59,7 +61,7 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
         return (*watches(VOLCANO_POD_GROUPS), Watch(PRIORITY_CLASSES, wakes=_nobody))
 
 
-def _nobody(_changed: Manifest, _existing: Existing) -> Iterable[ObjectKey]:
+def _nobody(_changed: Manifest, _existing: ClusterReader) -> Iterable[ObjectKey]:
     """Whom a PriorityClass wakes: it is looked for at admission, and no TrainJob waits for it."""
     return ()
 

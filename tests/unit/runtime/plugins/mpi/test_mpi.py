@@ -7,12 +7,12 @@ import pytest
 from kftrainer.api.resources import CONFIG_MAPS
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, MPIPolicy
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.cluster_reader import NOTHING, Given
+from kftrainer.runtime.cluster_reader import NO_OBJECTS, GivenObjects
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import Watch
 from kftrainer.runtime.plugins.mpi.mpi import MPI
 from kftrainer.runtime.template import new_info
-from kftrainer.runtime.trace import Silence
+from kftrainer.runtime.trace import NoTrace
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import (
     NAMESPACE,
@@ -372,7 +372,7 @@ def test_slots_are_those_of_the_launcher_where_there_are_no_workers() -> None:
     assert hosts(plan(job_on(document), document)) == ["demo-launcher-0-0.demo slots=8"]
 
 
-class Notes(Silence):
+class Notes(NoTrace):
     """A tape that keeps where the last values came from."""
 
     def __init__(self) -> None:
@@ -385,7 +385,7 @@ class Notes(Silence):
 def sources(document: Object, **trainer: Any) -> list[str]:
     """Which fields the number of workers and that of slots come from."""
     tape, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
-    RUNTIMES.of(job).new_objects(job, Given([in_namespace(document)]), tape)
+    RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), tape)
     pod = "spec.replicatedJobs[launcher].template.spec.template.spec"
     return [
         tape.sources["spec.replicatedJobs[node].template.spec.parallelism"],
@@ -534,7 +534,7 @@ def test_an_implementation_that_we_do_not_know_is_the_runtimes_mistake() -> None
     ml_policy = parsed.spec.ml_policy.model_copy(update={"mpi": unknown})
     spec = parsed.spec.model_copy(update={"ml_policy": ml_policy})
     job = TrainJob.parse(job_on(document))
-    info = new_info(job, parsed.model_copy(update={"spec": spec}), NOTHING)
+    info = new_info(job, parsed.model_copy(update={"spec": spec}), NO_OBJECTS)
     message = (
         "ClusterTrainingRuntime mlx-distributed: spec.mlPolicy.mpi.mpiImplementation: "
         'Invalid value: "Intel": must be OpenMPI, which is the only implementation that is '

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.runtime.cluster_reader import Given
+from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.plugins.torch.torch import Torch
-from kftrainer.runtime.trace import Silence
+from kftrainer.runtime.trace import NoTrace
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import (
     RUNTIMES,
@@ -144,7 +144,7 @@ def test_other_runtimes_are_left_alone() -> None:
     assert Torch().validate_train_job(info, None, TrainJob.parse(job)).errors == []
 
 
-class Notes(Silence):
+class Notes(NoTrace):
     """A tape that keeps where the last values came from."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Notes(Silence):
 def sources(document: Object, *fields: str, **trainer: Any) -> list[str]:
     """From which fields these parts of the container come."""
     tape, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
-    RUNTIMES.of(job).new_objects(job, Given([in_namespace(document)]), tape)
+    RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), tape)
     container = "spec.replicatedJobs[node].template.spec.template.spec.containers[node]"
     return [tape.sources[f"{container}.{field}"] for field in fields]
 

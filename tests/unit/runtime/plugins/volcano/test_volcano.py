@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.resources import PRIORITY_CLASSES, VOLCANO_POD_GROUPS
-from kftrainer.runtime.cluster_reader import NOTHING
+from kftrainer.runtime.cluster_reader import NO_OBJECTS
 from kftrainer.runtime.plugins.gang import watches
 from kftrainer.runtime.plugins.volcano.volcano import Volcano
 from tests.support.objects import Object, replicated_job, runtime
@@ -235,4 +235,4 @@ def test_it_watches_its_own_pod_groups_and_priority_classes() -> None:
     assert gang == [*watches(VOLCANO_POD_GROUPS)]
     assert priorities.resource is PRIORITY_CLASSES
     assert priorities.wakes is not None
-    assert [*priorities.wakes(priority_class("high"), NOTHING)] == []
+    assert [*priorities.wakes(priority_class("high"), NO_OBJECTS)] == []
