@@ -1,39 +1,32 @@
-"""A controller on one page: every ConfigMap with the label `greet` gets a greeting beside it."""
+"""A controller on one page: creates a greeting for every ConfigMap with the label `greet`."""
 
 import asyncio
 
-from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.credentials import load_connection
-from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.objects.resource import Resource, as_it_is
-from kftrainer.machinery.cache.cache import Cache
-from kftrainer.machinery.cache.informer import Informer
-from kftrainer.machinery.controller.controller import Controller
-from kftrainer.machinery.controller.handlers import enqueue_owner, enqueue_self
-from kftrainer.machinery.controller.reconcile import DONE, Request, Result
-from kftrainer.machinery.manager.clock import SystemClock
-from kftrainer.machinery.manager.manager import Manager, Parts, run_until_signalled
+from kftrainer import machinery
+from kftrainer.machinery import DONE, Cache, Client, Request, Result
 
-CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is)
+CONFIG_MAPS = machinery.Resource(
+    "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=machinery.as_it_is
+)
 
 
 class Greeter:
-    """Keeps the greetings as their ConfigMaps want them."""
+    """Reconciles a ConfigMap: its greeting is a second ConfigMap that it owns."""
 
     def __init__(self, client: Client, cache: Cache) -> None:
         self._client, self._cache = client, cache
 
     async def reconcile(self, request: Request) -> Result:
-        """Write the greeting, if it is not there or not as it should be."""
+        """Apply the greeting unless it is up to date."""
         source = self._cache.get(CONFIG_MAPS, request)
-        whom = source and source["metadata"].get("labels", {}).get("greet")
-        if not source or not whom:
+        greeted = source and source["metadata"].get("labels", {}).get("greet")
+        if not source or not greeted:
             return DONE
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "controller": True}
         owner |= {key: source["metadata"][key] for key in ("name", "uid")}
-        name, data = f"{request.name}-greeting", {"text": f"Hello, {whom}!"}
-        there = self._cache.get(CONFIG_MAPS, Request(request.namespace, name))
-        if there is None or there.get("data") != data:
+        name, data = f"{request.name}-greeting", {"text": f"Hello, {greeted}!"}
+        existing = self._cache.get(CONFIG_MAPS, Request(request.namespace, name))
+        if existing is None or existing.get("data") != data:
             metadata = {"name": name, "namespace": request.namespace, "ownerReferences": [owner]}
             greeting = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
             await self._client.apply(CONFIG_MAPS, greeting, field_manager="greeter")
@@ -42,14 +35,16 @@ class Greeter:
 
 async def main() -> None:
     """Watch, reconcile, and stop on SIGTERM."""
-    clock, transport = SystemClock(), HttpTransport(await load_connection(), user_agent="greeter")
+    clock, connection = machinery.SystemClock(), await machinery.load_connection()
+    transport = machinery.HttpTransport(connection, user_agent="greeter")
     client, cache = Client(transport), Cache()
-    config_maps = Informer(client, CONFIG_MAPS, clock=clock)
+    config_maps = machinery.Informer(client, CONFIG_MAPS, clock=clock)
     cache.add(config_maps)
-    controller = Controller("greeter", Greeter(client, cache), clock=clock)
-    controller.watch(config_maps, enqueue_self)
-    controller.watch(config_maps, enqueue_owner(CONFIG_MAPS))
-    await run_until_signalled(Manager(Parts(caches=[cache], controllers=[controller]), clock=clock))
+    controller = machinery.Controller("greeter", Greeter(client, cache), clock=clock)
+    controller.watch(config_maps, machinery.enqueue_self)
+    controller.watch(config_maps, machinery.enqueue_owner(CONFIG_MAPS))
+    parts = machinery.Parts(caches=[cache], controllers=[controller])
+    await machinery.run_until_signalled(machinery.Manager(parts, clock=clock))
     await transport.close()
 
 
