@@ -11,7 +11,7 @@ CONFIG_MAPS = machinery.Resource(
 
 
 class Greeter:
-    """Reconciles a ConfigMap: its greeting is a second ConfigMap that it owns."""
+    """Applies a second ConfigMap, owned by the first, that contains the greeting."""
 
     def __init__(self, client: Client, cache: Cache) -> None:
         self._client, self._cache = client, cache
@@ -34,7 +34,7 @@ class Greeter:
 
 
 async def main() -> None:
-    """Watch, reconcile, and stop on SIGTERM."""
+    """Start the manager; SIGTERM or SIGINT stops it."""
     clock, connection = machinery.SystemClock(), await machinery.load_connection()
     transport = machinery.HttpTransport(connection, user_agent="greeter")
     client, cache = Client(transport), Cache()

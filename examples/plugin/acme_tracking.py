@@ -1,4 +1,4 @@
-"""Reports every TrainJob to MLflow as a run of the experiment that its label names."""
+"""Set the MLflow experiment and run name of every TrainJob from its label."""
 
 from typing import ClassVar
 
@@ -10,19 +10,19 @@ FIELD = f"metadata.labels[{LABEL}]"
 
 
 class Tracking(plugin.EnforceMLPolicy, plugin.ComponentBuilder, plugin.CustomValidation):
-    """Sets MLflow's variables, and keeps a card of the run for `kubectl get cm -l LABEL=…`."""
+    """Sets MLflow's environment variables and records each run in a ConfigMap."""
 
     name: ClassVar[str] = "acme-tracking"
 
     def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
-        """Say which run this is; the TrainJob's own env cannot say otherwise."""
+        """Set MLflow's variables; the TrainJob's own env cannot override them."""
         if (container := info.trainer_container) is not None:  # the runtime has a trainer
             container.set_env(env_var("MLFLOW_EXPERIMENT_NAME", experiment(job)), FIELD)
             container.set_env(env_var("MLFLOW_RUN_NAME", job.metadata.name), "metadata.name")
         info.reserved_env |= {"MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_NAME"}
 
     def build_components(self, info: Info, job: TrainJob) -> list[PlannedObject]:
-        """The card: a ConfigMap that goes when the TrainJob goes."""
+        """Return a ConfigMap that describes the run and is owned by the TrainJob."""
         name, labels = f"{job.metadata.name}-run", {LABEL: experiment(job)}
         card = owned(plugin.CONFIG_MAPS, job, name, labels=labels)
         nodes = info.num_nodes(job) or 1
@@ -32,7 +32,7 @@ class Tracking(plugin.EnforceMLPolicy, plugin.ComponentBuilder, plugin.CustomVal
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """A new run belongs to an experiment, and stays there."""
+        """Require the label on creation, and reject a change of experiment."""
         findings = ValidationResult()
         if old is None and not (new.metadata.labels or {}).get(LABEL):
             detail = "the experiment that this is a run of"

@@ -1,4 +1,4 @@
 """The plugin framework: extension points, their order, and how plugins are loaded.
 
-It names no plugin.
+The built-in plugins are listed in `kftrainer.runtime.plugins`.
 """
