@@ -1,4 +1,4 @@
-"""Whether we may do something with a kind: found out by trying, or by a review."""
+"""Permission checks for a kind: by a trial request or by an access review."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -21,7 +21,10 @@ OWN_ACCESS_REVIEWS: Resource[Manifest] = Resource(
 async def refusals_to_list(
     client: Client, resource: Resource[Any], namespaces: Sequence[str]
 ) -> Mapping[str, ForbiddenError]:
-    """Return why the kind must not be listed, by namespace; the key is empty if none is given."""
+    """Return the errors of listing the kind, by namespace.
+
+    The key is the empty string if the kind is listed in all namespaces.
+    """
     everywhere = not namespaces or not resource.namespaced
     refusals: dict[str, ForbiddenError] = {}
     for namespace in (None,) if everywhere else namespaces:
@@ -31,15 +34,15 @@ async def refusals_to_list(
                     break
         except ForbiddenError as error:
             refusals[namespace or ""] = error
-        except NotFoundError:  # it was uninstalled in this moment
+        except NotFoundError:  # uninstalled at this moment
             return {}
     return refusals
 
 
 async def may_everywhere(client: Client, verb: str, resource: Resource[Any]) -> bool:
-    """Return whether we may do this with the kind in all namespaces.
+    """Return whether this process may use the verb on the kind in all namespaces.
 
-    Unlike a request that is tried, a review is not refused. Raises KubeError.
+    Sends a SelfSubjectAccessReview, which unlike a trial request is not refused. Raises KubeError.
     """
     attributes = {"verb": verb, "group": resource.group, "resource": resource.plural}
     review = await client.create(

@@ -1,8 +1,8 @@
-"""Removal of field values from error messages that other components wrote: pure.
+"""Removal of field values from error messages of other components. Pure.
 
-The API server and most webhooks format a field error as `path: Type: value: detail`. Where the
-value is an object or a list, it is printed whole, including literal environment values of a pod
-template. Path, type and detail are kept; short scalars are kept as well.
+The API server and most webhooks format a field error as `path: Type: value: detail`. A value that
+is an object or a list is printed in full, including literal environment values of a pod template.
+Path, type and detail are kept; short scalars are kept as well.
 """
 
 import re
@@ -19,7 +19,7 @@ _MARKER = re.compile(
 )
 _STARTS_COMPOSITE = re.compile(_COMPOSITE)
 _END_OF_SCALAR = re.compile(r": |, |\]|$")
-# Decoders quote the surroundings of the byte that they could not read.
+# Decoders quote the text around the byte that they could not read.
 _CONTEXT_START, _CONTEXT_END = "...|", "|..."
 _BRACKETS = re.compile(r"[\[\](){}]")
 _BRACKET_OR_QUOTE = re.compile(r"[\[\](){}\"]")
@@ -28,7 +28,7 @@ _DEPTHS = {**dict.fromkeys("[{(", 1), **dict.fromkeys("]})", -1)}
 
 
 def redacted(message: str) -> str:
-    """Return the message without values that are composite or long; linear in its length."""
+    """Return the message without composite or long values, in linear time."""
     if _MARKER.search(message) is None:
         return _without_context(message)
     brackets = _Brackets(message)
@@ -44,13 +44,13 @@ def redacted(message: str) -> str:
 
 
 class _Brackets:
-    """The brackets of a text, whether they are in strings or not."""
+    """The brackets of a text, inside and outside of strings."""
 
     def __init__(self, text: str) -> None:
         found = [(each.start(), _DEPTHS[each.group()]) for each in _BRACKETS.finditer(text)]
         self._positions = [position for position, _ in found]
         self._depths = [0, *accumulate(depth for _, depth in found)]
-        # For each bracket, the one after which the text is least deep, from there to the end.
+        # For each bracket, where the depth is lowest from there to the end.
         self._lowest = list(range(len(self._depths)))
         for index in reversed(range(len(found))):
             later = self._lowest[index + 1]
@@ -58,11 +58,14 @@ class _Brackets:
                 self._lowest[index] = later
 
     def balance(self, start: int, end: int) -> int:
-        """Return how many more brackets are opened than closed in between."""
+        """Return the number of opening minus closing brackets in this range."""
         return self._depths[self._index(end)] - self._depths[self._index(start)]
 
     def surplus_end(self, start: int, depth: int) -> int:
-        """Return where the last bracket ends that closes nothing, if `depth` are open at first."""
+        """Return the end of the last unmatched closing bracket.
+
+        `depth` is the number of brackets that are open at the start.
+        """
         index = self._index(start)
         lowest = self._lowest[index]
         if self._depths[lowest] >= self._depths[index] - depth:
@@ -92,8 +95,8 @@ def _end_of_value(text: str, start: int, depth: int, brackets: _Brackets) -> int
     if quoted := _QUOTED.match(text, start):
         return quoted.end()
     if _STARTS_COMPOSITE.match(text, start):
-        # Not every dump quotes its strings, so a bracket in a string may seem to end the value.
-        # Then the rest closes more brackets than were open before, and belongs to the value.
+        # Not every dump quotes its strings, so a bracket in a string may seem to end the value. The
+        # rest then closes more brackets than were open before, and belongs to the value.
         return brackets.surplus_end(_end_of_composite(text, start), depth)
     end = _END_OF_SCALAR.search(text, start)
     return end.start() if end else len(text)

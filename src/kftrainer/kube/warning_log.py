@@ -1,4 +1,4 @@
-"""What the API server warns of in answers that are no errors, such as versions that will end."""
+"""Warnings in successful API responses, for example about deprecated versions."""
 
 import re
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ log = structlog.get_logger()
 
 
 class WarningLog:
-    """Logs every warning once: the same request is made again and again."""
+    """Logs each warning once, because the same requests are sent repeatedly."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def log(self, headers: Mapping[str, str], path: str) -> None:
-        """Log what this answer warns of, without values, unless it was logged before."""
+        """Log the warnings of a response, without field values, unless logged before."""
         header = headers.get("Warning")
         if header is None:
             return
@@ -33,5 +33,5 @@ class WarningLog:
 
 
 def warnings_in(header: str) -> list[str]:
-    """The texts in a header such as `299 - "one", 299 - "another"`."""
+    """Return the texts of a header such as `299 - "one", 299 - "another"`."""
     return [re.sub(r"\\(.)", r"\1", text) for text in WARNING.findall(header)]

@@ -1,19 +1,19 @@
-"""Limits on what aliases and merge keys of a YAML document expand to. Pure."""
+"""Limits on the size of a YAML document after expanding aliases and merge keys. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import yaml
 
-# Values and characters of one document after expansion, beyond those that its text contains. The
-# YAML library of Kubernetes accepts about as many values that come from aliases.
+# Values and characters of one document that expansion adds to its text. The YAML library of
+# Kubernetes accepts about as many values from aliases.
 MAX_REPEATED_VALUES = 400_000
 MAX_REPEATED_CHARACTERS = 64 * 2**20
 MAX_DEPTH = 100
 
 
 class ExpansionError(yaml.MarkedYAMLError):
-    """A document that is too large, or endless, after its aliases and merge keys are expanded."""
+    """A document that is too large or infinite after aliases and merge keys are expanded."""
 
     def __init__(self, problem: str, node: yaml.Node) -> None:
         super().__init__(problem=problem, problem_mark=node.start_mark)
@@ -21,7 +21,7 @@ class ExpansionError(yaml.MarkedYAMLError):
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """What a node takes when every alias in it is replaced by a copy of its value."""
+    """Size of a node when every alias in it is replaced by a copy of its value."""
 
     values: int = 1
     characters: int = 0
@@ -38,12 +38,12 @@ class _Size:
 def check_expansion(document: yaml.Node) -> None:
     """Raise ExpansionError, with the line, if the expanded document exceeds the limits.
 
-    It must run before the document is constructed: PyYAML copies what is merged. Linear in the
-    text: the size of a node that aliases refer to is computed once. An alias follows its anchor,
-    so the recursion is only as deep as the text is nested.
+    Call it before the document is constructed, because PyYAML copies merged values. Linear in the
+    text: the size of a node that aliases refer to is computed once. An alias follows its anchor, so
+    the recursion is only as deep as the text is nested.
     """
-    sizes: dict[int, _Size | None] = {}  # by the id of the node; None while it is computed
-    text, latest = _Size(0), document  # what the text contains so far, and its last node
+    sizes: dict[int, _Size | None] = {}  # by node id; None while it is computed
+    text, latest = _Size(0), document  # size of the text so far, and its last node
 
     def size_of(node: yaml.Node) -> _Size:
         nonlocal text, latest

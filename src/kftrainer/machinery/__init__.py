@@ -1,7 +1,7 @@
 """A controller-runtime for asyncio: caches, queues, controllers, leader election, webhooks.
 
-It does not depend on TrainJobs. The names in `__all__` are its stable public API, and with the API
-client all that a controller needs; each is imported when it is first used.
+It does not depend on TrainJobs. The names in `__all__` are its stable public API. They are all that
+a controller needs, including the API client. Each name is imported on first use.
 """
 
 from importlib import import_module
@@ -93,7 +93,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that commands do not pay for what they do not need."""
+    """Import a public name on first use, so that commands load only what they need."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

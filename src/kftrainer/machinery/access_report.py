@@ -1,6 +1,6 @@
-"""Reports which namespaces and kinds the API server refuses to be read, and when it no longer does.
+"""Reports the namespaces and kinds that cannot be read, and when reads succeed again.
 
-Informers try again by themselves; everything else keeps running meanwhile.
+Informers retry by themselves; everything else keeps running meanwhile.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ from kftrainer.kube.objects.resource import Resource
 
 log = structlog.get_logger(__name__)
 
-EVERYWHERE = ""  # in the place of a namespace
+EVERYWHERE = ""  # instead of a namespace
 
 
 class AccessReport:
-    """Logs each loss and each recovery once, and exports the state of the watched namespaces."""
+    """Logs each loss and each recovery of access once, and exports a gauge per namespace."""
 
     def __init__(self, registry: CollectorRegistry, namespaces: Iterable[str]) -> None:
         self._forbidden: dict[str, set[str]] = {}  # kinds, by namespace

@@ -1,16 +1,16 @@
-"""Memory of large objects that were just worked on."""
+"""Garbage collection after work on large objects."""
 
 import gc
 from typing import Final
 
-RECENT: Final = 1  # the generations of objects that have outlived few collections
+RECENT: Final = 1  # generations of objects that have survived few collections
 
 
 def collect_recent() -> None:
-    """Free what was allocated a moment ago and refers to itself.
+    """Free recently allocated objects that are part of reference cycles.
 
-    Python does that after a number of allocations, however many bytes they have: a few plans of
-    large objects would stay in memory until then. Older objects are not looked at, so that it
-    takes about a millisecond.
+    Python collects after a number of allocations, regardless of their size: the plans of a few
+    large objects would stay in memory until then. Older objects are not scanned, so this takes
+    about a millisecond.
     """
     gc.collect(RECENT)

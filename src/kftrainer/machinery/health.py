@@ -1,4 +1,4 @@
-"""Health and readiness probes with named checks, answered as controller-runtime answers them."""
+"""Health and readiness probes with named checks, in controller-runtime's format."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -13,8 +13,8 @@ from kftrainer.machinery.webhook.server import NOT_FOUND, Handler, HttpRequest, 
 
 log = structlog.get_logger(__name__)
 
-# What is wrong, or None if nothing is. It is told to those who ask for this one check only:
-# probes are open to everybody.
+# Returns the problem, or None. The problem is shown only in requests for this single check, because
+# probes are open to all clients.
 Check = Callable[[], Awaitable[str | None]]
 
 CHECK_WITHIN = 1.0
@@ -24,13 +24,13 @@ SICK = 500
 
 
 async def ping() -> str | None:
-    """Always well: whoever is answered at all knows that the event loop runs."""
+    """Always pass: any response shows that the event loop runs."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one check went."""
+    """Result of one check."""
 
     name: str
     problem: str | None
@@ -45,7 +45,7 @@ class Finding:
 def summary(
     findings: Collection[Finding], unknown: Collection[str], *, verbose: bool
 ) -> HttpResponse:
-    """The answer for all checks together; one that is not good always tells of each."""
+    """Return the response for all checks together; a failed one always lists each check."""
     healthy = all(finding.excluded or not finding.problem for finding in findings)
     if healthy and not verbose:
         return HttpResponse(HEALTHY, "ok")
@@ -53,19 +53,19 @@ def summary(
     if unknown:
         names = ", ".join(f'"{name}"' for name in sorted(unknown))
         lines.append(f"warn: some health checks cannot be excluded: no matches for {names}")
-    # The word is the same whatever the endpoint is called; so it is in controller-runtime.
+    # The same text for every endpoint, as in controller-runtime.
     lines.append("healthz check passed" if healthy else "healthz check failed")
     return HttpResponse(HEALTHY if healthy else SICK, "".join(f"{line}\n" for line in lines))
 
 
 class Probe:
-    """One endpoint: its checks together, or one of them by its name."""
+    """One endpoint: all of its checks together, or a single one by name."""
 
     def __init__(self, checks: Mapping[str, Check]) -> None:
         self._checks = dict(checks) or {"ping": ping}
 
     async def all(self, query: Collection[tuple[str, str]]) -> HttpResponse:
-        """All checks at once, but for those that the query excludes."""
+        """Run all checks concurrently, except those that the query excludes."""
         excluded = {value for name, value in query if name == "exclude"}
         findings = await self.findings(excluded)
         findings += [Finding(name, None, excluded=True) for name in self._checks.keys() & excluded]
@@ -76,7 +76,7 @@ class Probe:
         return summary(findings, excluded - self._checks.keys(), verbose=verbose)
 
     async def findings(self, excluded: Collection[str] = ()) -> list[Finding]:
-        """How the others go, each in its own time."""
+        """Run the checks that are not excluded concurrently, each with its own timeout."""
         async with asyncio.TaskGroup() as group:
             running = [
                 group.create_task(self._finding(name), name=f"check-{name}")
@@ -86,7 +86,7 @@ class Probe:
         return [task.result() for task in running]
 
     async def one(self, name: str) -> HttpResponse:
-        """The check of this name."""
+        """Run the check with this name."""
         if name not in self._checks:
             return NOT_FOUND
         problem = (await self._finding(name)).problem
@@ -102,14 +102,14 @@ class Probe:
                 return Finding(name, await self._checks[name]())
         except TimeoutError:
             return Finding(name, f"it did not answer within {CHECK_WITHIN:g} s")
-        except Exception as error:  # noqa: BLE001  a check that is broken has failed, and is named
+        except Exception as error:  # noqa: BLE001  a check that raises has failed and is named
             return Finding(name, f"it raised {error!r}")
 
 
 class ReadinessMetrics:
-    """Keeps telling in metrics how the checks of readiness go; run it as a service.
+    """Exports the results of the readiness checks as metrics; a Runnable.
 
-    It looks all along, as a scrape waits for nobody and a check may have to be waited for.
+    The checks run continuously, because a scrape cannot wait for a check to complete.
     """
 
     name = "readiness-metrics"
@@ -120,7 +120,7 @@ class ReadinessMetrics:
         self._clock = clock
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Look until `stop` is set."""
+        """Run the checks repeatedly until `stop` is set."""
         ready()
         while True:
             for finding in await self._readiness.findings():
@@ -130,7 +130,7 @@ class ReadinessMetrics:
 
 
 def probes(endpoints: Mapping[str, Probe]) -> Handler:
-    """Handles requests for endpoints by their names, such as `healthz` and `readyz`."""
+    """Return a handler that serves the probes by endpoint name, such as `healthz`."""
 
     async def handle(asked: HttpRequest) -> HttpResponse:
         endpoint, _, check = asked.path.strip("/").partition("/")

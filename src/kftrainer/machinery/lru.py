@@ -1,4 +1,4 @@
-"""A mapping that holds only so much: what was used longest ago goes first."""
+"""A mapping of limited size that drops the least recently used entry."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -9,21 +9,21 @@ V = TypeVar("V")
 
 
 class Lru(Generic[K, V]):
-    """Remembers the values of the keys that were used last."""
+    """Holds the values of the most recently used keys."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._values: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
-        """The value, if it is still known; reading it counts as using it."""
+        """Return the value, or None if it was dropped; reading counts as use."""
         value = self._values.get(key)
         if value is not None:
             self._values.move_to_end(key)
         return value
 
     def put(self, key: K, value: V) -> None:
-        """Remember the value, and forget another if there are too many."""
+        """Store the value, dropping the least recently used one if there are too many."""
         self._values[key] = value
         self._values.move_to_end(key)
         if len(self._values) > self._capacity:

@@ -1,4 +1,4 @@
-"""Reads that go to the cache where it keeps the kind, and to the server where it does not."""
+"""Reads from the cache for cached kinds, and from the API server for others."""
 
 from typing import Any, TypeVar
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Reader:
-    """For code that does not mind where its answer comes from; `live` asks the server in any case.
+    """Reads objects from the cache or the API server; `live` always reads from the server.
 
-    A reconciler that reads what it watches uses the cache itself: that needs no await, so nothing
-    can change between two reads.
+    A reconciler that reads the kinds it watches uses the cache directly: that needs no await, so
+    nothing can change between two reads.
     """
 
     def __init__(self, cache: Cache, client: Client) -> None:
@@ -22,7 +22,7 @@ class Reader:
         self._client = client
 
     async def get(self, resource: Resource[T], key: ObjectKey, *, live: bool = False) -> T | None:
-        """The object, or None if there is none."""
+        """Return the object, or None if it does not exist."""
         if not live and self._keeps(resource):
             return self._cache.get(resource, key)
         try:
@@ -33,7 +33,7 @@ class Reader:
     async def list(
         self, resource: Resource[T], namespace: str | None = None, *, live: bool = False
     ) -> list[T]:
-        """All objects of the kind, in a namespace or everywhere."""
+        """Return all objects of the kind, in one namespace or in all."""
         if not live and self._keeps(resource):
             return self._cache.list(resource, namespace)
         listed = await self._client.list(resource, namespace=namespace)

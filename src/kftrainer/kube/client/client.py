@@ -1,4 +1,4 @@
-"""The verbs of the API server, on manifests as they are on the wire."""
+"""API client: the verbs of the API server on untyped manifests."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -23,17 +23,17 @@ from kftrainer.kube.client.write_guard import WriteGuard
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.kube.warning_log import WarningLog
 
-APPLY_PATCH = "application/apply-patch+yaml"  # and JSON is YAML
+APPLY_PATCH = "application/apply-patch+yaml"  # JSON is valid YAML
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-# Nothing else is accepted besides: a server that cannot leave out the rest is to say so.
+# No other type is accepted, so a server without metadata-only responses returns an error.
 PARTIAL = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 PARTIAL_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 PAGE_SIZE = 100  # objects; a page is read as a whole, and each object may have a mebibyte
-# Of one page: decoding takes up to 20 times as much memory, and nothing else runs meanwhile.
+# Limit of one page: decoding takes up to 20 times the memory and blocks the event loop.
 MOST_PAGE_BYTES = 4 * 2**20
 LIST_TIMEOUT = 120.0
-WATCH_GRACE = 30.0  # seconds that the server may take to end a watch whose time has come
+WATCH_GRACE = 30.0  # seconds that the server may take to end a watch after its timeout
 
 Propagation = Literal["Background", "Foreground", "Orphan"]
 AnyResource = Resource[Any]
@@ -41,14 +41,14 @@ AnyResource = Resource[Any]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a list, and the resourceVersion at which it is true."""
+    """A page of a list and the list's resourceVersion."""
 
     items: list[Manifest]
     resource_version: str
 
 
 class _PageTooLargeError(Exception):
-    """A page has more bytes than are decoded at a time."""
+    """A page is larger than the limit for decoding."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"a page of {size} bytes")
@@ -56,15 +56,16 @@ class _PageTooLargeError(Exception):
 
 
 def smaller_page(limit: int, size: int) -> int:
-    """Return the limit of a page that is read again because its objects had `size` bytes."""
+    """Return the limit for reading a page again whose objects had `size` bytes."""
     return max(1, min(limit // 2, limit * MOST_PAGE_BYTES // size))
 
 
 class Client:
-    """Reads and writes objects; answers that are errors are raised as `ApiError`.
+    """Reads and writes objects; error responses are raised as `ApiError`.
 
-    After a `TransportError` a write was carried out or not: nobody knows until it is read again.
-    With a fence, writes raise `FencedError` instead of being sent once the fence says no.
+    After a `TransportError` a write may or may not have been carried out; read the object to find
+    out. With a WriteGuard, a write raises `WriteGuardError` and is not sent once the guard returns
+    False.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Client:
         self._warnings = WarningLog()
 
     async def get(self, resource: AnyResource, key: ObjectKey) -> Manifest:
-        """Read one object, as it is now."""
+        """Read the current state of one object."""
         accept = PARTIAL if resource.partial else JSON
         told = await self._ask(resource, "GET", resource.object_path(key), accept=accept)
         return _typed(resource, told)
@@ -99,7 +100,7 @@ class Client:
         resource_version: str = "",
         limit: int = PAGE_SIZE,
     ) -> Page:
-        """All pages as one, true at the resourceVersion of the first."""
+        """Return all pages as one, with the resourceVersion of the first page."""
         pages = [
             page
             async for page in self.list_pages(
@@ -123,10 +124,11 @@ class Client:
         resource_version: str = "",
         limit: int = PAGE_SIZE,
     ) -> AsyncGenerator[Page, None]:
-        """One page after the other; ExpiredError later than on the first means: begin again.
+        """Yield one page after the other; after an ExpiredError on a later page, start again.
 
-        Who may leave before the last page closes it, as with `aclosing`. A page that is too large
-        is read again with fewer objects, before it is decoded.
+        Callers that may stop before the last page must close the generator, for example with
+        `aclosing`. A page that is too large is requested again with fewer objects before it is
+        decoded.
         """
         path = resource.collection_path(namespace)
         accept = PARTIAL_LIST if resource.partial else JSON
@@ -153,7 +155,7 @@ class Client:
             yield Page(items, metadata["resourceVersion"])
             if not metadata.get("continue"):
                 return
-            # The token holds the resourceVersion, and the server refuses to hear it twice.
+            # The token contains the resourceVersion, and the server rejects a request with both.
             query = {**selectors, "continue": metadata["continue"]}
 
     async def create(
@@ -164,7 +166,7 @@ class Client:
         dry_run: bool = False,
         field_manager: str | None = None,
     ) -> Manifest:
-        """Create the object; AlreadyExistsError if there is one of that name."""
+        """Create the object; AlreadyExistsError if the name is taken."""
         path = _whole(resource).collection_path(manifest["metadata"].get("namespace"))
         query = self._write(dry_run, field_manager)
         return await self._ask(resource, "POST", path, query=query, body=manifest)
@@ -177,7 +179,7 @@ class Client:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> Manifest:
-        """Replace the object; ConflictError unless its resourceVersion is the newest."""
+        """Replace the object; ConflictError unless its resourceVersion is the latest."""
         path = _whole(resource).object_path(key_of(manifest), subresource)
         return await self._ask(resource, "PUT", path, query=self._write(dry_run), body=manifest)
 
@@ -191,10 +193,10 @@ class Client:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> Manifest:
-        """Say all that we want of the object: what we wanted before and leave out is removed.
+        """Server-side apply: fields that were applied before and are now omitted are removed.
 
-        Without force, ConflictError if a field belongs to somebody else. A deleted object comes
-        back, unless the manifest has its uid.
+        Without `force`, raises ConflictError if another manager owns a field. A deleted object is
+        created again, unless the manifest has its uid.
         """
         path = _whole(resource).object_path(key_of(manifest), subresource)
         query = {**self._write(dry_run, field_manager), "force": "true" if force else "false"}
@@ -212,7 +214,7 @@ class Client:
         dry_run: bool = False,
         field_manager: str | None = None,
     ) -> Manifest:
-        """Change some fields; null removes one, a list replaces the whole list."""
+        """Change some fields; null removes a field, a list replaces the whole list."""
         path = _whole(resource).object_path(key, subresource)
         query = self._write(dry_run, field_manager)
         return await self._ask(
@@ -220,10 +222,10 @@ class Client:
         )
 
     async def probe(self, resource: AnyResource, key: ObjectKey) -> Manifest:
-        """Return the metadata of the object by an empty patch in a dry run.
+        """Return the metadata of the object, read by a dry run of an empty patch.
 
-        It takes the permission to patch, not to get, and admission policies apply to it:
-        InvalidError if one of them denies it.
+        Requires the permission to patch, not to get. Admission policies apply: InvalidError if one
+        of them denies the patch.
         """
         path, query = _whole(resource).object_path(key), self._write(dry_run=True)
         answer = await self._ask(
@@ -247,7 +249,7 @@ class Client:
         dry_run: bool = False,
         field_manager: str | None = None,
     ) -> Manifest:
-        """Change the object step by step; InvalidError if a `test` among the steps fails."""
+        """Apply JSON Patch operations in order; InvalidError if a `test` operation fails."""
         path = _whole(resource).object_path(key, subresource)
         query = self._write(dry_run, field_manager)
         return await self._ask(
@@ -264,7 +266,7 @@ class Client:
         resource_version: str | None = None,
         dry_run: bool = False,
     ) -> None:
-        """Delete the object, if it is the one that is meant; ConflictError if it is another."""
+        """Delete the object; ConflictError if a given uid or resourceVersion differs."""
         conditions = {**_set("uid", uid), **_set("resourceVersion", resource_version)}
         options = {
             "apiVersion": "v1",
@@ -275,7 +277,7 @@ class Client:
         }
         await self._ask(resource, "DELETE", _whole(resource).object_path(key), body=options)
 
-    def watch(  # noqa: PLR0913  all that the server lets one choose
+    def watch(  # noqa: PLR0913  the options of the API
         self,
         resource: AnyResource,
         *,
@@ -286,10 +288,10 @@ class Client:
         send_initial_events: bool = False,
         timeout_seconds: int,
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """What happens from a resourceVersion on, until the server ends it; never held back.
+        """Watch from a resourceVersion until the server ends it; not rate limited.
 
-        With `send_initial_events` all objects that are there come first, as if they were added,
-        and then a bookmark that says so.
+        With `send_initial_events` all existing objects are sent first, as additions, followed by a
+        bookmark that marks their end.
         """
         query = {
             "watch": "true",
@@ -314,12 +316,12 @@ class Client:
         accept = PARTIAL if resource.partial else JSON
         async with (
             self._transport.stream(path, query=query, accept=accept, timeout=deadline) as chunks,
-            # Nobody else would close it where a watch is left early.
+            # Otherwise the generator stays open if the watch is left early.
             aclosing(events_in(chunks, partial(_typed, resource))) as events,
         ):
             yield events
 
-    async def _ask(  # noqa: PLR0913  what the transport takes
+    async def _ask(  # noqa: PLR0913  the parameters of the transport
         self,
         resource: AnyResource,
         method: str,
@@ -329,7 +331,7 @@ class Client:
         body: object = None,
         content_type: str = JSON,
         accept: str = JSON,
-        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  it is the transport's
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  passed to the transport
         most_bytes: int | None = None,
     ) -> dict[str, Any]:
         if self._limiter is not None:
@@ -371,7 +373,7 @@ def _set(name: str, value: str | None) -> dict[str, str]:
 
 
 def _not_older_than(resource_version: str) -> dict[str, str]:
-    # Without the match, a limit would turn "at least this version" into "exactly this version".
+    # Without it, a limit would turn "at least this version" into "exactly this version".
     match = {"resourceVersionMatch": "NotOlderThan"}
     return {"resourceVersion": resource_version, **match} if resource_version else {}
 
@@ -381,8 +383,7 @@ def _selectors(label_selector: str | None, field_selector: str | None) -> dict[s
 
 
 def _typed(resource: AnyResource, item: dict[str, Any]) -> Manifest:
-    # In lists of its own kinds the server leaves out what the list says for all, and an object
-    # that it has cut down to the metadata it calls by another kind.
+    # Items of lists of built-in kinds have no kind, and metadata-only objects have another one.
     if resource.partial or "kind" not in item:
         item["apiVersion"], item["kind"] = resource.api_version, resource.kind
     return item

@@ -1,7 +1,7 @@
-"""Where the API server is and who we are there: from a kubeconfig, or from the pod we run in.
+"""API server address and credentials, from a kubeconfig or from the pod.
 
-Files are read by kubernetes-asyncio. Tokens are kept fresh here, and certificates are read again
-when their files change; only those of exec plugins are read once.
+Files are read by kubernetes-asyncio. Tokens are refreshed here, and certificates are reloaded when
+their files change; only certificates of exec plugins are read once.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HOME_KUBECONFIG = Path("~/.kube/config")
-LOOK_AGAIN_AFTER = 50.0  # seconds; the kubelet writes a new token long before the old one ends
+LOOK_AGAIN_AFTER = 50.0  # seconds; the kubelet writes a new token long before the old one expires
 LOOK_UP_TIMEOUT = 30.0  # seconds; all requests wait meanwhile
-# What kubernetes-asyncio lets through when a file, or what a plugin or an OpenID provider says, is
-# not what it takes for granted.
+# Errors that kubernetes-asyncio does not catch when a file, or the output of a plugin or an OpenID
+# provider, is malformed.
 MALFORMED = (
     yaml.YAMLError,
     aiohttp.ClientError,
@@ -44,56 +44,56 @@ log = structlog.get_logger()
 
 
 class CredentialsError(KubeError):
-    """There is no way to the API server, or no proof of who we are."""
+    """No API server address or no credentials are available."""
 
 
 class Credentials(Protocol):
-    """What we say to the API server about who we are."""
+    """Authentication of requests."""
 
     async def authorization(self) -> str | None:
-        """The header of the next request; None where a client certificate says it."""
+        """Return the header of the next request; None if a client certificate is used."""
         ...
 
     async def renew(self, refused: str | None) -> bool:
-        """Look for something better than what the server has refused; False if there is nothing."""
+        """Look for a replacement of the refused header; return False if there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """All that it takes to talk to an API server."""
+    """Address, TLS context and credentials of an API server."""
 
-    host: str  # with its scheme, without a slash at the end
+    host: str  # with scheme, without trailing slash
     tls: ssl.SSLContext | None
     credentials: Credentials
-    server_name: str | None = None  # in the server's certificate, where it is not the host's
+    server_name: str | None = None  # in the server's certificate, if it is not the host
     proxy: str | None = None
-    reloaded_tls: ReloadedTls | None = None  # in the place of `tls`, where its files may change
+    reloaded_tls: ReloadedTls | None = None  # used instead of `tls` if its files may change
 
     async def tls_of_new_connections(self) -> ssl.SSLContext | None:
-        """Return the TLS context to connect with now."""
+        """Return the TLS context for a new connection."""
         if self.reloaded_tls is None:
             return self.tls
         return await self.reloaded_tls.context()
 
 
 class ClientCertificate:
-    """Credentials that are part of the TLS context, or none at all."""
+    """Credentials that are part of the TLS context, or no credentials."""
 
     async def authorization(self) -> str | None:
-        """Nothing to add."""
+        """Return None: no header is needed."""
         return None
 
     async def renew(self, refused: str | None) -> bool:
-        """There is nothing better."""
+        """Return False: there is no replacement."""
         return False
 
 
 class RenewedToken:
-    """An authorization header that is looked up again now and then, and whenever it is refused.
+    """An authorization header that is refreshed periodically and when it is refused.
 
-    `look_up` is told whether the last one was refused. When it fails or takes too long, the last
-    good header stays.
+    The argument of `look_up` is whether the last header was refused. If it fails or times out, the
+    last good header stays.
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class RenewedToken:
         self._renewals = 0
 
     async def authorization(self) -> str | None:
-        """The newest header that is known."""
+        """Return the current header, refreshed if due."""
         if self._is_due():
             async with self._looking:
-                if self._is_due():  # nobody else has looked while we waited
+                if self._is_due():  # not refreshed by another request meanwhile
                     await self._look(refused=False)
         return self._header
 
     async def renew(self, refused: str | None) -> bool:
-        """Look now, unless somebody else has found a new one already."""
+        """Refresh now, unless another request has already found a new header."""
         renewals = self._renewals
         async with self._looking:
-            # Nobody looks again for what another has just looked for in vain.
+            # Do not repeat a refresh that another request has just tried without success.
             if self._header == refused and self._renewals == renewals:
                 await self._look(refused=True)
                 self._renewals += 1
@@ -141,9 +141,9 @@ class RenewedToken:
 async def load_connection(
     kubeconfig: Path | None = None, context: str | None = None, *, clock: Clock = LOOP_CLOCK
 ) -> Connection:
-    """From the file given, $KUBECONFIG, the pod we run in or ~/.kube/config, in that order.
+    """Return the connection from the given file, $KUBECONFIG, the pod or ~/.kube/config.
 
-    A context is looked for in kubeconfigs only.
+    The sources are tried in this order. The context applies to kubeconfigs only.
     """
     if kubeconfig is not None:
         return await from_kubeconfig(str(kubeconfig), context, clock=clock)
@@ -153,7 +153,7 @@ async def load_connection(
         return await in_cluster(clock=clock)
     except CredentialsError as not_in_cluster:
         home = HOME_KUBECONFIG.expanduser()
-        if not os.path.isfile(home):  # nor if it stands in a folder that we may not look into
+        if not os.path.isfile(home):  # also False in a directory without access
             raise CredentialsError(
                 "No API server to talk to: no kubeconfig was named, KUBECONFIG is not set, this is "
                 f"no pod ({not_in_cluster}) and there is no {HOME_KUBECONFIG}."
@@ -162,7 +162,7 @@ async def load_connection(
 
 
 async def in_cluster(folder: Path = SERVICE_ACCOUNT, *, clock: Clock = LOOP_CLOCK) -> Connection:
-    """The connection of a pod: the service account in this folder, the host in the environment."""
+    """Return a pod's connection: service account from the folder, host from the environment."""
     from kubernetes_asyncio.client import Configuration
     from kubernetes_asyncio.config import ConfigException
     from kubernetes_asyncio.config.incluster_config import InClusterConfigLoader
@@ -198,7 +198,10 @@ def _token_in(file: Path) -> str:
 async def from_kubeconfig(
     paths: str, context: str | None = None, *, clock: Clock = LOOP_CLOCK
 ) -> Connection:
-    """The connection of a context, by default the current one; paths are joined by colons."""
+    """Return the connection of a context, by default the current one.
+
+    `paths` are separated by colons.
+    """
     user = _KubeconfigUser(paths, context)
     configuration = await user.load()
     first = user.header()
@@ -218,7 +221,7 @@ async def from_kubeconfig(
 
 
 class _KubeconfigUser:
-    """Who a context of a kubeconfig says that we are."""
+    """The user of a kubeconfig context."""
 
     def __init__(self, paths: str, context: str | None) -> None:
         self._paths = paths
@@ -249,11 +252,11 @@ class _KubeconfigUser:
         return configuration
 
     def header(self) -> str | None:
-        """The authorization header, if there is a token."""
+        """Return the authorization header, if there is a token."""
         return getattr(self._loader, "token", None)
 
     async def look_up(self, refused: bool) -> str | None:  # noqa: FBT001
-        """The header as it is now. A plugin runs only when its token ends or was refused."""
+        """Return the current header; a plugin runs only if its token expires or was refused."""
         if refused or not self.has_plugin:
             await self.load()
         elif self._loader is not None and hasattr(self._loader, "exec_plugin_expiry"):
@@ -270,7 +273,7 @@ class _KubeconfigUser:
 
 
 def _what_is_wrong(error: BaseException) -> str:
-    # What these say is about Python, and not about the file.
+    # The messages of these errors are about Python, not about the file.
     if isinstance(error, TypeError | AttributeError | LookupError):
         return "it does not have the form of one"
     return str(error)
@@ -301,7 +304,7 @@ def _connection(
 
 
 def _loaded(configuration: "Configuration", files: Sequence[str] = ()) -> Loaded:
-    """Build the TLS context; it depends on these files, and on those that are named in them."""
+    """Build the TLS context, which depends on these files and on those that they name."""
     named = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
     return Loaded(_tls(configuration), existing((*files, *named)))
 
@@ -311,9 +314,9 @@ def _tls(configuration: "Configuration") -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
         if configuration.cert_file:
             context.load_cert_chain(configuration.cert_file, configuration.key_file)
-    except OSError as error:  # which every error of the ssl module is
+    except OSError as error:  # the base of all errors of the ssl module
         raise CredentialsError(f"A certificate or key cannot be used: {error}") from error
-    # Python 3.13 began to refuse the authorities of older clusters, which Go's clients accept.
+    # Python 3.13 started to reject the CAs of older clusters, which Go clients accept.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not configuration.verify_ssl:
         context.check_hostname = False

@@ -1,4 +1,4 @@
-"""Which kinds the API server serves, and where; kinds may come and go while we run."""
+"""API discovery: which kinds the API server serves; this may change at any time."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ NO_KINDS: Kinds = {}
 class RestMapper:
     """Finds the resource of a kind.
 
-    What was found once is taken for granted; what was not is looked for again each time.
+    Kinds that were found are cached; kinds that were not found are looked up again each time.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -26,12 +26,12 @@ class RestMapper:
         self._chosen: dict[tuple[str, str], str] = {}  # versions, by group and kind
 
     async def is_served(self, resource: Resource[Any]) -> bool:
-        """Whether the server knows this kind in this version."""
+        """Return whether the server serves this kind in this version."""
         found = await self._find_in(resource.group, resource.version, resource.kind)
         return found is not None and found.plural == resource.plural
 
     async def find(self, group: str, kind: str) -> Resource[Manifest] | None:
-        """The kind in the version that the server prefers, or else in any that has it."""
+        """Return the kind in the server's preferred version, or else in any version that has it."""
         chosen = self._chosen.get((group, kind), "")
         if found := self._kinds.get((group, chosen), NO_KINDS).get(kind):
             return found
@@ -73,7 +73,7 @@ class RestMapper:
         return kinds
 
     async def _read(self, path: str) -> dict[str, Any] | None:
-        """What the server says there; None if it knows no such group or version."""
+        """Return the discovery document; None if the group or version does not exist."""
         response = await self._transport.request("GET", path)
         if response.status < FIRST_FAILURE:
             try:

@@ -1,22 +1,22 @@
-"""What can go wrong on the wire.
+"""Errors of API requests.
 
 KubeError
-├── TransportError                  no answer came back: the request was carried out or not
-│   ├── RequestTimeoutError         … within its time
-│   └── MalformedStreamError        … that can be read, nor would asking for the same again help
-└── ApiError                        the API server answered with an error
+├── TransportError                  no response: the request may or may not have been carried out
+│   ├── RequestTimeoutError         no response in time
+│   └── MalformedStreamError        an unreadable watch event; resuming would yield it again
+└── ApiError                        the API server returned an error
     ├── BadRequestError             400
-    ├── UnauthorizedError           401  who are you?
+    ├── UnauthorizedError           401
     ├── ForbiddenError              403
-    │   └── NamespaceTerminatingError    … because the namespace is going away: do not try again
+    │   └── NamespaceTerminatingError    the namespace is terminating: do not retry
     ├── NotFoundError               404
-    │   └── KindNotFoundError           … because the kind is not installed
+    │   └── KindNotFoundError           the kind is not installed
     ├── AlreadyExistsError          409  on create
-    ├── ConflictError               409  somebody else was faster, or owns the field
+    ├── ConflictError               409  changed meanwhile, or the field has another owner
     ├── ExpiredError                410  the resourceVersion or continue token is too old
     ├── InvalidError                422
     ├── TooManyRequestsError        429
-    ├── ResourceVersionTooNewError  504  the server has not seen this resourceVersion yet
+    ├── ResourceVersionTooNewError  504  the server has not reached this resourceVersion yet
     └── ServerError                 any other 5xx
 """
 
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 
 class KubeError(Exception):
-    """Anything that went wrong between us and the API server."""
+    """Base class of all errors of API requests."""
 
 
 class TransportError(KubeError):
-    """No answer came back."""
+    """No response was received."""
 
 
 class RequestTimeoutError(TransportError):
-    """No answer came back in time."""
+    """No response was received in time."""
 
 
 class MalformedStreamError(TransportError):
-    """A watch sent what cannot be read; resumed at the same place, it would send it again."""
+    """A watch sent an unreadable event; resuming at the same version would yield it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One of several reasons, with the field that it is about."""
+    """One of several causes, with the field that it is about."""
 
     reason: str
     message: str
@@ -58,7 +58,7 @@ class Cause:
 
 
 class ApiError(KubeError):
-    """The API server answered with an error."""
+    """The API server returned an error."""
 
     def __init__(
         self,
@@ -78,60 +78,61 @@ class ApiError(KubeError):
 
 
 class BadRequestError(ApiError):
-    """The request makes no sense to the server."""
+    """The server could not process the request (400)."""
 
 
 class UnauthorizedError(ApiError):
-    """The server does not know who we are."""
+    """The server could not authenticate the request (401)."""
 
 
 class ForbiddenError(ApiError):
-    """We may not do this."""
+    """The request is not permitted (403)."""
 
 
 class NamespaceTerminatingError(ForbiddenError):
-    """Nothing can be created in a namespace that is going away."""
+    """Nothing can be created in a terminating namespace."""
 
 
 class NotFoundError(ApiError):
-    """There is no such object, or no such kind."""
+    """The object or the kind does not exist (404)."""
 
 
 class KindNotFoundError(NotFoundError):
     """The API server does not serve the kind, or not in this version.
 
-    The server names the object in every other 404. `resource` is set by the client.
+    Recognized by the missing object name, which every other 404 contains. `resource` is set by the
+    client.
     """
 
     resource: "Resource[Any] | None" = None
 
 
 class AlreadyExistsError(ApiError):
-    """There is an object of this name."""
+    """An object with this name already exists."""
 
 
 class ConflictError(ApiError):
-    """The object has changed, is another one, or a field belongs to somebody else."""
+    """The object has changed or was replaced, or another manager owns a field (409)."""
 
 
 class ExpiredError(ApiError):
-    """The resourceVersion or continue token is too old."""
+    """The resourceVersion or continue token is too old (410)."""
 
 
 class InvalidError(ApiError):
-    """The object is not valid; `causes` say which fields."""
+    """The object is not valid (422); `causes` lists the fields."""
 
 
 class TooManyRequestsError(ApiError):
-    """The server wants us to wait."""
+    """The server requests a delay (429)."""
 
 
 class ResourceVersionTooNewError(ApiError):
-    """The server has not seen this resourceVersion yet."""
+    """The server has not reached this resourceVersion yet."""
 
 
 class ServerError(ApiError):
-    """The server failed."""
+    """The server failed (5xx)."""
 
 
 _BY_REASON: Mapping[str, type[ApiError]] = {
@@ -157,7 +158,7 @@ FIRST_SERVER_ERROR = 500
 
 
 def error_from_status(status: Mapping[str, Any], retry_after: float | None = None) -> ApiError:
-    """The error that a `Status` object tells of; any of its fields may be missing."""
+    """Return the error for a `Status` object; any of its fields may be missing."""
     code = status.get("code") or FIRST_SERVER_ERROR
     details = status.get("details") or {}
     causes = [
@@ -188,7 +189,7 @@ def _class_of(code: int, reason: str, causes: Sequence[Cause]) -> type[ApiError]
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error that an HTTP answer tells of; its body may be a Status, or plain text."""
+    """Return the error for an HTTP response, whose body is a Status or plain text."""
     retry_after = _seconds(headers.get("Retry-After"))
     try:
         told = orjson.loads(body)

@@ -1,4 +1,4 @@
-"""One request and its answer, as the HTTP library has them; its errors go no further than here."""
+"""One aiohttp request and its response; translates the library's errors."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ BROKEN = (
 
 
 class Chunks:
-    """The rest of an answer's body, in the pieces in which it comes."""
+    """The remaining body of a response, in chunks as received."""
 
     def __init__(self, what: str, answer: aiohttp.ClientResponse) -> None:
         self._what = what
@@ -41,12 +41,12 @@ class Chunks:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Say in our words what went wrong with this request."""
+    """Translate the HTTP library's errors into TransportErrors."""
     try:
         yield
     except TimeoutError as error:
         raise RequestTimeoutError(f"{what}: no answer in time") from error
-    except aiohttp.ClientConnectorError as error:  # there was no connection that could break
+    except aiohttp.ClientConnectorError as error:  # no connection was established
         raise TransportError(f"{what}: {error}") from error
     except BROKEN as error:
         raise ConnectionBrokenError(f"{what}: the connection broke: {error}") from error
@@ -55,21 +55,21 @@ def translated(what: str) -> Iterator[None]:
 
 
 def hang_up(answer: aiohttp.ClientResponse) -> None:
-    """End the connection at once, unless the answer was read to its end and it can be kept."""
-    # Closing it is no end: TLS would say goodbye, and wait for a server that may never answer.
+    """Close the connection at once, unless the response was read completely."""
+    # close() alone would start a TLS shutdown and wait for a server that may not respond.
     if answer.connection is not None and answer.connection.transport is not None:
         answer.connection.transport.abort()
     answer.close()
 
 
 def payload(body: bytes | None) -> bytes | io.BytesIO | None:
-    """The body as the HTTP library likes it."""
-    # It warns of large bytes, which are written at once; a file is written in pieces.
+    """Return the body in a form suitable for the HTTP library."""
+    # aiohttp warns about large bytes objects, which it writes at once; it writes files in chunks.
     return io.BytesIO(body) if body is not None and len(body) > WRITTEN_AT_ONCE else body
 
 
 def folded(headers: CIMultiDictProxy[str]) -> Mapping[str, str]:
-    """Headers with one value to a name; the only one that the API server repeats is Warning."""
+    """Return headers with one value per name; the API server repeats only Warning."""
     warnings = headers.getall("Warning", [])
     if len(warnings) <= 1:
         return headers

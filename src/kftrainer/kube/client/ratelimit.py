@@ -1,30 +1,30 @@
-"""How fast requests may be sent: a token bucket, and the clock that it is read from."""
+"""Client-side rate limit: a token bucket and its clock."""
 
 import asyncio
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the wire knows of time; a clock of the machinery is one."""
+    """The clock interface of the client; the machinery's clock implements it."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never decrease."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; cancelling ends it at once."""
+        """Sleep for the given number of seconds; can be cancelled at any time."""
         ...
 
 
 class LoopClock:
-    """The clock of the event loop that it is asked in."""
+    """The clock of the running event loop."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment."""
+        """Return seconds since an arbitrary time."""
         return asyncio.get_running_loop().time()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep for the given number of seconds."""
         await asyncio.sleep(seconds)
 
 
@@ -40,10 +40,10 @@ class Limiter(Protocol):
 
 
 class TokenBucket:
-    """Tokens that come back at a steady rate; taking one that is not there yet means waiting. Pure.
+    """Tokens that are refilled at a steady rate. Pure.
 
-    Starts full. Whoever takes a token from an empty bucket gets the next that will be free, so
-    waiting is in the order of asking.
+    The bucket starts full. A caller that takes a token from an empty bucket gets the next future
+    one, so callers are served in order.
     """
 
     def __init__(self, per_second: float, burst: int, now: float) -> None:
@@ -55,7 +55,7 @@ class TokenBucket:
         self._filled_at = now
 
     def take(self, now: float) -> float:
-        """Take a token, and say in how many seconds it may be used."""
+        """Take a token and return in how many seconds it may be used."""
         refill = max(0.0, now - self._filled_at) * self._per_second
         self._tokens = min(float(self._burst), self._tokens + refill) - 1.0
         self._filled_at = now
@@ -63,7 +63,7 @@ class TokenBucket:
 
 
 class RateLimiter:
-    """Holds requests back so that no more than `qps` a second leave, after a first `burst`."""
+    """Limits requests to `qps` per second after an initial `burst`."""
 
     def __init__(self, qps: float, burst: int, clock: Clock) -> None:
         self._clock = clock

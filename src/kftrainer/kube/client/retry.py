@@ -1,8 +1,8 @@
-"""When a request may be sent again, as client-go has it. Pure.
+"""Which requests are retried, by client-go's rules. Pure.
 
-A server that says `Retry-After` has not carried the request out, so any request may follow its
-wish. Where no answer came back only a read may be repeated: a write was carried out or not, and
-only its sender knows what that means.
+A server that sends `Retry-After` has not carried out the request, so any request may be retried.
+Without a response only a read may be retried: a write may have been carried out, and only the
+caller can decide what to do.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kftrainer.kube.client.errors import TransportError
 
-RETRIES_ASKED_FOR = 10  # by the server, with Retry-After
+RETRIES_ASKED_FOR = 10  # requested by the server with Retry-After
 RETRIES_OF_BROKEN_READS = 1
 PAUSE_AFTER_BREAK = 1.0
 TOO_MANY_REQUESTS = 429
@@ -18,12 +18,12 @@ FIRST_SERVER_ERROR = 500
 
 
 class ConnectionBrokenError(TransportError):
-    """The connection was there, and ended before the answer did."""
+    """The connection was established, but ended before the response was complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often one request has been sent again so far, and why."""
+    """How often one request has been retried so far, by cause."""
 
     asked_for: int = 0
     broken: int = 0
@@ -31,7 +31,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Send it again after a pause."""
+    """Retry after a pause."""
 
     pause: float
     retries: Retries
@@ -40,11 +40,11 @@ class Again:
 def after_answer(
     status: int, headers: Mapping[str, str], so_far: Retries, time_left: float
 ) -> Again | None:
-    """What to do with this answer; None lets it stand."""
+    """Return how to retry after this response, or None to return it to the caller."""
     if status != TOO_MANY_REQUESTS and status < FIRST_SERVER_ERROR:
         return None
     pause = retry_after(headers)
-    # An answer now is worth more to the caller than running out of time while waiting.
+    # A response now is more useful to the caller than a timeout while waiting.
     if pause is None or pause >= time_left or so_far.asked_for >= RETRIES_ASKED_FOR:
         return None
     return Again(pause, Retries(so_far.asked_for + 1, so_far.broken))
@@ -53,7 +53,7 @@ def after_answer(
 def after_failure(
     method: str, error: TransportError, so_far: Retries, time_left: float
 ) -> Again | None:
-    """What to do when no answer came back; None lets the error stand."""
+    """Return how to retry when no response was received, or None to raise the error."""
     if method != "GET" or not isinstance(error, ConnectionBrokenError):
         return None
     if so_far.broken >= RETRIES_OF_BROKEN_READS or time_left <= PAUSE_AFTER_BREAK:
@@ -62,7 +62,7 @@ def after_failure(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds that the server asks for; the API server never writes a date here."""
+    """Return the seconds of Retry-After; the API server never sends a date."""
     try:
         return max(0.0, float(headers.get("Retry-After", "")))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Connections to the API server: a pool of their own for each lane."""
+"""Connections to the API server: a separate pool for each lane."""
 
 import asyncio
 import socket
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
     from kftrainer.kube.client.transport import Lane
 
-KEEP_IDLE_CONNECTIONS = 90.0  # seconds; a TLS handshake for every burst of requests is dear
+KEEP_IDLE_CONNECTIONS = 90.0  # seconds; a TLS handshake for every burst of requests is expensive
 HANG_UP_WITHIN = 1.0
-CLOSED = -1  # the number of a file that is closed
+CLOSED = -1  # file number of a closed socket
 
-# Watches hold their connections for minutes, and a lease is renewed in time or lost: neither
-# shares connections with the rest.
-CONNECTIONS: Mapping["Lane", int] = {"general": 100, "watch": 0, "lease": 4}  # 0: any number
+# Watches hold their connections for minutes, and a lease must be renewed in time: neither shares
+# connections with other requests.
+CONNECTIONS: Mapping["Lane", int] = {"general": 100, "watch": 0, "lease": 4}  # 0: unlimited
 
-# A peer that is gone without a word is noticed within a minute, on idle watches too. Not every
-# system has every option.
+# Detect a lost peer within a minute, also on idle watches. Not every system has every option.
 KEEP_ALIVE = (
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 30),
@@ -37,7 +36,7 @@ KEEP_ALIVE = (
 
 
 class Sessions:
-    """One aiohttp session to a lane, made when it is first needed."""
+    """One aiohttp session for each lane, created on first use."""
 
     def __init__(self, user_agent: str) -> None:
         self._headers = {"User-Agent": user_agent}
@@ -46,7 +45,7 @@ class Sessions:
         self._is_closed = False
 
     def of(self, lane: "Lane") -> aiohttp.ClientSession:
-        """The lane's session."""
+        """Return the session of a lane."""
         if self._is_closed:
             raise TransportError("The connections to the API server have been closed.")
         if lane not in self._sessions:
@@ -54,7 +53,7 @@ class Sessions:
         return self._sessions[lane]
 
     async def close(self) -> None:
-        """Let all connections go, for good."""
+        """Close all connections; no new ones can be opened."""
         self._is_closed = True
         while self._sessions:
             _, session = self._sessions.popitem()
@@ -62,17 +61,17 @@ class Sessions:
         await self._hang_up()
 
     async def _hang_up(self) -> None:
-        """End the connections whose requests were cancelled before there was an answer.
+        """Close the connections whose requests were cancelled before a response arrived.
 
-        They wait for the server to say goodbye, as TLS has it, for up to half a minute.
+        Otherwise they wait up to half a minute for the server's part of the TLS shutdown.
         """
         for left in self._sockets:
             if left.fileno() != CLOSED:
-                with suppress(OSError):  # the peer was faster
+                with suppress(OSError):  # already closed by the peer
                     left.shutdown(socket.SHUT_RDWR)
         with suppress(TimeoutError):
             async with asyncio.timeout(HANG_UP_WITHIN):
-                # The event loop closes them when it sees their end, and tells nobody.
+                # The event loop closes them when it detects their end, without a notification.
                 while any(left.fileno() != CLOSED for left in self._sockets):  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
 
@@ -86,15 +85,15 @@ class Sessions:
             request_class=GuardedRequest,
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,  # a proxy is named in the kubeconfig or there is none
+            trust_env=False,  # only the proxy in the kubeconfig is used
         )
-        # Otherwise it sends PUT and DELETE a second time when a kept connection breaks, and a
-        # write that was carried out comes back as a conflict with itself.
+        # Otherwise aiohttp sends PUT and DELETE again when a reused connection breaks, and a write
+        # that was already carried out fails as a conflict with itself.
         session._retry_connection = False  # noqa: SLF001
         return session
 
     def _new_socket(self, address: "AddrInfoType") -> socket.socket:
-        """A socket that finds out by itself when its peer is gone."""
+        """Create a socket that detects a lost peer by itself."""
         family, kind, protocol, _, _ = address
         made = socket.socket(family, kind, protocol)
         for level, option, value in KEEP_ALIVE:

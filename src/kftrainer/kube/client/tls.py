@@ -1,7 +1,7 @@
-"""The TLS context of new connections: rebuilt when the files that it was built from change.
+"""TLS context for new connections, rebuilt when its files change.
 
-A cluster's authority and client certificates are rotated while we run. Connections that are open
-stay open; only new ones use the new context.
+A cluster's CA and client certificates are rotated while the process runs. Open connections stay
+open; only new ones use the new context.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ import structlog
 from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.client.ratelimit import Clock
 
-LOOK_EVERY = 5.0  # seconds; less than a leader may need to renew its Lease
+LOOK_EVERY = 5.0  # seconds; shorter than the time a leader has to renew its Lease
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A context, and the files that it was built from."""
+    """A context and the files that it was built from."""
 
     context: ssl.SSLContext
     files: tuple[str, ...]
 
     def contents(self) -> tuple[bytes | None, ...]:
-        """Return what is in the files now; None for one that cannot be read."""
+        """Return the current contents of the files; None for an unreadable file."""
         return tuple(map(_content, self.files))
 
 
 class ReloadedTls:
-    """Provides the context, and builds a new one soon after one of its files has changed.
+    """Provides the context, and rebuilds it soon after one of its files has changed.
 
-    Files that cannot be used leave the last context in place: they may be half written.
+    If the files cannot be used, the last context stays: they may be only partly written.
     """
 
     def __init__(self, first: Loaded, load: Callable[[], Awaitable[Loaded]], clock: Clock) -> None:
@@ -51,7 +51,7 @@ class ReloadedTls:
         """Return the context for a new connection."""
         if self._is_due():
             async with self._looking:
-                if self._is_due():  # no other request has looked meanwhile
+                if self._is_due():  # not checked by another request meanwhile
                     await self._look()
         return self._loaded.context
 
@@ -70,14 +70,15 @@ class ReloadedTls:
                 self._reported = str(error)
                 log.warning("certificates_not_reloaded", error=str(error))
             return
-        # What was read before: a file that changed during the load is then loaded once more.
+        # The contents from before the load: a file that changed during the load is then loaded
+        # again.
         self._contents = seen if loaded.files == files else loaded.contents()
         self._loaded, self._reported = loaded, ""
         log.info("certificates_reloaded")
 
 
 def existing(paths: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the paths of files that are named at all."""
+    """Return the paths that are not empty."""
     return tuple(path for path in paths if path)
 
 

@@ -1,4 +1,4 @@
-"""Bytes to the API server and back; whoever is above knows nothing of the HTTP library."""
+"""HTTP transport to the API server; hides the HTTP library from other modules."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -22,12 +22,12 @@ REQUEST_TIMEOUT = 60.0
 CONNECT_TIMEOUT = 10.0
 UNAUTHORIZED = 401
 JSON = "application/json"
-FIRST_FAILURE = 300  # the API server does not redirect, and a token is not to follow if it does
+FIRST_FAILURE = 300  # the API server does not redirect, and a token must not follow a redirect
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer, whatever its status; the names of headers are in any case."""
+    """A response of any status; header names are case-insensitive."""
 
     status: int
     headers: Mapping[str, str]
@@ -35,9 +35,9 @@ class Response:
 
 
 class Transport(Protocol):
-    """Carries requests; tests of those above put their own in its place."""
+    """Sends requests; tests replace it with a fake."""
 
-    async def request(  # noqa: PLR0913  all that HTTP has
+    async def request(  # noqa: PLR0913  the parts of an HTTP request
         self,
         method: str,
         path: str,
@@ -46,11 +46,11 @@ class Transport(Protocol):
         body: bytes | None = None,
         content_type: str = JSON,
         accept: str = JSON,
-        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  covers all attempts
         lane: Lane = "general",
         fence: WriteGuard | None = None,
     ) -> Response:
-        """The answer, of any status; raises TransportError when there is none in time."""
+        """Return the response, of any status; raise TransportError if there is none in time."""
         ...
 
     def stream(
@@ -62,15 +62,15 @@ class Transport(Protocol):
         timeout: float,
         lane: Lane = "watch",
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The body of a GET as it comes; entering raises ApiError for an answer that is one."""
+        """Stream the body of a GET; entering raises ApiError for an error response."""
         ...
 
     async def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         ...
 
 
-# code, method, host and seconds; the code is "<error>" where no answer came, as in client-go.
+# code, method, host and seconds; the code is "<error>" without a response, as in client-go.
 OnResponse = Callable[[str, str, str, float], None]
 NO_ANSWER = "<error>"
 
@@ -97,7 +97,7 @@ class _Outcome:
 
 
 class HttpTransport:
-    """Carries requests over aiohttp; connections are made when they are first needed."""
+    """Sends requests with aiohttp; connections are opened on first use."""
 
     def __init__(
         self,
@@ -121,10 +121,10 @@ class HttpTransport:
         await self.close()
 
     async def close(self) -> None:
-        """Let all connections go; what is under way fails."""
+        """Close all connections; requests in progress fail."""
         await self._sessions.close()
 
-    async def request(  # noqa: PLR0913  all that HTTP has
+    async def request(  # noqa: PLR0913  the parts of an HTTP request
         self,
         method: str,
         path: str,
@@ -133,11 +133,11 @@ class HttpTransport:
         body: bytes | None = None,
         content_type: str = JSON,
         accept: str = JSON,
-        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  which counts all attempts
+        timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  covers all attempts
         lane: Lane = "general",
         fence: WriteGuard | None = None,
     ) -> Response:
-        """The answer, of any status; the timeout is for all attempts together."""
+        """Return the response, of any status; the timeout covers all attempts."""
         request = _Request(method, path, query, body, content_type, accept, lane, fence)
         deadline = self._clock.monotonic() + timeout
         so_far = retry.Retries()
@@ -163,10 +163,10 @@ class HttpTransport:
         *,
         query: Mapping[str, str],
         accept: str = JSON,
-        timeout: float,  # noqa: ASYNC109  which goes on while the body is read
+        timeout: float,  # noqa: ASYNC109  also covers reading the body
         lane: Lane = "watch",
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The body of a GET as it comes; opening it is tried once, for its user has a backoff."""
+        """Stream the body of a GET; opening is not retried because callers back off themselves."""
         request = _Request("GET", path, query, None, "", accept, lane)
         answer = await self._open(request, self._clock.monotonic() + timeout)
         try:
@@ -178,7 +178,7 @@ class HttpTransport:
             exchange.hang_up(answer)
 
     async def _attempt(self, request: _Request, deadline: float) -> Response:
-        """Send it; once more if we are not known and have found a better token."""
+        """Send the request; send it once more after a 401 if a new token was found."""
         authorization = await self._credentials.authorization()
         response = await self._send(request, authorization, deadline)
         if response.status == UNAUTHORIZED and await self._credentials.renew(authorization):
@@ -221,7 +221,7 @@ class HttpTransport:
         self, request: _Request, authorization: str | None, deadline: float
     ) -> aiohttp.ClientResponse:
         left = self._until(deadline)
-        if left <= 0:  # its time was up before it was sent; to aiohttp, 0 would mean for ever
+        if left <= 0:  # the time is up before sending; aiohttp treats 0 as no timeout
             raise TimeoutError
         headers = {"Accept": request.accept}
         if authorization is not None:
@@ -244,7 +244,7 @@ class HttpTransport:
 
     @contextmanager
     def _exchange(self, request: _Request) -> Iterator[_Outcome]:
-        """Translate what goes wrong, and tell how it went and how long it took."""
+        """Translate errors, and report status code and duration to `on_response`."""
         began = self._clock.monotonic()
         outcome = _Outcome()
         try:

@@ -1,4 +1,4 @@
-"""What the server tells on a watch: lines of JSON, decoded one by one."""
+"""Watch events: lines of JSON, decoded one by one."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """An object is new to the watch, or has changed."""
+    """An object was added to the watch or has changed."""
 
     manifest: Manifest
     added: bool
@@ -26,17 +26,17 @@ class Upserted:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An object is gone, or no longer selected; the manifest is its last state."""
+    """An object was deleted or is no longer selected; the manifest is its last state."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """All that happened up to this resourceVersion has been told."""
+    """All changes up to this resourceVersion have been sent."""
 
     resource_version: str
-    initial_events_end: bool  # every object that was there when the watch began has been told
+    initial_events_end: bool  # all objects that existed when the watch started have been sent
 
 
 WatchEvent = Upserted | Deleted | Bookmark
@@ -44,14 +44,14 @@ Amend = Callable[[dict[str, Any]], Manifest]
 
 
 class LineSplitter:
-    """Makes lines of chunks that end anywhere."""
+    """Joins chunks into lines."""
 
     def __init__(self) -> None:
-        self._begun: list[bytes] = []  # joined once, as a long line comes in many chunks
+        self._begun: list[bytes] = []  # joined once, because a long line arrives in many chunks
         self._length = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that this chunk completes, without their ends."""
+        """Return the lines that this chunk completes, without line ends."""
         *ends, rest = chunk.split(b"\n")
         if not ends:
             self._keep(rest)
@@ -74,9 +74,9 @@ class LineSplitter:
 async def events_in(
     chunks: AsyncIterator[bytes], amend: Amend = as_it_is
 ) -> AsyncGenerator[WatchEvent, None]:
-    """The events of a whole watch; a line that was cut off at its end has told nothing.
+    """Yield the events of a watch; an incomplete last line is ignored.
 
-    Objects are told as `amend` makes them.
+    `amend` is applied to each object.
     """
     lines = LineSplitter()
     async for chunk in chunks:
@@ -85,7 +85,7 @@ async def events_in(
 
 
 def decode_events(lines: list[bytes], amend: Amend = as_it_is) -> Iterator[WatchEvent]:
-    """The events in these lines; an ERROR event is raised as the error that it tells of."""
+    """Yield the events in these lines; an ERROR event is raised as the corresponding error."""
     for line in lines:
         if line and (event := _decode(line, amend)) is not None:
             yield event
@@ -100,7 +100,7 @@ def _decode(line: bytes, amend: Amend) -> WatchEvent | None:
     if kind == "ERROR":
         if not isinstance(manifest, dict):
             raise _malformed(line)
-        # An expired resourceVersion, for one, may be told here and not by the HTTP status.
+        # For example, an expired resourceVersion may be reported here instead of by HTTP status.
         raise error_from_status(manifest)
     if not isinstance(manifest, dict) or not (manifest.get("metadata") or {}).get(
         "resourceVersion"
@@ -126,7 +126,7 @@ def _event(kind: str, manifest: Manifest) -> WatchEvent:
             return _bookmark(manifest["metadata"])
         case _:
             log.warning("watch.unknown_event", type=kind)
-            # Not understood, but past: the watch is to be resumed behind it.
+            # Skip the unknown event, but resume the watch after it.
             return _bookmark({"resourceVersion": manifest["metadata"]["resourceVersion"]})
 
 

@@ -1,4 +1,4 @@
-"""A fence before writes: nothing is sent once we have no right to write any more."""
+"""WriteGuard: a check that stops writes, for example after the lease is lost."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,20 +10,20 @@ from aiohttp.connector import Connection
 
 from kftrainer.kube.client.errors import KubeError
 
-# Asked right before each attempt of a write: a wait may lie before it, for the last attempt's
-# failure to pass or for a connection to be free.
+# Called right before each attempt of a write, because the request may have waited for a retry or a
+# free connection.
 WriteGuard = Callable[[], bool]
 
 _fence: ContextVar[WriteGuard | None] = ContextVar("fence", default=None)
 
 
 class WriteGuardError(KubeError):
-    """The write was not sent: by our own word we may not write any more, as after a lost lease."""
+    """The write was not sent because the WriteGuard forbids it, for example after a lost lease."""
 
 
 @contextmanager
 def guarded_by(fence: WriteGuard | None) -> Iterator[None]:
-    """Requests of this block are sent only while the fence lets them."""
+    """Send the requests of this block only while the WriteGuard allows it."""
     token = _fence.set(fence)
     try:
         yield
@@ -32,15 +32,15 @@ def guarded_by(fence: WriteGuard | None) -> Iterator[None]:
 
 
 def check(fence: WriteGuard | None, what: str) -> None:
-    """Raise FencedError if there is a fence and it says no."""
+    """Raise WriteGuardError if there is a guard and it returns False."""
     if fence is not None and not fence():
         raise WriteGuardError(f"{what}: not sent, as we may not write any more")
 
 
 class GuardedRequest(ClientRequest):
-    """A request that asks its fence when it has a connection: all that is left is to send it."""
+    """A request that checks its WriteGuard after it got a connection, right before sending."""
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        """Send it, or raise FencedError."""
+        """Send the request, or raise WriteGuardError."""
         check(_fence.get(), f"{self.method} {self.url.path}")
         return await super().send(conn)

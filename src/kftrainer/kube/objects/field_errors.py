@@ -1,4 +1,4 @@
-"""What is wrong with one field of an object, told as the API server tells it."""
+"""Field errors in the API server's format."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,11 +6,11 @@ from enum import StrEnum
 
 import orjson
 
-LONGEST_VALUE = 120  # characters of a value that an error repeats
+LONGEST_VALUE = 120  # characters of a value that is repeated in an error
 
 
 class ErrorType(StrEnum):
-    """The kinds of field errors, by their names in `status.details.causes`."""
+    """The types of field errors, by their names in `status.details.causes`."""
 
     INVALID = "FieldValueInvalid"
     REQUIRED = "FieldValueRequired"
@@ -22,11 +22,11 @@ class ErrorType(StrEnum):
     TOO_LONG = "FieldValueTooLong"
     TOO_MANY = "FieldValueTooMany"
     INTERNAL = "InternalError"
-    UNKNOWN = "UnknownField"  # the API server refuses it without a cause, before it looks at values
+    UNKNOWN = "UnknownField"  # rejected by the API server without a cause, before validation
 
     @property
     def words(self) -> str:
-        """The kind as it stands in messages."""
+        """The type as shown in messages."""
         return _WORDS[self]
 
 
@@ -46,7 +46,7 @@ _WORDS = {
 WITHOUT_VALUE = (
     ErrorType.REQUIRED,
     ErrorType.FORBIDDEN,
-    ErrorType.TYPE_INVALID,  # a password of digits only, without quotes, would be told
+    ErrorType.TYPE_INVALID,  # might disclose a password that consists of digits without quotes
     ErrorType.TOO_LONG,
     ErrorType.INTERNAL,
     ErrorType.UNKNOWN,
@@ -55,13 +55,13 @@ WITHOUT_VALUE = (
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One field that is wrong: where it is, what it holds, and what it should hold."""
+    """An error about one field: its path, type, detail and value."""
 
     path: str
     fault: ErrorType
     detail: str = ""
     value: object = None
-    # The rule that it breaks, in a short name for programs. What two rules tell alike is the same.
+    # Short name of the violated rule, for programs. Errors that differ only in it are equal.
     rule: str = field(default="", compare=False)
 
     def __str__(self) -> str:
@@ -74,55 +74,58 @@ class FieldError:
 
 
 def invalid(path: str, value: object, detail: str, *, rule: str = "") -> FieldError:
-    """The field holds what it must not."""
+    """Return an error for a field with an invalid value."""
     return FieldError(path, ErrorType.INVALID, detail, value, rule)
 
 
 def required(path: str, detail: str = "", *, rule: str = "") -> FieldError:
-    """The field is not there, or empty."""
+    """Return an error for a field that is missing or empty."""
     return FieldError(path, ErrorType.REQUIRED, detail, rule=rule)
 
 
 def forbidden(path: str, detail: str, *, rule: str = "") -> FieldError:
-    """The field must not be set, or must not be changed."""
+    """Return an error for a field that must not be set or changed."""
     return FieldError(path, ErrorType.FORBIDDEN, detail, rule=rule)
 
 
 def shown(value: object) -> str:
-    """The value as messages repeat it: JSON, cut where it is long."""
+    """Return the value as shown in messages: JSON, truncated if long."""
     try:
         text = orjson.dumps(value, default=str).decode()
-    except TypeError:  # an integer that JSON has no room for
+    except TypeError:  # an integer that is too large for JSON
         text = str(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 @dataclass(slots=True)
 class ValidationResult:
-    """All that a validation found: errors refuse the object, warnings go to who wrote it."""
+    """Result of a validation: errors reject the object, warnings are shown to the client."""
 
     errors: list[FieldError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def refuse(self, *errors: FieldError) -> None:
-        """Add errors, each once: two plugins may look at the same field."""
-        if errors:  # mostly there are none
+        """Add errors without duplicates: two plugins may validate the same field."""
+        if errors:  # usually empty
             self.errors += without(self.errors, errors)
 
     def warn(self, *warnings: str) -> None:
-        """Add warnings, each once."""
+        """Add warnings without duplicates."""
         if warnings:
             self.warnings = list(dict.fromkeys((*self.warnings, *warnings)))
 
     def add(self, other: "ValidationResult") -> None:
-        """Add all that another validation found."""
+        """Add the errors and warnings of another result."""
         self.refuse(*other.errors)
         self.warn(*other.warnings)
 
 
 def without(known: Iterable[FieldError], errors: Iterable[FieldError]) -> list[FieldError]:
-    """The errors that are not among the known, each once; there may be thousands of both."""
-    seen: dict[tuple[str, str], list[FieldError]] = {}  # their values need not be hashable
+    """Return the errors that are not known yet, without duplicates.
+
+    Efficient for thousands of errors.
+    """
+    seen: dict[tuple[str, str], list[FieldError]] = {}  # values may not be hashable
     for error in known:
         seen.setdefault((error.path, error.detail), []).append(error)
     news = []

@@ -1,4 +1,4 @@
-"""What Kubernetes objects have in common: metadata, and the conditions of a status."""
+"""Types that Kubernetes objects share: metadata and status conditions."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -9,7 +9,7 @@ from kftrainer.kube.objects.model import KubeModel, OpaqueList
 
 
 class OwnerReference(KubeModel):
-    """Who an object belongs to."""
+    """A reference to the owner of an object."""
 
     api_version: str
     kind: str
@@ -20,7 +20,7 @@ class OwnerReference(KubeModel):
 
 
 class ObjectMeta(KubeModel):
-    """Metadata as the API server keeps it; times stay the strings that they are on the wire."""
+    """Object metadata; times stay strings as received."""
 
     name: str = ""
     generate_name: str | None = None

@@ -1,4 +1,4 @@
-"""The base of all typed objects: strict, frozen, and true to the document that it was read from."""
+"""Base class of typed objects: strict, frozen, and lossless."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a document, and where in the document it is."""
+    """One problem in a document, and its path."""
 
     path: str
     message: str
@@ -25,7 +25,7 @@ class Problem:
 
 
 class InvalidDocumentError(ValueError):
-    """A document that cannot be what it says it is; `problems` holds everything that is wrong."""
+    """A document that does not match its type; `problems` lists everything that is wrong."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -35,7 +35,7 @@ class InvalidDocumentError(ValueError):
 class KubeModel(BaseModel):
     """A typed view of a document: camelCase outside, snake_case inside, unknown fields kept.
 
-    Strict, as the API server is: `"3"` is not 3. Parsing and dumping gives the document back.
+    Strict like the API server: `"3"` is not 3. Parsing and dumping returns the same document.
     """
 
     model_config = ConfigDict(
@@ -43,7 +43,7 @@ class KubeModel(BaseModel):
         extra="allow",
         frozen=True,
         strict=True,
-        # A field's own name is not a name in the document: `num_nodes` there is unknown, and kept.
+        # Python names are not accepted: `num_nodes` in a document is unknown, and kept.
         validate_by_alias=True,
         validate_by_name=False,
         protected_namespaces=(),
@@ -51,19 +51,19 @@ class KubeModel(BaseModel):
 
     @classmethod
     def parse(cls, document: Document) -> Self:
-        """Read the document; everything that is wrong with it is raised at once."""
+        """Parse the document; raise InvalidDocumentError with all of its problems."""
         try:
             return cls.model_validate(document)
         except ValidationError as error:
             raise InvalidDocumentError(problems_of(error)) from None
 
     def dump(self) -> dict[str, Any]:
-        """The document that this was read from; opaque parts are not copied."""
+        """Return the document that this was parsed from; opaque parts are not copied."""
         extra = self.model_extra or {}
         document = dict(extra)
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            # An unknown field that is called as ours is in Python does not mean that ours was set.
+            # An unknown field with the Python name of ours does not mean that ours was set.
             if name in self.model_fields_set and (name not in extra or value != field.default):
                 document[field.alias or name] = _dumped(value)
         return document
@@ -89,13 +89,13 @@ def _list(value: object) -> object:
     return value
 
 
-# Parts of Kubernetes' own objects: the API server has validated them, so they are not walked here.
+# Parts of Kubernetes' own objects: already validated by the API server, so not traversed.
 Opaque = Annotated[Mapping[str, Any], SkipValidation, BeforeValidator(_mapping)]
 OpaqueList = Annotated[Sequence[Mapping[str, Any]], SkipValidation, BeforeValidator(_list)]
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
-    """What pydantic found, told as the API server would tell it."""
+    """Return pydantic's errors in the API server's words."""
     return [Problem(_path(each["loc"]), _message(each)) for each in error.errors(include_url=False)]
 
 
@@ -107,7 +107,7 @@ def _path(location: tuple[int | str, ...]) -> str:
         elif step == "[key]":
             continue
         elif not FIELD_NAME.fullmatch(step):
-            path += f"[{step}]"  # the key of a map, such as a label's
+            path += f"[{step}]"  # a map key, such as a label's
         else:
             path += f".{step}" if path else step
     return path

@@ -1,4 +1,4 @@
-"""Resource quantities such as `500m` or `1.5Gi`: exact, in the words of the API server."""
+"""Resource quantities such as `500m` or `1.5Gi`: exact, formatted as the API server does."""
 
 import re
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ from typing import ClassVar
 
 import orjson
 
-SMALLEST = -9  # exponent: there is nothing below a nano
+SMALLEST = -9  # exponent; nano is the smallest unit
 NANO = 10**9  # nanos in 1
 MILLI = 10**6  # nanos in a thousandth
 BINARY_MAX = (2**63 - 1) * NANO
-# Characters, and decimal places. Go accepts more, for values that no cluster has; this bounds the
-# time to read and write any of them.
+# Maximum number of characters, and of decimal places. Go accepts more, for values that no cluster
+# has; the limit bounds the time to parse and format any quantity.
 BOUND = 256
 KNOWN_TEXTS = 4096
-# As far as Go takes the digits of a decimal and of a binary quantity for those of an int64.
+# Up to this many digits, Go parses a decimal or binary quantity into an int64.
 INT64_DIGITS, BINARY_DIGITS = 18, 14
 
-# Go trims the JSON text, where control characters are escaped and therefore no spaces.
+# Go trims the JSON text, in which control characters are escaped and so are not spaces.
 SPACES = r"[^\S\x00-\x1f]*"
 NUMBER = r"([+-]?)([0-9]*)(?:\.([0-9]*))?"
 SUFFIX = r"(?:[eE]([+-]?[0-9]+)|([numkMGTPE]|[KMGTPE]i)?)"
@@ -33,20 +33,20 @@ _quoted.maxstring = _quoted.maxother = 40
 
 
 class QuantityError(ValueError):
-    """A value that is no quantity; `path` says where it stands, as far as that is known."""
+    """A value that is not a quantity; `path` is its location, if known."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)
         self.path = path
 
     def at(self, path: str) -> "QuantityError":
-        """The same error, seen from further outside."""
+        """Return the same error with a path prefix."""
         dot = "." if self.path else ""
         return QuantityError(str(self), f"{path}{dot}{self.path}")
 
 
 class Format(Enum):
-    """How a quantity was written, and is written again after a calculation."""
+    """How a quantity was written, and is formatted after a calculation."""
 
     DECIMAL = "DecimalSI"  # 12M
     BINARY = "BinarySI"  # 12Mi
@@ -65,18 +65,18 @@ SUFFIXES = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An exact amount; however two are written, they compare by their values."""
+    """An exact amount; compared by value, whatever the format."""
 
     nanos: int
     format: Format = field(default=Format.DECIMAL, compare=False)
-    written: str = field(default="", compare=False, repr=False)  # where Go would keep it as it is
+    written: str = field(default="", compare=False, repr=False)  # set if Go keeps the text
     ZERO: ClassVar["Quantity"]
 
     @staticmethod
     def parse(value: object) -> "Quantity":
-        """Read a quantity of a manifest by Go's rules, a number as its JSON.
+        """Parse a quantity of a manifest by Go's rules; numbers are parsed as their JSON.
 
-        Parts of a nano are rounded up, and binary quantities end at 2^63 - 1.
+        Fractions of a nano are rounded up, and binary quantities are limited to 2^63 - 1.
         """
         match value:
             case str():
@@ -93,7 +93,7 @@ class Quantity:
         return self.written or _canonical(self.nanos, self.format)
 
     def __add__(self, other: "Quantity") -> "Quantity":
-        """The sum, in the format of the first that is not zero."""
+        """Return the sum, in the format of the first operand that is not zero."""
         return Quantity(self.nanos + other.nanos, self.format if self.nanos else other.format)
 
     def __mul__(self, times: int) -> "Quantity":
@@ -105,11 +105,11 @@ class Quantity:
         return self.nanos != 0
 
     def ceil(self) -> int:
-        """The next whole number away from zero."""
+        """Return the next integer away from zero."""
         return _rounded(self.nanos, NANO)
 
     def in_millis(self) -> "Quantity":
-        """Rounded away from zero to a thousandth, as the API server does in every resource list."""
+        """Round away from zero to a thousandth, as the API server does in resource lists."""
         if self.nanos % MILLI == 0:
             return self
         return Quantity(_rounded(self.nanos, MILLI) * MILLI, self.format)
@@ -133,7 +133,7 @@ def _rounded(nanos: int, unit: int) -> int:
 
 
 def _read_int(value: int) -> Quantity:
-    if value.bit_length() > 3 * BOUND:  # too long for str() to be trusted with it
+    if value.bit_length() > 3 * BOUND:  # too long for str()
         raise _out_of_bounds("an integer")
     return Quantity(value * NANO)
 
@@ -151,7 +151,7 @@ def _read(text: str) -> Quantity:
         raise _out_of_bounds(_quoted.repr(text))
     digits = (whole.lstrip("0") or "0") + places
     short = _is_short(form, exponent, len(digits), len(places))
-    if not (short or whole or places):  # else a mere dot, sign or suffix is a zero to Go
+    if not (short or whole or places):  # otherwise Go reads a single dot, sign or suffix as zero
         raise _not_a_quantity(text)
     nanos = _nanos(form, exponent, int(digits), len(places))
     kept = short and _is_kept(form, exponent - len(places), digits)
@@ -161,21 +161,21 @@ def _read(text: str) -> Quantity:
 
 
 def _is_short(form: Format, exponent: int, digits: int, places: int) -> bool:
-    """Whether Go reads this many digits into an int64 rather than into a big number."""
+    """Return whether Go parses this many digits into an int64, not a big number."""
     if form is Format.BINARY:
         return places == 0 and digits + exponent * 3 // 10 <= BINARY_DIGITS
     return digits <= INT64_DIGITS and exponent - places >= SMALLEST
 
 
 def _is_kept(form: Format, scale: int, digits: str) -> bool:
-    """Whether Go takes a short text for canonical, as it does `+1.500` and `007`."""
+    """Return whether Go treats a short text as canonical, such as `+1.500` and `007`."""
     if form is Format.BINARY:
         return int(digits) % 8 != 0
     return scale % 3 == 0 and digits[0] != "0" and not digits.endswith("000")
 
 
 def _nanos(form: Format, exponent: int, digits: int, places: int) -> int:
-    """The value without its sign, rounded up."""
+    """Return the absolute value in nanos, rounded up."""
     if form is Format.BINARY:
         return min(_rounded((digits << exponent) * NANO, 10**places), BINARY_MAX)
     shift = exponent - places - SMALLEST
@@ -183,9 +183,9 @@ def _nanos(form: Format, exponent: int, digits: int, places: int) -> int:
 
 
 def _canonical(nanos: int, form: Format) -> str:
-    """The text that is the same after the server has read and written it once more.
+    """Return the text that stays the same when the server parses and formats it again.
 
-    Go's own differs where it would be read as another value or in another format.
+    It differs from Go's where that would be parsed as another value or in another format.
     """
     if nanos == 0:
         return "0"
@@ -203,7 +203,7 @@ def _in_decimal(nanos: int, form: Format) -> str:
     digits = str(nanos)
     zeros = (len(digits) - len(digits.rstrip("0"))) // 3 * 3
     exponent, number = SMALLEST + zeros, digits[: len(digits) - zeros]
-    # From 1000E on there is no suffix, and Go writes none.
+    # There is no suffix from 1000E on, and Go uses none.
     if exponent and (form is Format.EXPONENT or exponent not in DECIMAL_SUFFIXES):
         return f"{number}e{exponent}"
     return f"{number}{DECIMAL_SUFFIXES[exponent]}"

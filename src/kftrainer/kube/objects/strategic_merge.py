@@ -1,10 +1,10 @@
-"""Strategic merge patches of pod templates, carried out as the API server would. Pure.
+"""Strategic merge patches of pod templates, with the API server's semantics. Pure.
 
-Objects are merged field by field and lists are replaced, unless Kubernetes' schema says that a list
-is merged: entry by entry, told apart by a merge key, or as a set if its entries are scalars. Null
-deletes. Directives say more: `$patch`, `$retainKeys`, `$setElementOrder/<list>` and
-`$deleteFromPrimitiveList/<list>`. What the server cannot merge is refused here too, and so are some
-directives without sense, on which it stumbles or which it passes over.
+Objects are merged field by field and lists are replaced, unless Kubernetes' schema marks a list as
+merged: entry by entry, identified by a merge key, or as a set if the entries are scalars. Null
+deletes. Directives change this: `$patch`, `$retainKeys`, `$setElementOrder/<list>` and
+`$deleteFromPrimitiveList/<list>`. Patches that the server cannot merge are rejected, and so are
+some meaningless directives on which the server fails or which it ignores.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ Identity = tuple[type, Hashable]
 
 
 class StrategicMergeError(ValueError):
-    """A patch that cannot be carried out; `path` says where in the patch it goes wrong."""
+    """A patch that cannot be applied; `path` is the location in the patch."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path or 'the patch'} {message}")
@@ -35,7 +35,7 @@ class StrategicMergeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a field is patched: the type of what it holds, and whether it is a list to merge."""
+    """How a field is patched: the type of its value, and whether it is a merged list."""
 
     schema: str = ""
     merged: bool = False
@@ -47,7 +47,7 @@ AS_USUAL = Rule()
 
 
 class Keyed(NamedTuple):
-    """An entry of a list, what tells it apart from the others, and where it stands."""
+    """An entry of a list, its identity and its path."""
 
     identity: Identity
     entry: Any
@@ -55,7 +55,7 @@ class Keyed(NamedTuple):
 
 
 class Combined(NamedTuple):
-    """Two lists made one, not yet in order: first what is left of the original, then the new."""
+    """Two lists combined but not yet ordered: first the remaining original, then new entries."""
 
     entries: list[Keyed]
     left: int
@@ -65,17 +65,17 @@ class Combined(NamedTuple):
 def strategic_merge(
     original: Mapping[str, Any], patch: Mapping[str, Any], schema: str = "PodTemplateSpec"
 ) -> dict[str, Any]:
-    """The original with the patch applied; shares nothing with either that could be written to."""
+    """Return the original with the patch applied; shares no mutable data with either."""
     return merge_in_place(_copy(original), patch, schema)
 
 
 def merge_in_place(
     original: dict[str, Any], patch: Mapping[str, Any], schema: str = "PodTemplateSpec"
 ) -> dict[str, Any]:
-    """Apply the patch to the original itself, as far as it can be; return the result.
+    """Apply the patch to the original in place and return the result.
 
-    The work depends on the patch and on the lists that it changes, not on the rest. Shares nothing
-    with the patch. After a StrategicMergeError the original is of no further use.
+    The time depends on the patch and on the lists that it changes, not on the rest. Shares nothing
+    with the patch. After a StrategicMergeError the original must not be used.
     """
     if schema not in _rules():
         raise ValueError(f"there are no merge keys for {schema!r}")
@@ -83,11 +83,11 @@ def merge_in_place(
 
 
 def retain_sources(original: Mapping[str, Any], patch: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The patch of a pod template, told to drop the old source where it names another.
+    """Return the pod template patch with $retainKeys where it replaces a source.
 
-    By itself, a patch that makes an `emptyDir` a `configMap`, or a `value` a `valueFrom`, leaves
-    both, which no pod may have. The same kind of source is still merged field by field. The result
-    shares with the patch what it does not change.
+    Without that, a patch that changes an `emptyDir` to a `configMap`, or a `value` to a
+    `valueFrom`, results in both, which is invalid in a pod. The same kind of source is still merged
+    field by field. The result shares unchanged parts with the patch.
     """
     spec, old_spec = patch.get("spec"), original.get("spec")
     if not (_is_object(spec) and _is_object(old_spec)):
@@ -104,7 +104,7 @@ def retain_sources(original: Mapping[str, Any], patch: Mapping[str, Any]) -> Map
 
 
 def _retaining(old: Any, new: Any, rule: Rule) -> list[Any] | None:
-    """The list with $retainKeys in entries that need them; None if there are none."""
+    """Return the list with $retainKeys in entries that need it; None if there are none."""
     changed: dict[int, Any] = {}
     for index, old_entry, entry in _same_entries(old, new, rule.key):
         prepared = _retain_source(old_entry, entry) if rule.retains_keys else entry
@@ -136,7 +136,7 @@ def _with(entries: list[Any], changed: Mapping[int, Any]) -> list[Any] | None:
 
 
 def _same_entries(old: Any, new: Any, key: str) -> Iterator[tuple[int, Any, Any]]:
-    """The entries that both lists have; the merge refuses what is malformed."""
+    """Yield the entries that both lists have; malformed ones are rejected by the merge."""
     if not (isinstance(new, list) and new and isinstance(old, list) and old):
         return
     known = _first_by_key(old, key)
@@ -148,7 +148,7 @@ def _same_entries(old: Any, new: Any, key: str) -> Iterator[tuple[int, Any, Any]
 
 
 def _first_by_key(entries: list[Any], key: str) -> Mapping[Any, Any]:
-    try:  # which works for nearly all
+    try:  # succeeds for nearly all lists
         return {each[key]: each for each in reversed(entries)}
     except (KeyError, TypeError):
         whole = [each for each in entries if _is_object(each) and key in each]
@@ -160,7 +160,7 @@ def _is_object(value: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _retain_source(old: Any, new: Any) -> Any:
-    """Return the new object with $retainKeys, if it takes the place of another; else itself."""
+    """Return the new object, with $retainKeys if it replaces a different source."""
     if not (_is_object(old) and _is_object(new)):
         return new
     if not (_adds_field(old, new) and _adds_field(new, old)):
@@ -172,8 +172,8 @@ def _retain_source(old: Any, new: Any) -> Any:
 
 
 def _adds_field(to: Mapping[str, Any], by: Mapping[str, Any]) -> bool:
-    """Report whether an object has a field that another does not have."""
-    for key, value in by.items():  # noqa: SIM110  a generator takes longer than the rest
+    """Return whether `by` has a field that `to` does not have."""
+    for key, value in by.items():  # noqa: SIM110  a generator is slower
         if value is not None and to.get(key) is None:
             return True
     return False
@@ -199,7 +199,7 @@ def _rules() -> Mapping[str, Mapping[str, Rule]]:
 def _merge_objects(
     target: dict[str, Any], patch: Mapping[str, Any], schema: str, path: str
 ) -> dict[str, Any]:
-    """Merge into the target, which is a copy of ours."""
+    """Merge the patch into the target, which is modified."""
     rules = _rules().get(schema, {})
     if _may_direct(patch):
         return _merge_directed(target, patch, rules, path)
@@ -225,14 +225,14 @@ def _merge_directed(
     for field, value in patch.items():
         if field not in ordered and not _is_directive(field):
             _merge_field(target, field, value, rules.get(field, AS_USUAL), _join(path, field))
-    # The server takes fields in any order, so only this one is sure: what is to go is gone.
+    # The server processes fields in any order; deleting last makes the result definite.
     for field in _fields_named_by(DELETE_FROM, patch, path):
         _delete_scalars(target, patch, field, path)
     return target
 
 
 def _may_direct(patch: Mapping[str, Any]) -> bool:
-    """Report whether an object may have directives; most have none, and are merged faster."""
+    """Return whether an object may have directives; those without are merged faster."""
     return "$" in "".join(patch)
 
 
@@ -287,9 +287,9 @@ def _merge_lists(original: list[Any], patch: list[Any], rule: Rule, path: str) -
 
 
 def _merge_named(original: list[Any], patch: list[Any], rule: Rule, path: str) -> list[Any] | None:
-    """Merge lists of distinct names without directives, as nearly all are; None for others.
+    """Merge lists with distinct names and no directives, the usual case; None for others.
 
-    The result is that of `_combine` and `_arrange`.
+    The result is the same as that of `_combine` and `_arrange`.
     """
     there, changes = _by_name(original, rule.key), _by_name(patch, rule.key)
     if there is None or changes is None:
@@ -315,12 +315,12 @@ def _merge_named(original: list[Any], patch: list[Any], rule: Rule, path: str) -
 
 
 def _by_name(entries: list[Any], key: str) -> dict[str, Any] | None:
-    """The entries by their names, in order; None if not all have a distinct one."""
+    """Return the entries by name, in order; None if not all have a distinct name."""
     if set(map(type, entries)) != {dict}:
         return None if entries else {}
     try:
         named = {entry[key]: entry for entry in entries if PATCH not in entry}
-    except (KeyError, TypeError):  # no name, or one that cannot be a key
+    except (KeyError, TypeError):  # no name, or one that is not hashable
         return None
     are_names = len(named) == len(entries) and set(map(type, named)) == {str}
     return named if are_names else None
@@ -329,7 +329,7 @@ def _by_name(entries: list[Any], key: str) -> dict[str, Any] | None:
 def _merge_in_order(
     target: dict[str, Any], patch: Mapping[str, Any], field: str, rule: Rule, path: str
 ) -> None:
-    """Merge a list of the patch, if there is one, and put all in the order that it sets."""
+    """Merge a list of the patch, if there is one, and order all entries as it specifies."""
     directive, path = _join(path, f"{SET_ORDER}/{field}"), _join(path, field)
     if not rule.merged:
         raise StrategicMergeError(directive, "is about a list that is replaced, not merged")
@@ -341,8 +341,8 @@ def _merge_in_order(
             raise StrategicMergeError(each.path, f"does not stand so in {SET_ORDER}/{field}")
     if field in target:
         original = _list(target[field], path)
-        # In as many places as were deleted, new entries count as standing in the original: the
-        # server deletes in place, and orders by what it then finds there.
+        # As many new entries as were deleted count as entries of the original: the server deletes
+        # in place, and orders by the resulting positions.
         entries = _combine(original, changes, rule, path).entries
         target[field] = _arrange(entries, order, len(original))
     elif field in patch:
@@ -379,7 +379,7 @@ def _combine(original: list[Any], patch: list[Any], rule: Rule, path: str) -> Co
 
 
 def _merge_entries(entries: list[Keyed], changes: Sequence[Keyed], schema: str) -> None:
-    """Merge each into the first entry that is the same, or add it."""
+    """Merge each change into the first entry with the same identity, or append it."""
     places = _first_places([each.identity for each in entries])
     for change in changes:
         place = places.setdefault(change.identity, len(entries))
@@ -392,7 +392,7 @@ def _merge_entries(entries: list[Keyed], changes: Sequence[Keyed], schema: str) 
 
 
 def _directions(patch: list[Any], key: str, path: str) -> tuple[set[Identity], bool]:
-    """Which entries a patch deletes by `$patch`, and whether it replaces the list."""
+    """Return the entries that a patch deletes by `$patch`, and whether it replaces the list."""
     gone, replaced = set(), False
     for index, entry in enumerate(patch):
         if not _is_directed(entry):
@@ -411,9 +411,9 @@ def _directions(patch: list[Any], key: str, path: str) -> tuple[set[Identity], b
 
 
 def _arrange(entries: list[Keyed], order: Sequence[Identity], places: int) -> list[Any]:
-    """The entries named in `order` in that order, and between them the others.
+    """Return the entries with those in `order` sorted by it, and the others in between.
 
-    Of these, each comes as soon as the next named one stood behind it in the first `places`.
+    Each other entry is placed before the first named entry that followed it in the first `places`.
     """
     rank = _first_places(order)
     stood = _first_places([each.identity for each in entries[:places]])
@@ -434,11 +434,11 @@ def _first_places(identities: Sequence[Identity]) -> dict[Identity, int]:
 
 
 def _keyed(entries: Sequence[Any], key: str, path: str, whose: str = "") -> list[Keyed]:
-    """The entries with what tells them apart, without those that are directives."""
+    """Return the entries with their identities, without those that are directives."""
     keyed = []
     for index, entry in enumerate(entries):
         place = f"{path}[{index}]"
-        if key and type(entry) is dict and type(name := entry.get(key)) is str:  # as most are
+        if key and type(entry) is dict and type(name := entry.get(key)) is str:  # the usual case
             if PATCH not in entry:
                 keyed.append(Keyed((str, name), entry, place))
         elif not (key and _is_directed(entry)):
@@ -447,7 +447,7 @@ def _keyed(entries: Sequence[Any], key: str, path: str, whose: str = "") -> list
 
 
 def _identity(entry: Any, key: str, path: str, whose: str = "") -> Identity:
-    """Told apart by type too: to the server, 80 and 80.0 are different ports."""
+    """Return the identity of an entry, with its type: for the server 80 and 80.0 differ."""
     if key and not isinstance(entry, Mapping):
         raise StrategicMergeError(path, f"{whose}must be an object")
     value = entry.get(key) if key else entry
@@ -458,7 +458,7 @@ def _identity(entry: Any, key: str, path: str, whose: str = "") -> Identity:
 
 
 def _fields_named_by(directive: str, patch: Mapping[str, Any], path: str) -> list[str]:
-    """The fields whose lists a directive is about."""
+    """Return the fields whose lists the directive is about."""
     found = []
     for key, value in patch.items():
         if key.startswith(directive):
@@ -491,7 +491,7 @@ def _copy(value: Any) -> Any:
 
 
 def _verbatim(value: Any) -> Any:
-    """A copy without directives, which below what is replaced say nothing to the server."""
+    """Return a copy without directives, which the server ignores inside replaced values."""
     if _is_object(value):
         if _may_direct(value):
             value = {key: each for key, each in value.items() if not _is_directive(key)}
@@ -500,7 +500,7 @@ def _verbatim(value: Any) -> Any:
 
 
 def _added(value: Any) -> Any:
-    """A copy of what the original does not have, without nulls and objects that are directives."""
+    """Return a copy of a value that is new, without nulls and directive objects."""
     if _is_object(value):
         if _may_direct(value):
             value = {key: each for key, each in value.items() if not _is_directive(key)}

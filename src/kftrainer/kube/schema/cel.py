@@ -1,4 +1,4 @@
-"""The rules in CEL of a CRD's schema, by functions that somebody wrote for each of them."""
+"""CEL rules of a CRD's schema, evaluated by a Python function for each rule."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -7,8 +7,8 @@ from kftrainer.kube.objects.field_errors import ErrorType, FieldError
 from kftrainer.kube.schema.defaulting import Schema, schema_of_field
 from kftrainer.kube.schema.structure import below
 
-Rule = Callable[[Any, Any], bool]  # of self and oldSelf; a LookupError is a missing field
-# What else is wrong with an object for the API server not to look at its rules.
+Rule = Callable[[Any, Any], bool]  # of self and oldSelf; a LookupError means a missing field
+# With any of these errors the API server does not evaluate the rules.
 BLOCKING = frozenset(
     {
         ErrorType.TYPE_INVALID,
@@ -23,9 +23,10 @@ BLOCKING = frozenset(
 def rule_errors(
     value: Any, schema: Schema | None, rules: Mapping[str, Rule], path: str = "", old: Any = None
 ) -> Iterator[FieldError]:
-    """The rules that do not hold; those about a change are left out where there is no old value.
+    """Yield the violated rules; transition rules are skipped without an old value.
 
-    `rules` has a function for the text of each rule. Old items of lists are not looked for.
+    `rules` maps the text of each rule to its function. Transition rules on list items are always
+    skipped.
     """
     if schema is None or value is None:
         return
@@ -45,12 +46,12 @@ def rule_errors(
 def _broken(
     value: Any, rule: Mapping[str, Any], holds: Rule, path: str, old: Any
 ) -> Iterator[FieldError]:
-    # Nobody evaluates messageExpression here; the API server, too, falls back on the message.
+    # messageExpression is not evaluated; the API server also falls back to the message.
     said = rule.get("message") or f"failed rule: {rule['rule']}"
     try:
         if holds(value, old):
             return
-    except LookupError as error:  # CEL would say: no such key
+    except LookupError as error:  # "no such key" in CEL
         said = f"{error.args[0]} is missing, so that this cannot be seen: {said}"
     where = f"{path}{rule.get('fieldPath', '')}".removeprefix(".")
     yield FieldError(where, ErrorType(rule.get("reason", ErrorType.INVALID)), said, value)

@@ -1,16 +1,16 @@
-"""Defaults of a CRD's schema, filled in as the API server fills them in."""
+"""Defaults of a CRD's schema, applied as the API server applies them."""
 
 from collections.abc import Mapping
 from typing import Any
 
-Schema = Mapping[str, Any]  # of OpenAPI, as it stands in a CustomResourceDefinition
+Schema = Mapping[str, Any]  # OpenAPI schema, as in a CustomResourceDefinition
 
 
 def defaulted(value: Any, schema: Schema | None) -> Any:
-    """A copy with defaults where they are missing in objects that are there.
+    """Return a copy with defaults for the missing fields of existing objects.
 
-    A null that the schema does not allow is as good as missing: it gives way to the default, and
-    where there is none it goes. Only in lists does it stay, so that the items keep their places.
+    A null that the schema does not allow counts as missing: it is replaced by the default, or
+    removed if there is none. In lists it stays, so that the items keep their positions.
     """
     if isinstance(value, Mapping):
         return _defaulted_object(value, schema or {})
@@ -21,7 +21,7 @@ def defaulted(value: Any, schema: Schema | None) -> Any:
 
 
 def schema_of_field(schema: Schema, field: str) -> Schema | None:
-    """The schema of what is in this field of an object; None where there is none."""
+    """Return the schema of a field of an object; None if there is none."""
     found: Schema | None = (schema.get("properties") or {}).get(field)
     if found is None and isinstance(others := schema.get("additionalProperties"), Mapping):
         return others
@@ -57,5 +57,5 @@ def _has_default(schema: Schema | None) -> bool:
 
 
 def _default(schema: Schema | None) -> Any:
-    """The default, which may be an object with defaults of its own."""
+    """Return the default, which may be an object with defaults of its own."""
     return defaulted((schema or {})["default"], schema)

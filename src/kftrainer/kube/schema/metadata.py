@@ -1,4 +1,4 @@
-"""What the API server demands of an object's metadata, whatever its kind."""
+"""Validation of object metadata, as the API server does it for every kind."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,8 +10,8 @@ from kftrainer.kube.schema.structure import below
 
 LONGEST_NAME = 253
 LONGEST_LABEL = 63
-LONGEST_GENERATED = 63  # of a name: generateName is cut, so that five characters fit
-CHANCE = 5  # characters that the API server adds to generateName
+LONGEST_GENERATED = 63  # characters of a generated name, including the suffix
+CHANCE = 5  # length of the suffix that the API server adds to generateName
 MOST_ANNOTATIONS = 256 * 1024  # bytes of all keys and values
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -45,7 +45,7 @@ _ENTRY = {
         "fieldsV1": {"x-kubernetes-preserve-unknown-fields": True},
     },
 }
-# As Go reads it: a null is as good as nothing, and a field that is missing is empty.
+# As Go decodes it: null and missing fields are empty.
 METADATA: Schema = {
     "type": "object",
     "properties": {
@@ -63,12 +63,12 @@ METADATA: Schema = {
 
 
 def generated_name(prefix: str) -> str:
-    """A name as the API server would make it up from generateName."""
+    """Return a name as the API server would generate it from generateName."""
     return prefix[: LONGEST_GENERATED - CHANCE] + "x" * CHANCE
 
 
 def metadata_errors(metadata: Mapping[str, Any], *, namespaced: bool) -> Iterator[FieldError]:
-    """What is wrong with metadata that has the right types."""
+    """Yield the errors of metadata whose fields have the right types."""
     yield from _name_errors(metadata)
     namespace = metadata.get("namespace")
     if namespace and namespaced:
@@ -83,7 +83,7 @@ def metadata_errors(metadata: Mapping[str, Any], *, namespaced: bool) -> Iterato
 
 
 def key_problem(key: str) -> str | None:
-    """Why this cannot be the key of a label: a word, perhaps with a host name before it."""
+    """Return why this is not a valid label key: a name with an optional DNS prefix."""
     prefix, slash, word = key.rpartition("/")
     if slash and not (SUBDOMAIN.fullmatch(prefix) and len(prefix) <= LONGEST_NAME):
         return f"what is before the / {SUBDOMAIN_WORDS}"
@@ -96,7 +96,7 @@ def key_problem(key: str) -> str | None:
 def _name_errors(metadata: Mapping[str, Any]) -> Iterator[FieldError]:
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if prefix:
-        # What it ends with may stand in the middle of a name.
+        # The prefix may end with a hyphen, because a suffix follows.
         middle = f"{prefix[:-2]}a" if len(prefix) > 1 and prefix.endswith("-") else prefix
         errors = [*_subdomain_errors(middle, "metadata.generateName", prefix)]
         yield from errors
@@ -137,7 +137,7 @@ def _annotation_errors(annotations: Mapping[str, str | None]) -> Iterator[FieldE
     size = 0
     for key, value in annotations.items():
         size += len(key.encode()) + len((value or "").encode())
-        # Their keys may have capitals also before the slash.
+        # Annotation keys may have capital letters in the prefix.
         if (problem := key_problem(key.lower())) is not None:
             yield invalid("metadata.annotations", key, problem)
     if size > MOST_ANNOTATIONS:

@@ -1,4 +1,4 @@
-"""Whether a document has the structure that a CRD's schema says, as the API server looks at it."""
+"""Validation of a document's structure against a CRD's schema, as in the API server."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from kftrainer.kube.schema.defaulting import Schema, schema_of_field
 from kftrainer.kube.schema.suggestions import closest
 from kftrainer.kube.schema.values import bound_errors
 
-HEAD = ("apiVersion", "kind", "metadata")  # of every object, whatever its schema says
-FLOATS_ARE_EXACT = 2**53  # below this each whole number is a float of its own
+HEAD = ("apiVersion", "kind", "metadata")  # in every object, whatever its schema
+FLOATS_ARE_EXACT = 2**53  # below this, floats represent all integers exactly
 STRUCTURE = (ErrorType.TYPE_INVALID, ErrorType.REQUIRED, ErrorType.NOT_SUPPORTED)
-Unknown = list[tuple[str, str, Collection[str]]]  # path, name, and which names are known there
+Unknown = list[tuple[str, str, Collection[str]]]  # path, name, and the known names at this path
 
 
 def pruned(document: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any], list[str]]:
-    """A copy of an object without the fields that the schema does not know, and their paths."""
+    """Return a copy of an object without unknown fields, and the paths of these."""
     unknown: Unknown = []
     head = {field: document[field] for field in HEAD if field in document}
     rest = {field: value for field, value in document.items() if field not in head}
@@ -25,9 +25,10 @@ def pruned(document: Mapping[str, Any], schema: Schema) -> tuple[dict[str, Any],
 
 
 def unknown_fields(value: Any, schema: Schema, path: str = "") -> Iterator[FieldError]:
-    """The fields that the schema does not know.
+    """Yield an error for each field that is not in the schema.
 
-    The API server refuses them if it is asked to be strict, as kubectl asks it; else it drops them.
+    The API server rejects such fields under strict field validation, which kubectl requests;
+    otherwise it drops them.
     """
     unknown: Unknown = []
     _pruned(value, schema, path, unknown)
@@ -37,7 +38,7 @@ def unknown_fields(value: Any, schema: Schema, path: str = "") -> Iterator[Field
 
 
 def misfits(value: Any, schema: Schema | None, path: str = "") -> Iterator[Problem]:
-    """What is not of the type that the schema says, is missing, or is not one of those allowed."""
+    """Yield problems of structure: wrong types, missing fields, values not in the enum."""
     for error in schema_errors(value, schema, path):
         if error.fault in STRUCTURE:
             said = "is required" if error.fault is ErrorType.REQUIRED else error.detail
@@ -45,14 +46,14 @@ def misfits(value: Any, schema: Schema | None, path: str = "") -> Iterator[Probl
 
 
 def schema_errors(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:
-    """All that the schema forbids, but for what its rules in CEL do."""
+    """Yield all errors against the schema, except violations of its CEL rules."""
     if schema is None or (value is None and schema.get("nullable")):
         return
     kind = "integer or string" if schema.get("x-kubernetes-int-or-string") else schema.get("type")
     if kind is not None:
         words, fits = _TYPES[kind]
         if not fits(value):
-            # YAML takes 3, yes and 1e3 for other things than texts.
+            # In YAML, 3, yes and 1e3 without quotes are not strings.
             hint = ": put it in quotes" if kind == "string" and _is_scalar(value) else ""
             yield FieldError(path, ErrorType.TYPE_INVALID, f"must be {words}{hint}", value)
             return
@@ -68,7 +69,7 @@ def schema_errors(value: Any, schema: Schema | None, path: str = "") -> Iterator
 
 
 def below(path: str, field: str) -> str:
-    """The path of a field, or of a key of a map, in what is at the path."""
+    """Return the path of a field or map key below a path."""
     if not FIELD_NAME.fullmatch(field):
         return f"{path}[{field}]"
     return f"{path}.{field}" if path else field

@@ -2,14 +2,14 @@
 
 from collections.abc import Collection
 
-LETTERS_PER_EDIT = 4  # one edit for each so many letters of a name; at least one
+LETTERS_PER_EDIT = 4  # letters of a name per allowed edit; at least one edit is allowed
 
 
 def closest(name: str, known: Collection[str]) -> str | None:
-    """Return the known name that this one is most likely a misspelling of, if there is one.
+    """Return the known name that this one most likely misspells, or None.
 
-    Only a few edits count as a misspelling: a field of another release or of another kind is not
-    an error in writing, and a suggestion would be misleading.
+    Only a few edits count as a misspelling. A field of another release or kind is not a
+    misspelling, and a suggestion would be misleading.
     """
     limit = min(max(1, len(name) // LETTERS_PER_EDIT), len(name) - 1)
     distances = ((distance(name.lower(), each.lower(), limit), each) for each in known)

@@ -1,4 +1,4 @@
-"""What a CRD's schema says about values of the right type: bounds, patterns, and no two alike."""
+"""Validation of values against a CRD's schema: bounds, patterns and uniqueness."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ QUANTITY = (
     r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
     r"(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
 )
-# Patterns that people know by another name.
+# Patterns with a better-known description.
 _KNOWN_PATTERNS = {QUANTITY: "be a quantity such as 2, 500m or 1.5Gi"}
 _RANGES = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 TIME = re.compile(
@@ -26,7 +26,7 @@ TIME = re.compile(
 
 
 def bound_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
-    """What is out of bounds about this value, without looking at what is in it."""
+    """Yield the errors of this value itself, without those of its children."""
     allowed = schema.get("enum")
     if allowed and value not in allowed:
         shown = ", ".join(each or '""' if isinstance(each, str) else str(each) for each in allowed)
@@ -42,7 +42,7 @@ def bound_errors(value: Any, schema: Schema, path: str) -> Iterator[FieldError]:
 
 
 def many(count: int, noun: str) -> str:
-    """So many of them, in words."""
+    """Return a count with its noun, such as "2 items"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -63,14 +63,14 @@ def _errors_of_text(value: str, schema: Schema, path: str) -> Iterator[FieldErro
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern as Go reads it, where $ is the very end, and a digit is one of ten."""
+    """Compile a pattern with Go's rules: $ is the end of the text, digits are ASCII."""
     if pattern.endswith("$") and not pattern.endswith(r"\$"):
         pattern = pattern[:-1] + r"\Z"
     return re.compile(pattern, re.ASCII)
 
 
 def _errors_of_number(value: float, schema: Schema, path: str) -> Iterator[FieldError]:
-    # The API server looks at the range of a format only since Kubernetes 1.36.
+    # The API server checks the range of a format only since Kubernetes 1.36.
     lowest, highest = _RANGES.get(schema.get("format", ""), (None, None))
     least, most = schema.get("minimum", lowest), schema.get("maximum", highest)
     if least is not None and value < least:
@@ -103,7 +103,7 @@ def _errors_of_list(value: list[Any], schema: Schema, path: str) -> Iterator[Fie
 
 
 def _twins_by_key(items: list[Any], keys: list[str], path: str) -> Iterator[FieldError]:
-    """Items with the same keys; not looked for where one is no object, which is told elsewhere."""
+    """Yield items with equal keys; not checked if an item has the wrong type."""
     if not all(item is None or isinstance(item, Mapping) for item in items):
         return
     found: dict[int, Any] = {
@@ -117,7 +117,7 @@ def _twins_by_key(items: list[Any], keys: list[str], path: str) -> Iterator[Fiel
 
 
 def _twins(items: Iterable[tuple[int, Any]], path: str, detail: str) -> Iterator[FieldError]:
-    """The second of each that is there more than once."""
+    """Yield the second occurrence of each duplicate."""
     seen = Counter[bytes]()
     for index, item in items:
         told = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)

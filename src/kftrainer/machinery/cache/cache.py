@@ -1,4 +1,4 @@
-"""The informers of a process, as one place to read from."""
+"""All informers of a process behind one read interface."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -11,15 +11,15 @@ T = TypeVar("T")
 
 
 class NotCachedError(LookupError):
-    """Nobody has declared that objects of this kind are read from the cache."""
+    """No informer for this kind was added to the cache."""
 
 
 class NotSyncedError(NotCachedError):
-    """The objects have not been listed yet: that one is not here would mean nothing."""
+    """The first list has not completed, so a missing object may exist on the server."""
 
 
 class Cache:
-    """Synchronous reads of all kinds that were declared; never opens a watch by itself."""
+    """Synchronous reads of all kinds that were added; never opens a watch by itself."""
 
     name = "cache"
 
@@ -29,7 +29,7 @@ class Cache:
         self._start: Callable[[AnyInformer[Any]], None] | None = None
 
     def add(self, informer: AnyInformer[Any]) -> None:
-        """Declare a kind; while the cache runs its informer is started at once."""
+        """Add the informer of a kind; if the cache is running, start it at once."""
         if informer.resource in self._informers:
             raise ValueError(f"there is an informer of {informer.resource.group_kind} already")
         self._informers[informer.resource] = informer
@@ -37,7 +37,7 @@ class Cache:
             self._start(informer)
 
     def informer(self, resource: Resource[T]) -> AnyInformer[T]:
-        """The informer of a kind, to add handlers to."""
+        """Return the informer of a kind, for example to add handlers."""
         try:
             return cast("AnyInformer[T]", self._informers[resource])
         except KeyError:
@@ -46,27 +46,27 @@ class Cache:
             ) from None
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """The object of this key, if there is one."""
+        """Return the object with this key, or None."""
         return self._synced(resource).get(key)
 
     def by_index(self, resource: Resource[T], name: str, value: str) -> list[T]:
-        """The objects for which the index function of this name gives this value."""
+        """Return the objects for which the named index function yields this value."""
         return self._synced(resource).by_index(name, value)
 
     def index_keys(self, resource: Resource[Any], name: str, value: str) -> list[ObjectKey]:
-        """The keys of these objects; nothing is decoded."""
+        """Return the keys of the objects with this index value, without decoding them."""
         return self._synced(resource).index_keys(name, value)
 
     def has_index(self, resource: Resource[T], name: str, value: str) -> bool:
-        """Whether there is any such object."""
+        """Return whether any object has this index value."""
         return self._synced(resource).has_index(name, value)
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> list[T]:
-        """All objects of a kind, or those of a namespace."""
+        """Return all objects of a kind, or those in one namespace."""
         return self._synced(resource).list(namespace)
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """The same objects, each decoded when it is asked for."""
+        """Iterate over the objects of a kind; each is decoded when the iterator reaches it."""
         return self._synced(resource).iterate(namespace)
 
     def _synced(self, resource: Resource[T]) -> AnyInformer[T]:
@@ -76,7 +76,7 @@ class Cache:
         return informer
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Run all informers; ready when those that were there at the start have synced.
+        """Run all informers; call `ready` when those added before the start have synced.
 
         Raises NotSyncedError, within an ExceptionGroup, if that takes longer than the timeout.
         """
@@ -100,7 +100,7 @@ class Cache:
         ready()
 
     async def wait_synced(self) -> None:
-        """Wait until all kinds that have been declared by now can be read.
+        """Wait until all informers added so far have synced.
 
         Raises NotSyncedError if that takes longer than the timeout.
         """
@@ -118,4 +118,4 @@ class Cache:
 
 
 def _nothing() -> None:
-    """One informer's readiness is not the cache's."""
+    """Ignore the readiness of a single informer."""

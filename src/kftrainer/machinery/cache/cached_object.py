@@ -1,11 +1,11 @@
-"""One cached object, held compactly.
+"""One cached object, stored as encoded JSON.
 
-Decided by measuring, on 10,000 objects of 1 and 2.3 KB of JSON: as dicts they take 5 to 7 times
-their JSON in memory, as encoded bytes 1.2 and 1.1 times. Decoding costs some microseconds, and as
-everybody is given a copy of their own, nobody can spoil the cache. Only kinds of few objects, in a
-type that nobody writes into, are decoded once: a TrainingRuntime is read for each of its TrainJobs.
+Measured with 10,000 objects of 1 and 2.3 KB of JSON: dicts take 5 to 7 times the size of the JSON
+in memory, encoded bytes 1.2 and 1.1 times. Decoding takes some microseconds, and each caller gets
+its own copy, so no caller can modify the cache. Only kinds with few objects and an immutable type
+are decoded once: a TrainingRuntime is read for each of its TrainJobs.
 
-Of a large object only a part is held, see `reduction`.
+Only a part of a large object is stored, see `reduction`.
 """
 
 from collections import OrderedDict
@@ -24,14 +24,14 @@ Transform = Callable[[Manifest], Manifest]
 Keep = Callable[[Manifest], bool]
 IndexFunction = Callable[[ObservedObject[T]], Iterable[str]]
 
-# JSON of objects that are kept decoded, which takes up to 20 times as much memory.
+# Total JSON bytes of the objects that are kept decoded; decoded they take up to 20 times as much.
 MOST_DECODED = 2 * 2**20
 
 
 class CachedObject(Generic[T]):
-    """An object as it was seen at one moment; it never changes.
+    """An immutable snapshot of one object.
 
-    `whole_size` is the length of its JSON, of which a reduced entry holds a part.
+    `whole_size` is the length of the object's full JSON; a reduced entry holds only a part of it.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class CachedObject(Generic[T]):
         self.key = key
         self.resource_version = resource_version
         self._decode = decode
-        # Apart, because most handlers look at the metadata only.
+        # Stored separately because most handlers only read the metadata.
         metadata = _encoded(manifest["metadata"], without="managedFields")
         rest = _encoded(manifest, without="metadata")
         self.whole_size = len(metadata) + len(rest)
@@ -65,7 +65,7 @@ class CachedObject(Generic[T]):
             part = reduction.reduced(manifest)
             metadata = _encoded(part["metadata"], without="managedFields")
             rest = _encoded(part, without="metadata")
-        # Copies: what orjson returns sits in a buffer with much room to spare, and would keep it.
+        # Copied because the result of orjson keeps its oversized buffer allocated.
         self._metadata, self._rest = bytes(memoryview(metadata)), bytes(memoryview(rest))
         self.index_values: tuple[tuple[str, ...], ...] = ()
 
@@ -77,28 +77,28 @@ class CachedObject(Generic[T]):
 
     @property
     def manifest(self) -> Manifest:
-        """The object as it came, without managedFields; of a reduced one, the part held."""
+        """The object as received, without managedFields; for a reduced object, the stored part."""
         return {**orjson.loads(self._rest), "metadata": self.metadata}
 
     @property
     def object(self) -> T:
-        """The object as `Resource.decode` makes it, made anew each time."""
+        """The object as decoded by `Resource.decode`; decoded on each access."""
         return self._decode(self.manifest)
 
     @property
     def uid(self) -> str:
-        """Which object of this name it is."""
+        """The object's UID."""
         uid: str = self.metadata.get("uid", "")
         return uid
 
     @property
     def size(self) -> int:
-        """How many bytes it is held in."""
+        """Number of bytes stored for this object."""
         return len(self._metadata) + len(self._rest)
 
 
 class Decoded(Generic[T]):
-    """The decoded objects of a kind that were used last; how many depends on their size."""
+    """The most recently used decoded objects of a kind, limited by their total JSON size."""
 
     def __init__(self, most: int = MOST_DECODED) -> None:
         self._most = most
@@ -109,8 +109,8 @@ class Decoded(Generic[T]):
         return len(self._held)
 
     def of(self, entry: CachedObject[T], decode: Callable[[], T]) -> T:
-        """Return the decoded object of the entry; the same one as before if it is still held."""
-        # An entry that is held here is alive, so that no other one has its id.
+        """Return the decoded object of the entry, from this cache if it is still held."""
+        # A held entry is alive, so no other entry can have the same id.
         if (found := self._held.get(id(entry))) is not None:
             self._held.move_to_end(id(entry))
             return found[1]
@@ -124,9 +124,9 @@ class Decoded(Generic[T]):
 
 
 class IndexedCachedObject(CachedObject[T]):
-    """An object of a kind that is kept decoded for as long as it is used: all are given the same.
+    """An object of a kind that is kept decoded; all readers share the decoded object.
 
-    The objects that were used longest ago are decoded anew when they are used again.
+    The least recently used objects are dropped and decoded again on their next use.
     """
 
     __slots__ = ("decoded",)
@@ -135,12 +135,12 @@ class IndexedCachedObject(CachedObject[T]):
 
     @property
     def object(self) -> T:
-        """The object as `Resource.decode` makes it, made when somebody asks for it first."""
+        """The object as decoded by `Resource.decode`; decoded on first use."""
         return self.decoded.of(self, lambda: self._decode(self.manifest))
 
 
 class _Unpacked(Generic[T]):
-    """An object as it came over the wire, for index functions: nothing is decoded a second time."""
+    """An object as received, passed to index functions so that it is not decoded twice."""
 
     __slots__ = ("_decode", "manifest")
 
@@ -158,7 +158,7 @@ class _Unpacked(Generic[T]):
 
     @property
     def object(self) -> T:
-        """The object as `Resource.decode` makes it."""
+        """The object as decoded by `Resource.decode`."""
         return self._decode(self.manifest)
 
 
@@ -167,10 +167,10 @@ def _encoded(part: Manifest, *, without: str) -> bytes:
 
 
 class CachedObjectFactory(Generic[T]):
-    """Makes entries of one kind: transforms, strips and encodes what came over the wire.
+    """Create the cache entries of one kind: transform, strip and encode received objects.
 
-    Only what is to be kept is shown to the transform and the index functions. These are given
-    whole objects, also where the entry is reduced.
+    Objects that `keep` rejects are not passed to the transform and the index functions. Both get
+    whole objects, even if the entry is reduced.
     """
 
     def __init__(
@@ -189,11 +189,11 @@ class CachedObjectFactory(Generic[T]):
         self._keep = keep
 
     def keeps(self, manifest: Manifest) -> bool:
-        """Whether there is to be an entry of this object."""
+        """Return whether this object is to be cached."""
         return self._keep is None or self._keep(manifest)
 
     def make(self, manifest: Manifest) -> CachedObject[T]:
-        """The entry of an object; an exception of the transform or an index is the caller's."""
+        """Create the entry of an object; exceptions of the transform and indexes propagate."""
         key, version = key_of(manifest), manifest["metadata"].get("resourceVersion", "")
         kept = self._transform(manifest) if self._transform else manifest
         entry = self._entry(key, version, kept)

@@ -1,7 +1,7 @@
-"""Between who reads from the server and who tells the handlers: the reader never has to wait.
+"""Buffer between the watch and the event handlers, so that reading never blocks.
 
-A server gives a watcher that does not read a tenth of a second, then drops it. So when handlers
-are slow the news wait here; when many wait, only the last of each object is kept.
+The API server drops a watcher that does not read for a tenth of a second. Deltas therefore wait
+here while handlers are slow; when many wait, only the last one of each object is kept.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Arrived(Generic[T]):
-    """An object is new or has changed."""
+    """An object was added or changed."""
 
     entry: CachedObject[T]
 
 
 @dataclass(frozen=True, slots=True)
 class Gone(Generic[T]):
-    """An object was deleted in this state."""
+    """An object was deleted; the entry is its last state."""
 
     entry: CachedObject[T]
 
 
 @dataclass(frozen=True, slots=True)
 class Unwanted:
-    """An object is not, or no longer, one of those that are kept."""
+    """An object does not, or no longer, match the filter of the cache."""
 
     key: ObjectKey
     resource_version: str
@@ -43,14 +43,14 @@ class Unwanted:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """There is no more news up to this version."""
+    """All changes up to this resourceVersion have been received."""
 
     resource_version: str
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced(Generic[T]):
-    """These are all objects, as of this version."""
+    """The complete contents as of this resourceVersion."""
 
     contents: Contents[T]
     resource_version: str
@@ -70,7 +70,7 @@ def _subject(news: News[T]) -> Hashable:
 
 
 def only_the_last(waiting: deque[News[T]]) -> deque[News[T]]:
-    """The last news of each subject, in the order in which these came."""
+    """Return the last delta of each object, in the order in which these were added."""
     last: dict[Hashable, News[T]] = {}
     for news in waiting:
         subject = _subject(news)
@@ -80,7 +80,7 @@ def only_the_last(waiting: deque[News[T]]) -> deque[News[T]]:
 
 
 class DeltaQueue(Generic[T]):
-    """News in order, for one consumer; holds no more than a thousand, or two of each object."""
+    """Ordered deltas for one consumer; holds at most 1000, or two for each object."""
 
     def __init__(self) -> None:
         self._waiting: deque[News[T]] = deque()
@@ -93,27 +93,27 @@ class DeltaQueue(Generic[T]):
         return len(self._waiting)
 
     def put(self, news: News[T]) -> None:
-        """Add to the end."""
+        """Append a delta."""
         self._waiting.append(news)
         self._filled.set()
         self._emptied.clear()
         if len(self._waiting) > self._limit:
             self._waiting = only_the_last(self._waiting)
-            # If most are of different objects little was won: wait until it is worth the work.
+            # If most deltas are for different objects, compaction frees little: raise the limit.
             self._limit = max(LIMIT, 2 * len(self._waiting))
 
     async def next(self) -> News[T]:
-        """Take the first, as soon as there is one; `done` must follow."""
+        """Return the first delta, waiting for one if needed; call `done` after processing it."""
         while not self._waiting:
             self._filled.clear()
             await self._filled.wait()
         return self._waiting.popleft()
 
     def done(self) -> None:
-        """What was taken has been dealt with."""
+        """Mark the last returned delta as processed."""
         if not self._waiting:
             self._emptied.set()
 
     async def emptied(self) -> None:
-        """Wait until all that was put in has been dealt with."""
+        """Wait until all deltas have been processed."""
         await self._emptied.wait()

@@ -1,4 +1,4 @@
-"""A true copy of the objects of one kind, and word of each change to those who asked for it."""
+"""Informer: a local copy of the objects of one kind, with handlers for changes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,27 +41,27 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 ChangeHandler = Callable[[ObjectEvent[T]], None]
-# Called with the kind and the namespace when reads are refused, and with None when they succeed
-# again; the objects can be read from the informer by then.
+# Called with the kind and the namespace when the API server refuses reads, and with None when reads
+# succeed again; by then the informer holds the objects.
 AccessHandler = Callable[[Resource[Any], str | None, Refusal | None], None]
 NO_INDEXES: Mapping[str, IndexFunction[Any]] = MappingProxyType({})
 
 
 class Informer(Generic[T]):
-    """Lists and watches one kind, for as long as it runs.
+    """List and watch one kind, and call handlers for each change.
 
-    Reads are answered at once from what is known, which may be a little behind the server; each
-    gives a fresh object. Handlers are called one after the other, in the order in which each
-    object changed, when reads show the change already; they must not take long. An exception of
-    a handler is logged; one of `keep`, the transform or an index function ends the informer.
+    Reads are synchronous, may lag a little behind the server, and return a new object each time.
+    Handlers are called one after the other, in the order of each object's changes, after the change
+    is visible to reads; they must not take long. An exception in a handler is logged; an exception
+    in `keep`, the transform or an index function stops the informer.
 
-    With a reduction, reads of a large object return the part that is held of it.
+    With a reduction, reads of a large object return only the stored part.
 
-    An object that `keep` says no to is as good as not there; if it was kept before, it is told as
-    deleted, in the state in which it was.
+    An object that `keep` rejects is treated as absent. If it was kept before, handlers get a delete
+    event with its last kept state.
     """
 
-    def __init__(  # noqa: PLR0913  what can be said of a watch
+    def __init__(  # noqa: PLR0913  options of a list and watch
         self,
         client: Client,
         resource: Resource[T],
@@ -87,9 +87,9 @@ class Informer(Generic[T]):
         self._inbox: DeltaQueue[T] = DeltaQueue()
         self._handlers: tuple[ChangeHandler[T], ...] = ()
         self._latecomers: asyncio.Queue[tuple[ChangeHandler[T], asyncio.Event]] = asyncio.Queue()
-        self._turn = asyncio.Lock()  # of who changes the store, or needs it to stay as it is
+        self._turn = asyncio.Lock()  # held while the store changes or must not change
         self._synced = asyncio.Event()
-        self._settled = asyncio.Event()  # has synced, or was refused
+        self._settled = asyncio.Event()  # set after the first sync or the first refusal
         self._source = Source(client, resource, namespace, label_selector, field_selector)
         self._log = log.bind(**self._source.context)
         self._feed = ListWatcher(
@@ -105,29 +105,29 @@ class Informer(Generic[T]):
 
     @property
     def name(self) -> str:
-        """For logs and error messages."""
+        """Name for logs and error messages."""
         return f"informer of {' in '.join(self._source.context.values())}"
 
     @property
     def has_synced(self) -> bool:
-        """Whether all objects of the first list are here, and who came before was told of them."""
+        """Whether the first list is stored and the handlers added before it were called."""
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
-        """Wait until that is so."""
+        """Wait until the informer has synced."""
         await self._synced.wait()
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why the server refuses to be read; None if it does not, or has not been asked yet."""
+        """Why the server refuses reads; None if it does not, or before the first request."""
         return self._refusal
 
     async def wait_settled(self) -> None:
-        """Wait until it has synced, or was refused for the first time."""
+        """Wait until the informer has synced or was refused for the first time."""
         await self._settled.wait()
 
     def is_readable(self, namespace: str | None = None) -> bool:
-        """Whether an object that is not here does not exist, but for the lag of the cache.
+        """Return whether a missing object does not exist, apart from the lag of the cache.
 
         False before the first sync, and while the kind is not installed.
         """
@@ -135,46 +135,46 @@ class Informer(Generic[T]):
 
     @property
     def resource_version(self) -> str:
-        """Up to where we know the server's history; empty before the first list."""
+        """The resourceVersion up to which the store is current; empty before the first list."""
         return self._store.resource_version
 
     def version_in(self, namespace: str) -> str:
-        """The same of one namespace, which to a single informer is no different."""
+        """Return the resourceVersion for a namespace; the same for all in a single informer."""
         return self._store.resource_version
 
     def get(self, key: ObjectKey) -> T | None:
-        """The object of this key, if there is one."""
+        """Return the object with this key, or None."""
         entry = self._store.contents.get(key)
         return entry.object if entry is not None else None
 
     def seen(self, key: ObjectKey) -> ObservedObject[T] | None:
-        """The same, not yet decoded."""
+        """Return the undecoded object with this key, or None."""
         return self._store.contents.get(key)
 
     def by_index(self, name: str, value: str) -> list[T]:
-        """The objects for which the index function of this name gives this value."""
+        """Return the objects for which the named index function yields this value."""
         return [*self._decoded(self._store.contents.by_index(name, value))]
 
     def index_keys(self, name: str, value: str) -> list[ObjectKey]:
-        """The keys of these objects; nothing is decoded."""
+        """Return the keys of the objects with this index value, without decoding them."""
         return self._store.contents.index_keys(name, value)
 
     def has_index(self, name: str, value: str) -> bool:
-        """Whether there is any such object."""
+        """Return whether any object has this index value."""
         return self._store.contents.has_index(name, value)
 
     def list(self, namespace: str | None = None) -> list[T]:
-        """All objects, or those of a namespace."""
+        """Return all objects, or those in one namespace."""
         return [*self.iterate(namespace)]
 
     def iterate(self, namespace: str | None = None) -> Iterator[T]:
-        """The same objects, each decoded when it is asked for; changes meanwhile do not show."""
+        """Iterate over a snapshot of the objects; each is decoded when the iterator reaches it."""
         contents = self._store.contents
         entries = list(contents) if namespace is None else contents.in_namespace(namespace)
         return self._decoded(entries)
 
     def _decoded(self, entries: Iterable[CachedObject[T]]) -> Iterator[T]:
-        """The objects, but for those that `decode` refuses: one of them must not hide the rest."""
+        """Yield the decoded objects, skipping those that `decode` rejects."""
         for entry in entries:
             try:
                 yield entry.object
@@ -182,10 +182,11 @@ class Informer(Generic[T]):
                 self._log.debug("informer.not_decoded", key=str(entry.key), error=str(error))
 
     def add_handler(self, handler: ChangeHandler[T]) -> asyncio.Event:
-        """Tell this handler of all objects and then of changes, while the informer runs.
+        """Call the handler for all objects and then for each change, while the informer runs.
 
-        What is returned is set when it has been told of all that is here already; of a first list
-        that is yet to come, it has been told when the informer has synced.
+        The returned event is set when the handler was called for all objects that are stored
+        already. If the first list is still to come, the handler has been called for it when the
+        informer has synced.
         """
         told = asyncio.Event()
         if len(self._store.contents):
@@ -196,7 +197,7 @@ class Informer(Generic[T]):
         return told
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """List and watch until told to stop; ready when it has synced."""
+        """List and watch until `stop` is set; call `ready` after the first sync."""
         async with asyncio.TaskGroup() as tasks:
             running = (
                 tasks.create_task(self._feed.run(), name=f"{self.name}: read"),
@@ -225,7 +226,7 @@ class Informer(Generic[T]):
             await breather.breathe()
 
     async def _welcome(self) -> None:
-        """Tell who came late of all that is here; news wait meanwhile, so that none is missed."""
+        """Call late handlers for all stored objects; deltas wait meanwhile, so none is lost."""
         breather = TimeSlices(self._clock)
         while True:
             handler, told = await self._latecomers.get()
@@ -253,7 +254,7 @@ class Informer(Generic[T]):
                 assert_never(news)
 
     async def _replace(self, news: Replaced[T], breather: TimeSlices) -> None:
-        # Who comes while this goes on is told of all that is here afterwards, or there is nothing.
+        # A handler added during this loop is called for all stored objects afterwards.
         handlers = self._handlers
         initial = not self.has_synced
         for change in self._store.replace(news.contents, news.resource_version, initial=initial):
@@ -266,7 +267,7 @@ class Informer(Generic[T]):
             self._report_access()
 
     def _refused(self, refusal: Refusal) -> bool:
-        """Record why reads are refused; returns False if that is known."""
+        """Record why reads are refused; return False if that is already recorded."""
         if type(refusal) is type(self._refusal):
             return False
         self._refusal = refusal
@@ -284,7 +285,7 @@ class Informer(Generic[T]):
         for handler in handlers:
             try:
                 handler(change)
-            except Exception:  # noqa: BLE001  one handler must not take the others' news
+            except Exception:  # noqa: BLE001  one failing handler must not block the others
                 self._log.exception("informer.handler_failed", key=str(change.key))
                 if self._metrics is not None:
                     self._metrics.event("handler_failed")

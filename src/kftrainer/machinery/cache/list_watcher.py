@@ -1,4 +1,4 @@
-"""Carries out what the reflector decides: reads, and puts the news into an inbox."""
+"""List and watch I/O: sends the requests that the Reflector decides on."""
 
 import asyncio
 from collections.abc import Callable
@@ -52,18 +52,18 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# Reads that the API server refuses until somebody grants the right or installs the kind.
+# Errors that last until the permission is granted or the kind is installed.
 Refusal = ForbiddenError | KindNotFoundError
 
 
 def refusal_in(outcome: Outcome) -> Refusal | None:
-    """Return why the server refused to be read, if it did."""
+    """Return the error with which the server refused the read, if it did."""
     error = None if isinstance(outcome, Listed | VersionTold) else outcome.error
     return error if isinstance(error, Refusal) else None
 
 
 class _Stream(Generic[T]):
-    """What one stream has brought so far."""
+    """State of one stream: its action and the objects received so far."""
 
     def __init__(self, action: ListAsStream | Watch, pulse: Pulse, collected: Contents[T]) -> None:
         self.action = action
@@ -73,7 +73,7 @@ class _Stream(Generic[T]):
         self.opened: float | None = None
 
     def outcome(self, error: KubeError | None, now: float) -> Outcome:
-        """How it ended."""
+        """Return the outcome of the ended stream."""
         lived = now - self.opened if self.opened is not None else 0.0
         if isinstance(self.action, ListAsStream) and not self.is_complete:
             return StreamBroke(self.action, lived, error)
@@ -81,9 +81,9 @@ class _Stream(Generic[T]):
 
 
 class ListWatcher(Generic[T]):
-    """Reads one kind for ever; what cannot be read now is read later."""
+    """List and watch one kind until cancelled, retrying after failures."""
 
-    def __init__(  # noqa: PLR0913  all that stands between the server and the store
+    def __init__(  # noqa: PLR0913  everything between the server and the store
         self,
         source: Source,
         *,
@@ -97,7 +97,7 @@ class ListWatcher(Generic[T]):
     ) -> None:
         self._source = source
         self._clock = clock
-        self._on_refused = on_refused  # returns whether this was not known
+        self._on_refused = on_refused  # returns whether the refusal is new
         self._rng = rng
         self._maker = maker
         self._store = store
@@ -108,13 +108,13 @@ class ListWatcher(Generic[T]):
         self._log = log.bind(**source.context)
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """List and watch until cancelled."""
         step = self._reflector.start()
         while True:
             await self._clock.sleep(step.delay)
             self._breather.begin()
             outcome = await self._carry_out(step.action)
-            await self._inbox.emptied()  # only then does the store say how far we have come
+            await self._inbox.emptied()  # the store's resourceVersion is current only now
             now = self._clock.monotonic()
             step = self._reflector.after(outcome, self._store.resource_version, now)
             self._tell(outcome, step)
@@ -153,7 +153,7 @@ class ListWatcher(Generic[T]):
         return stream.outcome(error, self._clock.monotonic())
 
     async def _guard(self, reading: "asyncio.Task[KubeError | None]", pulse: Pulse) -> None:
-        """A connection can die without a word: do not wait for it for ever."""
+        """Cancel the read when the stream is silent for too long or misses its deadline."""
         while (left := pulse.left(self._clock.monotonic())) > 0:
             await self._clock.sleep(left)
         reading.cancel()
@@ -195,7 +195,7 @@ class ListWatcher(Generic[T]):
                 assert_never(event)
 
     def _collect(self, event: WatchEvent, stream: _Stream[T]) -> None:
-        """Before all objects have come: they come in no order, so nothing is believed yet."""
+        """Collect the initial objects, which are unordered, until the final bookmark."""
         match event:
             case Upserted(manifest) if self._maker.keeps(manifest):
                 stream.collected.put(self._maker.make(manifest))
@@ -207,7 +207,7 @@ class ListWatcher(Generic[T]):
                 stream.is_complete = True
                 self._replace(stream.collected, version, stream.action.reason)
             case Bookmark():
-                pass  # says nothing without the objects
+                pass  # has no meaning before the list is complete
 
     def _replace(self, contents: Contents[T], version: str, reason: Reason) -> None:
         self._inbox.put(Replaced(contents, version))
@@ -236,7 +236,7 @@ class ListWatcher(Generic[T]):
                     await self._breather.breathe()
         except KubeError as error:
             return ListFailed(action, len(versions), error)
-        # All that happened after the first page is yet to be told, whatever later pages show.
+        # The watch resumes at the first page's version, whatever later pages contain.
         self._replace(contents, versions[0], action.reason)
         return Listed()
 

@@ -1,4 +1,4 @@
-"""One kind in some namespaces only: an informer for each, that look like one."""
+"""One kind in selected namespaces: an informer for each, read as one."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class MultiNamespaceInformer(Generic[T]):
-    """Informers of one kind by their namespaces; what is in no namespace of theirs is not there.
+    """Informers of one kind by namespace; objects in other namespaces are not visible.
 
-    For those who may not read the kind everywhere: a right in each of the namespaces is enough.
-    Changes in one namespace are told in order, and between two there is none.
+    For accounts that may not read the kind in all namespaces: permission in each of the namespaces
+    is sufficient. Events of one namespace are ordered; events of different namespaces are not.
 
-    A namespace where the kind must not be read, or that does not exist, does not keep the others
-    from being read: its informer tries again until it is allowed to.
+    A namespace that does not exist or in which reads are forbidden does not block the others: its
+    informer retries until reads succeed.
     """
 
     def __init__(self, resource: Resource[T], informers: Mapping[str, Informer[T]]) -> None:
@@ -32,18 +32,18 @@ class MultiNamespaceInformer(Generic[T]):
 
     @property
     def name(self) -> str:
-        """For logs and error messages."""
+        """Name for logs and error messages."""
         return f"informer of {self.resource.group_kind} in {', '.join(self._informers)}"
 
     @property
     def has_synced(self) -> bool:
-        """Whether at least one has, and each of the others has or is refused by the server."""
+        """Whether at least one informer has synced and the others have synced or are refused."""
         synced = [each.has_synced for each in self._informers.values()]
         refused = [each.refusal is not None for each in self._informers.values()]
         return any(synced) and all(map(or_, synced, refused))
 
     async def wait_synced(self) -> None:
-        """Wait until that is true."""
+        """Wait until `has_synced` is true."""
         for informer in self._informers.values():
             await informer.wait_settled()
         async with asyncio.TaskGroup() as tasks:
@@ -53,7 +53,7 @@ class MultiNamespaceInformer(Generic[T]):
                 task.cancel()
 
     def is_readable(self, namespace: str | None = None) -> bool:
-        """Whether an object that is not here does not exist, in a namespace or in any of them."""
+        """Return whether a missing object does not exist, in one namespace or in any of them."""
         if namespace is None:
             informers = [*self._informers.values()]
         else:
@@ -61,44 +61,45 @@ class MultiNamespaceInformer(Generic[T]):
         return any(each.is_readable() for each in informers)
 
     def version_in(self, namespace: str) -> str:
-        """Up to where we know the server's history of a namespace; empty if we do not."""
+        """Return the resourceVersion of a namespace's informer; empty if there is none."""
         informer = self._informers.get(namespace)
         return informer.resource_version if informer is not None else ""
 
     def get(self, key: ObjectKey) -> T | None:
-        """The object of this key, if there is one."""
+        """Return the object with this key, or None."""
         informer = self._informers.get(key.namespace)
         return informer.get(key) if informer is not None else None
 
     def seen(self, key: ObjectKey) -> ObservedObject[T] | None:
-        """The same, not yet decoded."""
+        """Return the undecoded object with this key, or None."""
         informer = self._informers.get(key.namespace)
         return informer.seen(key) if informer is not None else None
 
     def by_index(self, name: str, value: str) -> list[T]:
-        """The objects for which the index function of this name gives this value."""
+        """Return the objects for which the named index function yields this value."""
         return [found for each in self._informers.values() for found in each.by_index(name, value)]
 
     def index_keys(self, name: str, value: str) -> list[ObjectKey]:
-        """The keys of these objects; nothing is decoded."""
+        """Return the keys of the objects with this index value, without decoding them."""
         return [key for each in self._informers.values() for key in each.index_keys(name, value)]
 
     def has_index(self, name: str, value: str) -> bool:
-        """Whether there is any such object."""
+        """Return whether any object has this index value."""
         return any(each.has_index(name, value) for each in self._informers.values())
 
     def list(self, namespace: str | None = None) -> list[T]:
-        """All objects, or those of a namespace."""
+        """Return all objects, or those in one namespace."""
         return [*self.iterate(namespace)]
 
     def iterate(self, namespace: str | None = None) -> Iterator[T]:
-        """The same objects, each decoded when it is asked for."""
+        """Iterate over the objects; each is decoded when the iterator reaches it."""
         return chain.from_iterable(each.iterate(namespace) for each in self._informers.values())
 
     def add_handler(self, handler: ChangeHandler[T]) -> asyncio.Event:
-        """Tell this handler of all objects and then of changes, while the informers run.
+        """Call the handler for all objects and then for each change, while the informers run.
 
-        What is returned is set when all informers have told it of what is here already.
+        The returned event is set when all informers have called the handler for the objects that
+        they hold already.
         """
         told = asyncio.Event()
         parts = [each.add_handler(handler) for each in self._informers.values()]
@@ -109,7 +110,7 @@ class MultiNamespaceInformer(Generic[T]):
         return told
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Run all informers until told to stop; ready when all have synced."""
+        """Run all informers until `stop` is set; call `ready` when `has_synced` is true."""
         async with asyncio.TaskGroup() as tasks:
             for informer in self._informers.values():
                 tasks.create_task(informer.run(_nothing, stop), name=informer.name)
@@ -126,7 +127,7 @@ class MultiNamespaceInformer(Generic[T]):
         ready()
 
     async def _welcome(self) -> None:
-        """Say of each handler that came late when all informers have told it."""
+        """Set a late handler's event when all informers have called it for their objects."""
         while True:
             parts, told = await self._welcomes.get()
             for part in parts:
@@ -142,10 +143,10 @@ def in_namespaces(
     namespaces: Iterable[str],
     make: Callable[[str | None], Informer[T]],
 ) -> AnyInformer[T]:
-    """What informs of a kind in these namespaces, or everywhere if none is named.
+    """Return an informer of the kind in these namespaces, or in all if none is given.
 
-    `make` makes the informer of one namespace, or of all if it is None; a kind whose objects are
-    in no namespace has only that.
+    `make` creates the informer of one namespace, or of all namespaces if the argument is None. A
+    cluster-scoped kind always gets the latter.
     """
     names = tuple(dict.fromkeys(namespaces))
     if not names or not resource.namespaced:
@@ -154,4 +155,4 @@ def in_namespaces(
 
 
 def _nothing() -> None:
-    """One informer's readiness is not the group's."""
+    """Ignore the readiness of a single informer."""

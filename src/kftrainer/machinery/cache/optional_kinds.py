@@ -1,4 +1,4 @@
-"""Kinds that may not be installed when we start: watched from the moment that they are."""
+"""Kinds that may be installed after the start; they are watched once they are served."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ OnInstalled = Callable[[Resource[Any]], None]
 
 
 def pauses(rng: Random) -> Iterator[float]:
-    """A second, then twice as long each time up to half a minute; each a tenth off at most."""
+    """Yield 1 s, doubling up to 30 s, each with a jitter of up to a tenth."""
     jitter, pause = spread(rng), FIRST_PAUSE
     while True:
         yield jitter(pause)
@@ -32,11 +32,11 @@ def pauses(rng: Random) -> Iterator[float]:
 
 
 class OptionalKinds:
-    """Puts informers into a running cache as soon as the server serves their kinds.
+    """Add informers to a running cache as soon as the server serves their kinds.
 
-    Ready when each kind has been asked for once and those that are served have synced. When a
-    kind has synced `on_installed` is called, once; that is the time to watch its informer. All
-    that was in the cache at the start can be read by then.
+    Ready when discovery has run once for each kind and the kinds that are served have synced.
+    `on_installed` is called once for each kind after it has synced, for example to add watches on
+    its informer. By then everything that was in the cache at the start can be read.
     """
 
     # A kind that is uninstalled later stays in the cache: its informer reports that it cannot be
@@ -63,17 +63,17 @@ class OptionalKinds:
         self._answers: dict[Resource[Any], Answer] = {}
 
     def installed(self, resource: Resource[Any]) -> bool:
-        """Whether the kind is in the cache, and has synced."""
+        """Return whether the kind is in the cache and has synced."""
         try:
             return self._cache.informer(resource).has_synced
         except NotCachedError:
             return False
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Ask until all kinds are there, or until told to stop.
+        """Poll discovery until all kinds are served or `stop` is set.
 
-        Raises NotSyncedError, within an ExceptionGroup, if a kind that is there at the start takes
-        longer than the cache's timeout; one that comes later may take as long as it likes.
+        Raises NotSyncedError, within an ExceptionGroup, if a kind that is served at the start takes
+        longer than the cache's timeout to sync. Kinds installed later have no timeout.
         """
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(self._ask(ready), name=f"{self.name}: ask")
@@ -97,7 +97,7 @@ class OptionalKinds:
         self._on_installed(informer.resource)
 
     async def _take_up(self) -> list[AnyInformer[Any]]:
-        """Put the informers into the cache whose kinds are served by now."""
+        """Add the informers of newly served kinds to the cache and return them."""
         found = []
         for informer in tuple(self._waiting):
             if await self._is_served(informer.resource):
@@ -116,7 +116,7 @@ class OptionalKinds:
         return is_served
 
     def _note(self, resource: Resource[Any], answer: Answer, **why: str) -> None:
-        """Log the answer, unless it is the same as the last time."""
+        """Log the discovery result if it differs from the previous one."""
         if answer == self._answers.get(resource):
             return
         self._answers[resource] = answer

@@ -1,7 +1,7 @@
-"""What a cache holds of a large object: enough to index, count and enqueue it.
+"""The part of a large object that a cache holds: enough to index, count and enqueue it.
 
-Whoever creates objects decides on their size, so a cache that held them whole would be as large as
-they want it to be. The whole of a large object is read from the server when it is worked on.
+Users decide how large their objects are, so a cache of whole objects would have no upper bound. A
+large object is read from the server when it is reconciled.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from kftrainer.kube.objects.resource import Manifest
 KIB: Final = 1024
 # Nearly all TrainJobs, JobSets and runtimes are smaller.
 LARGE: Final = 16 * KIB
-FIELD: Final = 512  # bytes of a field of the metadata that are held unchanged
+FIELD: Final = 512  # bytes of a metadata field that is held unchanged
 STATUS: Final = 4 * KIB
-TEXT: Final = 253  # characters of a text, bytes of a label or annotation
-ITEMS: Final = 16  # of a list or an object
-FEW: Final = 8  # labels and the like of our own
+TEXT: Final = 253  # characters of a string, bytes of a label or annotation
+ITEMS: Final = 16  # entries of a list or an object
+FEW: Final = 8  # labels, annotations or finalizers with our prefix
 DEPTH: Final = 3
 IDENTITY: Final = (
     "name",
@@ -33,24 +33,24 @@ IDENTITY: Final = (
     "deletionTimestamp",
 )
 MAPS: Final = ("labels", "annotations")
-OMITTED: Final = "omitted"  # followed by a digest: so that a change of what is omitted is seen
+OMITTED: Final = "omitted"  # followed by a digest, so that changes of the omitted part are detected
 CONDITION: Final = ("type", "status", "reason", "lastTransitionTime", "observedGeneration")
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What is held of objects whose JSON is longer than `above` bytes.
+    """Which part is held of objects whose JSON is longer than `above` bytes.
 
-    It has a few hundred bytes, and never more than 24 KiB.
+    The part is a few hundred bytes, and never more than 24 KiB.
     """
 
     above: int = LARGE
-    spec: Sequence[str] = ()  # fields of the spec that are held
-    status: Sequence[str] = ()  # fields of the status that are held, next to the conditions
-    prefix: str = ""  # of the labels, annotations and finalizers that are held in any case
+    spec: Sequence[str] = ()  # spec fields that are held
+    status: Sequence[str] = ()  # status fields that are held in addition to the conditions
+    prefix: str = ""  # of labels, annotations and finalizers that are always held
 
     def reduced(self, manifest: Manifest) -> Manifest:
-        """Return the part of a large object that is held; fields have their usual types."""
+        """Return the part of a large object that is held; fields keep their types."""
         head = {key: manifest[key] for key in ("apiVersion", "kind") if key in manifest}
         kept: dict[str, Any] = {**head, "metadata": self._metadata(manifest["metadata"])}
         spec, status = manifest.get("spec"), manifest.get("status")
@@ -107,14 +107,14 @@ def _condition(condition: Manifest) -> Manifest:
 
 
 def _owners(references: Sequence[Manifest]) -> Sequence[Manifest]:
-    """Return the references if they are few, or else the controller, of which there is only one."""
+    """Return the references if they are short, otherwise only the controller reference."""
     if len(orjson.dumps(references)) <= FIELD:
         return references
     return [_bounded(each, KIB) for each in references if each.get("controller")][:1]
 
 
 def _bounded(value: Any, most: int) -> Any:
-    """Return the value, cut if it is longer than `most` bytes, and empty if it then still is."""
+    """Return the value, truncated if longer than `most` bytes, or empty if still too long."""
     if len(orjson.dumps(value)) <= most:
         return value
     cut = _cut(value, DEPTH)
@@ -122,7 +122,7 @@ def _bounded(value: Any, most: int) -> Any:
 
 
 def _cut(value: Any, depth: int) -> Any:
-    """Return the value with long texts and lists cut; what is nested too deeply is left out."""
+    """Return the value with long strings and lists truncated and deep nesting omitted."""
     if isinstance(value, str):
         return value[:TEXT]
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""What to ask the API server next, so that a copy of its objects stays true: pure decisions.
+"""List and watch decisions: which request keeps a local copy current. Pure.
 
-A cycle begins with a list of everything, preferably as a stream (`sendInitialEvents`), and goes on
-as a watch from there. A watch that ends is resumed where it was; only when the server has
-forgotten that place, or fails otherwise, does a new cycle begin.
+A cycle starts with a full list, preferably streamed (`sendInitialEvents`), and continues with a
+watch from there. A watch that ends is resumed at the last resourceVersion. A new cycle starts only
+if the server no longer has that version or fails in another way.
 """
 
 from dataclasses import dataclass, replace
@@ -24,11 +24,11 @@ from kftrainer.kube.client.errors import (
 from kftrainer.machinery.cache.store import is_older
 
 FIRST_DELAY, LONGEST_DELAY, FORGIVEN_AFTER = 0.8, 30.0, 120.0
-# A kind that was uninstalled is often reinstalled soon, and reading nothing costs little.
+# An uninstalled kind is often reinstalled soon, and listing it costs little.
 LONGEST_DELAY_OF_MISSING_KIND = 2.5
-SHORT_WATCH = 1.0  # a watch that ends sooner, and without an event, is no success
-SILENT_WATCH = 60.0  # one without an event for so long may be deaf
-PAGE = 100  # objects, each of which may have a mebibyte
+SHORT_WATCH = 1.0  # seconds; a watch that ends sooner without an event counts as failed
+SILENT_WATCH = 60.0  # seconds without an event after which the watch may be stuck
+PAGE = 100  # objects, each up to a mebibyte
 MOST_RECENT = ""
 
 Reason = Literal["initial", "expired", "ahead", "short_watch", "error"]
@@ -36,15 +36,15 @@ Reason = Literal["initial", "expired", "ahead", "short_watch", "error"]
 
 @dataclass(frozen=True, slots=True)
 class ListAsStream:
-    """Watch with the objects that are there sent first, then go on watching."""
+    """Watch with the existing objects sent first (`sendInitialEvents`)."""
 
-    resource_version: str  # not older than this; empty: the most recent
+    resource_version: str  # minimum version; empty for the most recent
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class ListInPages:
-    """List everything."""
+    """List all objects in pages."""
 
     resource_version: str
     reason: Reason
@@ -53,14 +53,17 @@ class ListInPages:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Resume watching after this version."""
+    """Resume watching after this resourceVersion."""
 
     resource_version: str
 
 
 @dataclass(frozen=True, slots=True)
 class AskVersion:
-    """Ask for the server's own version: a watch from one that lies ahead would stay silent."""
+    """Read the server's current resourceVersion.
+
+    A watch from a version newer than the server's own would stay silent.
+    """
 
 
 Action = ListAsStream | ListInPages | Watch | AskVersion
@@ -68,7 +71,7 @@ Action = ListAsStream | ListInPages | Watch | AskVersion
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to do, after how many seconds."""
+    """The next action and the delay in seconds before it."""
 
     action: Action
     delay: float = 0.0
@@ -76,16 +79,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class WatchEnded:
-    """A watch ended, or a streamed list after all objects had come."""
+    """A watch ended, or a streamed list ended after all objects were received."""
 
     lived: float
-    events: int  # bookmarks among them
+    events: int  # including bookmarks
     error: KubeError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamBroke:
-    """A streamed list ended before all objects had come."""
+    """A streamed list ended before all objects were received."""
 
     tried: ListAsStream
     lived: float
@@ -94,21 +97,21 @@ class StreamBroke:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """All pages came."""
+    """All pages were received."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListFailed:
-    """A page did not come."""
+    """A page could not be read."""
 
     tried: ListInPages
-    pages: int  # that had come before
+    pages: int  # received before the failure
     error: KubeError
 
 
 @dataclass(frozen=True, slots=True)
 class VersionTold:
-    """The server's version, or why it was not told."""
+    """The server's resourceVersion, or the error of the request."""
 
     answer: str | KubeError
 
@@ -118,7 +121,7 @@ Outcome = WatchEnded | StreamBroke | Listed | ListFailed | VersionTold
 
 @dataclass(slots=True)
 class Delays:
-    """How long to wait after each failure: 0.8 s doubling to 30 s, and up to as much again."""
+    """Retry delays: 0.8 s doubling to `longest`, plus a jitter of up to 100 %."""
 
     rng: Random
     longest: float = LONGEST_DELAY
@@ -126,7 +129,7 @@ class Delays:
     _last: float = float("-inf")
 
     def next(self, now: float) -> float:
-        """The delay of a failure that happens now."""
+        """Return the delay after a failure at this time."""
         forgiven = now - self._last > FORGIVEN_AFTER
         self._base = FIRST_DELAY if forgiven else min(self._base * 2, self.longest)
         self._last = now
@@ -134,18 +137,18 @@ class Delays:
 
 
 class Reflector:
-    """Decides on the next step from how the last one ended."""
+    """Decides on the next list or watch request from the outcome of the last one."""
 
     def __init__(self, rng: Random) -> None:
         self._delays = Delays(rng)
         self._delays_of_missing_kind = Delays(rng, LONGEST_DELAY_OF_MISSING_KIND)
 
     def start(self) -> Step:
-        """The first step: the most recent state, never an old one that a server's cache has."""
+        """Return the first step: list the most recent state, not a server's stale cache."""
         return Step(ListAsStream(MOST_RECENT, "initial"))
 
     def after(self, outcome: Outcome, version: str, now: float) -> Step:
-        """The next step; `version` is how far the store has come."""
+        """Return the next step; `version` is the store's resourceVersion."""
         match outcome:
             case WatchEnded():
                 return self._after_watch(outcome, version, now)
@@ -170,18 +173,18 @@ class Reflector:
                 return self._later(ListAsStream(MOST_RECENT, "ahead"), now, ended.error)
             case KindNotFoundError():
                 return self._when_installed(now)
-            case ApiError() | MalformedStreamError():  # a watch from here would end the same way
+            case ApiError() | MalformedStreamError():  # resuming would fail in the same way
                 return self._later(ListAsStream(version, "error"), now, ended.error)
             case _:
                 return self._after_cut_watch(ended, version, now)
 
     def _after_cut_watch(self, ended: WatchEnded, version: str, now: float) -> Step:
-        """The server ended it as it ends all, or the connection was lost: both are everyday."""
+        """Return the step after a regular end of the watch or a lost connection."""
         if not ended.events and ended.lived >= SILENT_WATCH:
             return Step(AskVersion())
         if ended.events or ended.lived >= SHORT_WATCH:
             return Step(Watch(version))
-        if ended.error is not None:  # nobody may be there at all: going on is cheaper than a list
+        if ended.error is not None:  # the server may be down: resuming is cheaper than a list
             return self._later(Watch(version), now)
         return self._later(ListAsStream(version, "short_watch"), now)
 
@@ -191,7 +194,7 @@ class Reflector:
         tried = broke.tried
         in_pages = ListInPages(tried.resource_version, tried.reason)
         match broke.error:
-            # Something on the way may not let streams through, or not as they are.
+            # A proxy in between may block or alter streams.
             case RequestTimeoutError() | MalformedStreamError():
                 return self._later(in_pages, now)
             case TransportError() if broke.lived < SHORT_WATCH:
@@ -201,20 +204,20 @@ class Reflector:
 
     def _after_refused_stream(self, tried: ListAsStream, error: ApiError, now: float) -> Step:
         match error:
-            # Where a watch is forbidden, a list would be of no use.
+            # If the watch is forbidden, a list does not help.
             case TooManyRequestsError() | ForbiddenError():
                 return self._later(tried, now, error)
             case ExpiredError() | ResourceVersionTooNewError():
                 return self._from_most_recent(tried, now, error)
             case KindNotFoundError():
                 return self._when_installed(now)
-            case _:  # it does not stream lists: this server never, or not now
+            case _:  # this server does not support streamed lists, or not now
                 return Step(ListInPages(tried.resource_version, tried.reason))
 
     def _after_failed_list(self, failed: ListFailed, now: float) -> Step:
         tried = failed.tried
         match failed.error:
-            # Never without pages: the objects may have more bytes than there is memory.
+            # Always in pages: all objects at once may not fit into memory.
             case ExpiredError() | ResourceVersionTooNewError():
                 return self._from_most_recent(tried, now, failed.error)
             case KindNotFoundError():
@@ -227,18 +230,18 @@ class Reflector:
         self, tried: ListAsStream | ListInPages, now: float, error: KubeError
     ) -> Step:
         again = replace(tried, resource_version=MOST_RECENT)
-        # The most recent one cannot have expired: a server that says so is to be given time.
+        # The most recent version cannot have expired, so back off if the server reports that.
         return Step(again) if again != tried else self._later(again, now, error)
 
     def _after_version(self, answer: str | KubeError, version: str, now: float) -> Step:
         if isinstance(answer, KubeError):
             return self._later(Watch(version), now, answer)
-        if is_older(answer, version):  # etcd was put back to an earlier state
+        if is_older(answer, version):  # etcd was restored to an earlier state
             return Step(ListAsStream(MOST_RECENT, "ahead"))
         return Step(Watch(version))
 
     def _when_installed(self, now: float) -> Step:
-        """List again soon, from the most recent state: a new definition starts its own history."""
+        """Return a list of the most recent state: a reinstalled CRD starts a new history."""
         delay = self._delays_of_missing_kind.next(now)
         return Step(ListAsStream(MOST_RECENT, "error"), delay)
 

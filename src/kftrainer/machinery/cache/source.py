@@ -1,4 +1,4 @@
-"""Which objects of a kind an informer reads, and the requests that it reads them with."""
+"""The objects that an informer reads, and the requests that read them."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -14,7 +14,7 @@ NOBODY = "metadata.name=no-such-object"
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A kind on a server, or the part of it that is selected."""
+    """A kind on a server, optionally limited by namespace and selectors."""
 
     client: Client
     resource: Resource[Any]
@@ -24,14 +24,14 @@ class Source:
 
     @property
     def context(self) -> dict[str, str]:
-        """What logs say of it."""
+        """Key-value pairs for logs."""
         kind = {"kind": self.resource.group_kind}
         return {**kind, "namespace": self.namespace} if self.namespace else kind
 
     def watch(
         self, resource_version: str, *, with_initial: bool, seconds: int
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent]]:
-        """What happens from this version on, perhaps with all that is there sent first."""
+        """Watch from this version on, optionally with all existing objects sent first."""
         return self.client.watch(
             self.resource,
             namespace=self.namespace,
@@ -43,7 +43,7 @@ class Source:
         )
 
     def pages(self, resource_version: str, limit: int) -> AsyncIterator[Page]:
-        """All that is there."""
+        """List all objects in pages."""
         return self.client.list_pages(
             self.resource,
             namespace=self.namespace,
@@ -54,9 +54,10 @@ class Source:
         )
 
     async def version(self) -> str:
-        """How far the server's own history goes: the shortest list is one that nobody is in.
+        """Return the server's current resourceVersion, read with a list that matches no object.
 
-        Who may read some objects only may ask for those alone, and these are few.
+        With a field selector that selector is used instead, because access may be limited to the
+        objects that it selects.
         """
         page = await self.client.list(
             self.resource,

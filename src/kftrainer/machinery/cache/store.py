@@ -1,4 +1,4 @@
-"""The objects of one kind, as far as we know them: pure, indexed, and never going back in time."""
+"""Indexed local copy of the objects of one kind. Pure."""
 
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 def is_older(version: str, than: str) -> bool:
-    """Whether one resourceVersion of a kind came before another; unknown forms are never older."""
+    """Return whether one resourceVersion precedes another; False for unknown formats."""
     if not (version.isdecimal() and than.isdecimal()):
         return False
     return (len(version), version) < (len(than), than)
 
 
 class UnknownIndexError(LookupError):
-    """Nobody declared an index of this name."""
+    """There is no index with this name."""
 
 
 class Contents(Generic[T]):
@@ -40,24 +40,24 @@ class Contents(Generic[T]):
             yield from entries.values()
 
     def get(self, key: ObjectKey) -> CachedObject[T] | None:
-        """The entry of this key."""
+        """Return the entry with this key, or None."""
         entries = self._namespaces.get(key.namespace)
         return entries.get(key.name) if entries else None
 
     def in_namespace(self, namespace: str) -> list[CachedObject[T]]:
-        """All entries of one namespace."""
+        """Return all entries in one namespace."""
         return list(self._namespaces.get(namespace, {}).values())
 
     def by_index(self, name: str, value: str) -> list[CachedObject[T]]:
-        """All entries for which the index function of this name gave this value."""
+        """Return all entries for which the named index function yields this value."""
         return list(self._index(name).get(value, {}).values())
 
     def index_keys(self, name: str, value: str) -> list[ObjectKey]:
-        """The keys of these entries."""
+        """Return the keys of the entries with this index value."""
         return list(self._index(name).get(value, ()))
 
     def has_index(self, name: str, value: str) -> bool:
-        """Whether there is any."""
+        """Return whether any entry has this index value."""
         return value in self._index(name)
 
     def _index(self, name: str) -> dict[str, dict[ObjectKey, CachedObject[T]]]:
@@ -66,7 +66,7 @@ class Contents(Generic[T]):
         return self._indexes[name]
 
     def put(self, entry: CachedObject[T]) -> None:
-        """Hold this entry, in the place of an older one of its key."""
+        """Add the entry, replacing an earlier one with the same key."""
         self.remove(entry.key)
         self._namespaces.setdefault(entry.key.namespace, {})[entry.key.name] = entry
         self._count += 1
@@ -76,7 +76,7 @@ class Contents(Generic[T]):
                 index.setdefault(value, {})[entry.key] = entry
 
     def remove(self, key: ObjectKey) -> None:
-        """Hold nothing of this key."""
+        """Remove the entry with this key, if there is one."""
         entry = self.get(key)
         if entry is None:
             return
@@ -96,11 +96,15 @@ def _remove(buckets: dict[str, dict[K, V]], name: str, key: K) -> None:
     bucket = buckets[name]
     del bucket[key]
     if not bucket:
-        del buckets[name]  # or values that were seen once would stay for ever
+        del buckets[name]  # otherwise empty buckets would accumulate
 
 
 class Store(Generic[T]):
-    """What is known of one kind, and up to which resourceVersion; tells what each news changes."""
+    """The known objects of one kind and their resourceVersion; returns an event per change.
+
+    `upsert`, `delete` and `drop` ignore versions older than the stored one, except that `upsert`
+    accepts a re-created object (another UID). `replace` accepts any version.
+    """
 
     def __init__(self, index_names: Iterable[str] = ()) -> None:
         self._index_names = tuple(index_names)
@@ -108,11 +112,11 @@ class Store(Generic[T]):
         self.resource_version = ""
 
     def empty_contents(self) -> Contents[T]:
-        """Where the entries of a list are collected, to be given to `replace`."""
+        """Return empty contents in which to collect a list for `replace`."""
         return Contents(self._index_names)
 
     def upsert(self, entry: CachedObject[T]) -> ObjectEvent[T] | None:
-        """The object is like this now; None if that is no news."""
+        """Store the current state of an object; return None if it is not new."""
         self.advance(entry.resource_version)
         old = self.contents.get(entry.key)
         if old is not None and not _is_news(entry, old):
@@ -121,13 +125,13 @@ class Store(Generic[T]):
         return ObjectEvent(entry.key, old, entry)
 
     def delete(self, entry: CachedObject[T]) -> ObjectEvent[T] | None:
-        """The object is gone, and this was its last state; None if that is no news."""
+        """Remove a deleted object, given its last state; return None if it is not stored."""
         self.advance(entry.resource_version)
         old = self._taken_out(entry.key, entry.resource_version)
         return ObjectEvent(entry.key, entry, None) if old is not None else None
 
     def drop(self, key: ObjectKey, resource_version: str) -> ObjectEvent[T] | None:
-        """The object is not kept as of this version: it goes in the state in which it was kept."""
+        """Remove an object that is no longer kept; the event has its last stored state."""
         self.advance(resource_version)
         old = self._taken_out(key, resource_version)
         return ObjectEvent(key, old, None) if old is not None else None
@@ -140,17 +144,17 @@ class Store(Generic[T]):
         return old
 
     def advance(self, resource_version: str) -> None:
-        """Everything up to this version has been told."""
+        """Record that all changes up to this version have been received."""
         if not is_older(resource_version, self.resource_version):
             self.resource_version = resource_version or self.resource_version
 
     def replace(
         self, contents: Contents[T], resource_version: str, *, initial: bool = False
     ) -> Iterator[ObjectEvent[T]]:
-        """These are all objects there are, as of this version: the server's word, even if older.
+        """Replace all objects by those of a list, even if its version is older.
 
-        The contents are exchanged at once. The changes come when asked for, deletes first, and
-        must all be asked for before the next call; nothing is said of objects that are the same.
+        The contents are replaced at once. The events are computed lazily, deletes first; the
+        iterator must be exhausted before the next call. Unchanged objects yield no event.
         """
         before, self.contents = self.contents, contents
         self.resource_version = resource_version
@@ -160,7 +164,7 @@ class Store(Generic[T]):
 def _is_news(entry: CachedObject[T], old: CachedObject[T]) -> bool:
     if entry.resource_version and entry.resource_version == old.resource_version:
         return False
-    # An object that was made anew may have a lower version, if etcd was restored from a backup.
+    # A re-created object may have a lower version if etcd was restored from a backup.
     return not is_older(entry.resource_version, old.resource_version) or entry.uid != old.uid
 
 

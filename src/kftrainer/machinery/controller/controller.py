@@ -1,4 +1,4 @@
-"""A controller: changes of the kinds it watches become requests, and workers reconcile them."""
+"""Controller: events of watched kinds become requests, and workers reconcile them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -22,10 +22,10 @@ from kftrainer.machinery.queue.workqueue import QueueShutDownError, WorkQueue
 
 log = structlog.get_logger(__name__)
 
-# What was there before us can wait: what happens now comes first.
+# Objects that existed before the start have a lower priority than new events.
 INITIAL_PRIORITY = -100
 
-# Nobody raises these on purpose: they are mistakes in the reconciler, which Go would panic at.
+# Never raised on purpose: bugs in the reconciler, which would be panics in Go.
 MISTAKES = (
     ArithmeticError,
     AssertionError,
@@ -39,32 +39,36 @@ MISTAKES = (
 
 
 class NotSyncedError(Exception):
-    """What a controller watches could not be read in time."""
+    """The watched kinds did not sync within the timeout."""
 
 
 class ReconcileCancelledError(Exception):
-    """Something inside a reconcile was cancelled, though the reconcile itself was not."""
+    """A task inside a reconcile was cancelled, but the reconcile itself was not."""
 
 
 class Watchable(Protocol):
-    """What a controller needs of an informer."""
+    """The part of an informer that a controller needs."""
 
     @property
     def resource(self) -> Resource[Any]:
-        """The kind that it watches."""
+        """The watched kind."""
         ...
 
     @property
     def has_synced(self) -> bool:
-        """Whether all that was there at the start has been seen."""
+        """Whether the first list has been processed."""
         ...
 
     async def wait_synced(self) -> None:
-        """Return when all that was there at the start has been seen."""
+        """Return when the first list has been processed."""
         ...
 
     def add_handler(self, handler: Callable[[ObjectEvent[Any]], None], /) -> asyncio.Event:
-        """Tell the handler of all objects and then of changes; set when it knows what is here."""
+        """Call the handler for all objects and then for each change.
+
+        The returned event is set when the handler was called for the objects that are stored
+        already.
+        """
         ...
 
 
@@ -93,16 +97,16 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True)
 class _Remainder:
-    """Requests of one handler that are yet to be added."""
+    """Requests of one handler that are still to be added."""
 
     requests: Iterator[Request | None]
     priority: int
 
 
 class Controller:
-    """Keeps the objects reconciled that its watches lead to; a service that runs once.
+    """Reconciles the objects that its watches map to; a Runnable that runs once.
 
-    When it is told to stop, the reconciles in flight are finished and nothing else is begun.
+    When it is stopped, the reconciles in flight are finished and no others are started.
     """
 
     def __init__(  # noqa: PLR0913
@@ -131,24 +135,24 @@ class Controller:
         backoff = backoff if backoff is not None else Exponential()
         self._queue = WorkQueue(clock, backoff, metrics.for_queue(name))
         self._watches: list[_Watch] = []
-        self._early: dict[Request, None] = {}  # each once, in the order in which they came
-        self._unfinished: asyncio.Queue[_Remainder] = asyncio.Queue()  # requests yet to be added
+        self._early: dict[Request, None] = {}  # without duplicates, in the order of arrival
+        self._unfinished: asyncio.Queue[_Remainder] = asyncio.Queue()  # requests still to be added
         self._has_begun = False
 
     @property
     def name(self) -> str:
-        """Unique in a process: metrics and logs are told apart by it."""
+        """Name of the controller, unique in a process; used in metrics and logs."""
         return self._name
 
     @property
     def has_begun(self) -> bool:
-        """Whether it runs, so that requests go to its queue."""
+        """Whether the controller runs, so that requests go to its queue."""
         return self._has_begun
 
     def watch(self, informer: Watchable, handler: Handler, *predicates: Predicate) -> None:
-        """Let the handler make requests of those changes that pass all predicates.
+        """Enqueue the handler's requests for events that pass all predicates.
 
-        A watch that is added when the controller runs already begins at once; nobody waits for it.
+        A watch that is added while the controller runs starts at once; its sync is not waited for.
         """
         watch = _Watch(informer, handler, predicates)
         self._watches.append(watch)
@@ -156,17 +160,17 @@ class Controller:
             self._begin(watch)
 
     def enqueue(self, request: Request, *, priority: int = 0) -> None:
-        """Look at this object, though nothing that is watched has changed.
+        """Enqueue a request without an event.
 
-        Before the controller runs this is only noted: on a replica that does not lead, a queue that
-        fills up would look like one that nobody comes to.
+        Before the controller runs, the request is only stored: on a replica that is not the leader,
+        a growing queue would look like one that is not processed.
         """
         self.enqueue_all((request,), priority=priority)
 
     def enqueue_all(self, requests: Iterable[Request], *, priority: int = 0) -> None:
-        """Look at all these objects; those that take longer to be added are added in small steps.
+        """Enqueue several requests; long iterables are added in small time slices.
 
-        Before the controller runs they are only noted, as with `enqueue`.
+        Before the controller runs, the requests are only stored, as with `enqueue`.
         """
         if self._has_begun:
             self._add_all(iter(requests), priority)
@@ -174,7 +178,7 @@ class Controller:
             self._early.update(dict.fromkeys(requests))
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Work until `stop` is set; ready when all that it watches has been read."""
+        """Reconcile until `stop` is set; call `ready` when all watched kinds have synced."""
         if not self._watches:
             raise ValueError(f"the controller {self._name} watches nothing")
         self._has_begun = True
@@ -192,7 +196,8 @@ class Controller:
                 ready()
                 await stop.wait()
             finally:
-                # Also when cancelled: a reconciler that swallows that must not go on to the next.
+                # Also when cancelled: a reconciler that swallows the cancellation must not start
+                # another request.
                 self._queue.shut_down()
                 adding.cancel()
         log.info("controller.stopped", controller=self._name)
@@ -228,11 +233,11 @@ class Controller:
                     if request is not None:
                         self._queue.add(request, priority=remainder.priority)
                     await breather.breathe()
-            except Exception:  # one handler must not take the others' requests
+            except Exception:  # one failing handler must not block the others
                 log.exception("controller.handler_failed", controller=self._name)
 
     async def _synced(self, begun: list[_Begun], stop: asyncio.Event) -> bool:
-        """Wait until all that is there has been told; False if it is told to stop before that."""
+        """Wait until all watches have synced; return False if stopped before that."""
         async with asyncio.TaskGroup() as group:
             syncing = group.create_task(self._missing_kinds(begun))
             stopping = group.create_task(stop.wait())
@@ -268,7 +273,7 @@ class Controller:
                 await self._work_one(request, priority)
             finally:
                 self._queue.done(request)
-            # A reconcile that finds nothing to do may never wait: let others run between two.
+            # A reconcile without changes may never await: let other tasks run in between.
             await self._clock.sleep(0)
 
     async def _work_one(self, request: Request, priority: int) -> None:
@@ -295,7 +300,7 @@ class Controller:
         try:
             async with deadline:
                 result: object = await self._reconciler.reconcile(request)
-            # Not every reconciler is type-checked, and a forgotten `return` is soon written.
+            # Not every reconciler is type-checked, and a missing `return` is a common mistake.
             return result if isinstance(result, Result) else TypeError(f"not a Result: {result!r}")
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -304,7 +309,7 @@ class Controller:
             cancelled = ReconcileCancelledError("something inside the reconcile was cancelled")
             cancelled.__cause__ = error
             return cancelled
-        except Exception as error:  # noqa: BLE001  whatever a reconciler does, its worker lives
+        except Exception as error:  # noqa: BLE001  no error of a reconciler may end its worker
             return error
         finally:
             if deadline.expired():
@@ -343,7 +348,7 @@ class Controller:
 
 
 def _within(error: BaseException) -> Iterator[BaseException]:
-    """The errors of a group, of which each one counts; or the error itself."""
+    """Yield all errors of an exception group, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from _within(each)
@@ -352,7 +357,7 @@ def _within(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_terminal(error: BaseException | None) -> bool:
-    """Whether it is a TerminalError, or was raised from one."""
+    """Return whether the error is a TerminalError or was raised from one."""
     while error is not None and not isinstance(error, TerminalError):
         error = error.__cause__
     return error is not None

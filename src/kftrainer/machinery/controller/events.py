@@ -1,4 +1,4 @@
-"""What an informer tells its handlers: how one object was, and how it is."""
+"""Events that informers pass to their handlers: an object's old and new state."""
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -9,7 +9,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ObservedObject(Protocol[T_co]):
-    """An object as it was seen at one moment; its own type is made only when asked for."""
+    """A snapshot of an object; its typed form is decoded only on access."""
 
     @property
     def metadata(self) -> Manifest:
@@ -18,27 +18,27 @@ class ObservedObject(Protocol[T_co]):
 
     @property
     def manifest(self) -> Manifest:
-        """The object as it came, without managedFields; cheaper than its own type."""
+        """The object as received, without managedFields; cheaper than the typed form."""
         ...
 
     @property
     def is_reduced(self) -> bool:
-        """Whether a part of a large object is all that is held."""
+        """Whether only a part of a large object is held."""
         ...
 
     @property
     def object(self) -> T_co:
-        """The object as `Resource.decode` makes it."""
+        """The object as decoded by `Resource.decode`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent(Generic[T_co]):
-    """One object has come (old is None), gone (new is None) or changed."""
+    """An object was added (old is None), deleted (new is None) or updated."""
 
     key: ObjectKey
     old: ObservedObject[T_co] | None
     new: ObservedObject[T_co] | None
-    initial: bool = False  # it was there when we came, or nothing about it has changed since
-    # It was removed while nobody watched, so that `old` need not be its last state.
+    initial: bool = False  # from the first list, or replayed to a handler that was added later
+    # The delete was missed by the watch, so `old` may not be the last state.
     final_state_unknown: bool = False

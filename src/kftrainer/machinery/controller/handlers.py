@@ -1,4 +1,4 @@
-"""From a change to the requests that it calls for: plain functions, quick, without any waiting."""
+"""Event handlers: functions that map an event to requests, without blocking."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -7,18 +7,18 @@ from kftrainer.kube.objects.resource import Manifest, Resource
 from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.controller.reconcile import Request
 
-# None stands for an object that was looked at and that is not to be reconciled: a handler that
-# looks at many objects yields one for each, so that others get their turn meanwhile.
+# None stands for an object that needs no reconcile. A handler that checks many objects yields None
+# for these, so that the caller can let other tasks run in between.
 Handler = Callable[[ObjectEvent[Any]], Iterable[Request | None]]
 
 
 def enqueue_self(change: ObjectEvent[Any]) -> Iterable[Request]:
-    """Look at the object that has changed."""
+    """Enqueue the object of the event."""
     return (change.key,)
 
 
 def enqueue_owner(owner: Resource[Any], *, controller_only: bool = True) -> Handler:
-    """Look at the owners of this kind that the object has, or had before the change."""
+    """Enqueue the object's owners of this kind, from before and after the change."""
 
     def owners(change: ObjectEvent[Any]) -> Iterable[Request]:
         namespace = change.key.namespace if owner.namespaced else ""
@@ -33,12 +33,12 @@ def enqueue_owner(owner: Resource[Any], *, controller_only: bool = True) -> Hand
 
 
 def enqueue_mapped(to_requests: Callable[[Any], Iterable[Request | None]]) -> Handler:
-    """Look at whatever the object maps to, as it is and as it was before the change.
+    """Enqueue the requests that the object maps to, before and after the change.
 
-    The requests are found one by one, when they are asked for: that may take long.
+    The requests are computed lazily, because that may take long.
 
-    What needs more than the caches to be found is not for a handler: reconcile something that
-    finds it.
+    `to_requests` may only read from caches. If more is needed, enqueue an object whose reconciler
+    looks it up.
     """
 
     def mapped(change: ObjectEvent[Any]) -> Iterator[Request | None]:
@@ -56,6 +56,6 @@ def _both(change: ObjectEvent[Any]) -> Iterator[ObservedObject[Any]]:
 
 
 def _is_of(owner: Resource[Any], reference: Manifest) -> bool:
-    # Any version: an object that was made by an older controller still has the same owner.
+    # Any version matches: the object may have been created by an older controller.
     group, _, _ = reference["apiVersion"].rpartition("/")
     return (group, reference["kind"]) == (owner.group, owner.kind)

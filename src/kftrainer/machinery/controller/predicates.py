@@ -1,4 +1,4 @@
-"""Which changes matter: plain functions. An object that comes, goes or is replaced always does."""
+"""Event filters. Objects that are added, deleted or replaced always pass."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,49 +9,49 @@ Predicate = Callable[[ObjectEvent[Any]], bool]
 
 
 def generation_changed(change: ObjectEvent[Any]) -> bool:
-    """What is wanted of it has changed, or its deletion has begun; a kind needs generations."""
+    """Pass if the spec changed or the deletion started; the kind needs metadata.generation."""
     return _differs(change, "generation", None)
 
 
 def resource_version_changed(change: ObjectEvent[Any]) -> bool:
-    """Anything about it has changed."""
+    """Pass if anything about the object changed."""
     return _differs(change, "resourceVersion", None)
 
 
 def labels_changed(change: ObjectEvent[Any]) -> bool:
-    """Its labels have changed."""
+    """Pass if the labels changed."""
     return _differs(change, "labels", {})
 
 
 def annotations_changed(change: ObjectEvent[Any]) -> bool:
-    """Its annotations have changed."""
+    """Pass if the annotations changed."""
     return _differs(change, "annotations", {})
 
 
 def all_of(*predicates: Predicate) -> Predicate:
-    """Every one says so."""
+    """Return a predicate that passes if all of these pass."""
     return lambda change: all(predicate(change) for predicate in predicates)
 
 
 def any_of(*predicates: Predicate) -> Predicate:
-    """At least one says so."""
+    """Return a predicate that passes if at least one of these passes."""
     return lambda change: any(predicate(change) for predicate in predicates)
 
 
 def negate(predicate: Predicate) -> Predicate:
-    """It does not say so."""
+    """Return a predicate that passes if this one does not."""
     return lambda change: not predicate(change)
 
 
 content_changed = any_of(generation_changed, labels_changed, annotations_changed)
-"""What a user writes has changed: the spec, labels or annotations; the status does not matter."""
+"""Pass if the spec, labels or annotations changed, which users write; ignores the status."""
 
 
 def _differs(change: ObjectEvent[Any], field: str, absent: Mapping[str, str] | None) -> bool:
     if change.old is None or change.new is None:
         return True
     old, new = change.old.metadata, change.new.metadata
-    # Another object of the same name starts at the same generation.
+    # A re-created object with the same name starts at the same generation.
     if old.get("uid") != new.get("uid"):
         return True
     return bool((old.get(field) or absent) != (new.get(field) or absent))

@@ -1,7 +1,7 @@
-"""The contract of a reconciler: make the world as one object wants it, whatever has happened.
+"""The Reconciler contract: bring the cluster to the state that one object specifies.
 
-It is told a name, never an event: what happened may be long past, and several things may have
-happened since. It reads the object, compares, acts, and can be run again at any time.
+A reconciler gets a name, not an event: events may be long past and several may have been merged. It
+reads the object, compares, acts, and must be idempotent.
 """
 
 import math
@@ -10,19 +10,19 @@ from typing import Protocol
 
 from kftrainer.kube.objects.resource import ObjectKey
 
-Request = ObjectKey  # which object to look at
+Request = ObjectKey  # the object to reconcile
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a reconcile that succeeded asks for next: nothing, or to look again, in one of two ways.
+    """Outcome of a successful reconcile: done, requeue after a delay, or requeue with backoff.
 
-    A delay that is not positive means the same as `requeue`: none at all would be a busy loop.
+    A delay that is not positive means the same as `requeue`, because no delay would be a busy loop.
     """
 
-    requeue_after: float | None = None  # seconds until it wants to look again, if nothing happens
-    requeue: bool = False  # it wants to look again later and later, as after failures
-    max_delay: float = math.inf  # seconds: an upper bound of the back-off for this result
+    requeue_after: float | None = None  # seconds until the next reconcile if no event occurs
+    requeue: bool = False  # requeue with the backoff, as after a failure
+    max_delay: float = math.inf  # seconds: an upper bound of the backoff for this result
 
     def __post_init__(self) -> None:
         if self.requeue and not self.is_rate_limited:
@@ -30,7 +30,7 @@ class Result:
 
     @property
     def is_rate_limited(self) -> bool:
-        """Whether the backoff, and not the reconciler, says when to look again."""
+        """Whether the backoff determines when the request is reconciled again."""
         if self.requeue_after is None:
             return self.requeue
         return not self.requeue_after > 0
@@ -40,12 +40,12 @@ DONE = Result()
 
 
 class TerminalError(Exception):
-    """It failed, and trying again would not help until the object changes."""
+    """The reconcile failed, and a retry does not help until the object changes."""
 
 
 class Reconciler(Protocol):
-    """Makes the world as one object wants it; an exception means: try again later."""
+    """Brings the cluster to the state that an object specifies; exceptions are retried."""
 
     async def reconcile(self, request: Request) -> Result:
-        """Look at the object and act; must bear being cancelled at any await."""
+        """Reconcile the object; must tolerate cancellation at any await."""
         ...

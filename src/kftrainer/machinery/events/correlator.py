@@ -1,8 +1,8 @@
-"""Which Events are worth writing, and which are repeats of others: client-go's rules. Pure.
+"""Correlation of Events by client-go's rules: aggregate, count and rate limit. Pure.
 
-Exact repeats raise the count of the Event that is there. From the tenth different message on, what
-is said about one object for one reason becomes a single Event. Who says too much about one object
-is not listened to for a while.
+Identical Events raise the count of the existing Event. From the tenth different message on, Events
+about one object with the same reason are combined into one. Too many Events about one object are
+dropped for a while.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ SIMILAR_ENOUGH = 10
 SIMILAR_WITHIN = 600.0
 COMBINED = "(combined from similar events): "
 SPAM_BURST = 25
-SPAM_REFILL = 300.0  # seconds for one more
+SPAM_REFILL = 300.0  # seconds per token
 REMEMBERED = 4096
 LONGEST_MESSAGE = 1024  # bytes
 LONGEST_NAME = 253
@@ -38,7 +38,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """Something happened to an object, or was done to it."""
+    """Something that happened to an object."""
 
     regarding: Reference
     type: EventType
@@ -48,7 +48,7 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An Event as it is to be in the API server."""
+    """An Event as it is to be stored in the API server."""
 
     key: tuple[object, ...]
     name: str
@@ -71,7 +71,7 @@ class _Bucket:
 
 
 def cut(message: str, longest: int = LONGEST_MESSAGE) -> str:
-    """The message in so many bytes of UTF-8, without half a character at its end."""
+    """Truncate the message to a number of UTF-8 bytes, without splitting a character."""
     encoded = message.encode(errors="replace")
     if len(encoded) <= longest:
         return encoded.decode()
@@ -80,7 +80,7 @@ def cut(message: str, longest: int = LONGEST_MESSAGE) -> str:
 
 
 class EventCorrelator:
-    """Remembers what was said of late."""
+    """Keeps the recent Events, to detect repeats, similar Events and floods."""
 
     def __init__(self) -> None:
         self._similar: Lru[tuple[object, ...], _Similar] = Lru(REMEMBERED)
@@ -89,7 +89,10 @@ class EventCorrelator:
         self._last_stamp = 0
 
     def take(self, said: Occurrence, now: float, today: datetime) -> Entry | None:
-        """What to write of this: a new Event if its count is 1, else a repeat; None if too much."""
+        """Return the Event to write, or None if the rate limit drops it.
+
+        A count of 1 means a new Event, a higher one a repeat.
+        """
         key, said = self._combined(replace(said, message=cut(said.message)), now)
         before = self._entries.get(key)
         if before is None:
@@ -100,13 +103,13 @@ class EventCorrelator:
         return entry if self._is_bearable(said, now) else None
 
     def written(self, entry: Entry) -> None:
-        """The Event is there, under the name that the entry has now."""
+        """Record the name under which the Event was written."""
         known = self._entries.get(entry.key)
         if known is not None:
             self._entries.put(entry.key, replace(known, name=entry.name))
 
     def renamed(self, entry: Entry, today: datetime) -> Entry:
-        """The same as a new Event: the one that was there is gone."""
+        """Return the entry with a new name, because the earlier Event no longer exists."""
         return replace(entry, name=self._new_name(entry.occurrence, today))
 
     def _combined(self, said: Occurrence, now: float) -> tuple[tuple[object, ...], Occurrence]:
@@ -137,11 +140,11 @@ class EventCorrelator:
         return True
 
     def _new_name(self, said: Occurrence, today: datetime) -> str:
-        """The object's name and a time in nanoseconds, which no two Events of ours share."""
+        """Return the object's name with a unique time in nanoseconds."""
         since_epoch = today - datetime(1970, 1, 1, tzinfo=UTC)
         stamp = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**9
         stamp += since_epoch.microseconds * 1000
         self._last_stamp = max(stamp, self._last_stamp + 1)
         ending = f".{self._last_stamp:x}"
-        # No part of a name between dots may end with a hyphen, or be empty.
+        # No part of a name between dots may end with a hyphen or be empty.
         return said.regarding.name[: LONGEST_NAME - len(ending)].rstrip("-.") + ending

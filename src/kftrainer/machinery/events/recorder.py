@@ -1,4 +1,4 @@
-"""Kubernetes Events: what happened to an object, for those who `kubectl describe` it."""
+"""Kubernetes Events about objects, as shown by `kubectl describe`."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -28,11 +28,11 @@ QUEUE = 1000
 TRIES = 12
 RETRY_AFTER = 10.0
 FLUSH_WITHIN = 2.0
-NAMESPACE_OF_THE_REST = "default"  # of Events about objects that are in no namespace
+NAMESPACE_OF_THE_REST = "default"  # of Events about cluster-scoped objects
 
 
 class EventRecorder:
-    """Writes Events in the background; a service that should stop after those that use it."""
+    """Writes Events in the background; a Runnable that should stop after those that use it."""
 
     name = "events"
 
@@ -55,8 +55,8 @@ class EventRecorder:
         self._queue: asyncio.Queue[tuple[Occurrence, datetime]] = asyncio.Queue(QUEUE)
         self.dropped = 0
 
-    def record(self, regarding: Manifest, type: EventType, reason: str, message: str) -> None:  # noqa: A002  as it is called in an Event
-        """Say it; it is written soon, or never if there is too much to write."""
+    def record(self, regarding: Manifest, type: EventType, reason: str, message: str) -> None:  # noqa: A002  the field's name in an Event
+        """Queue an Event; it is written soon, or dropped if the queue is full."""
         said = Occurrence(reference_to(regarding), type, reason, message)
         try:
             self._queue.put_nowait((said, self._clock.now()))
@@ -64,7 +64,7 @@ class EventRecorder:
             self._drop("queue_full")
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Write Events until `stop` is set, and those that are left if that is quick."""
+        """Write Events until `stop` is set, then flush the queue for a short time."""
         async with asyncio.TaskGroup() as group:
             writer = group.create_task(self._write_forever(), name="events-writer")
             ready()
@@ -85,8 +85,8 @@ class EventRecorder:
             try:
                 await self._take(said, at)
             except Exception:
-                # One odd Event must not take the others with it. Its reason is logged as ASCII:
-                # what cannot be sent may not be fit to be logged either.
+                # One malformed Event must not block the others. Its reason is logged as ASCII,
+                # because what cannot be sent may not be loggable either.
                 log.exception("events.failed", reason=ascii(said.reason))
                 self._drop("failed")
             finally:
@@ -100,12 +100,13 @@ class EventRecorder:
             await self._write(entry)
 
     async def _write(self, entry: Entry) -> None:
-        """Try for two minutes if the server is away; what it refuses stays unwritten."""
+        """Write the Event; retry for two minutes if the server is unreachable, drop if refused."""
         for attempt in range(TRIES):
             try:
                 self._correlator.written(await self._send(entry))
             except ApiError as error:
-                # Also a namespace that is going away, or an Event that did get there before.
+                # For example a terminating namespace, or an Event that was created by an earlier
+                # attempt.
                 log.info("events.refused", event_name=entry.name, error=str(error))
                 self._drop("refused")
                 return
@@ -113,7 +114,7 @@ class EventRecorder:
                 log.warning("events.unreachable", event_name=entry.name, error=str(error))
             else:
                 return
-            # All controllers of a cluster lose the server at once; they should not come at once.
+            # All controllers of a cluster lose the server at the same time; spread their retries.
             part = self._rng.random() if attempt == 0 else 1.0
             await self._clock.sleep(RETRY_AFTER * part)
         self._drop("unreachable")
@@ -122,7 +123,7 @@ class EventRecorder:
         if entry.count > 1:
             try:
                 await self._client.merge_patch(EVENTS, _key(entry), repeat_of(entry))
-            except NotFoundError:  # the server forgets Events after an hour
+            except NotFoundError:  # by default the API server deletes Events after an hour
                 entry = self._correlator.renamed(entry, self._clock.now())
             else:
                 return entry
@@ -136,7 +137,7 @@ class EventRecorder:
 
 
 def reference_to(manifest: Manifest) -> Reference:
-    """What is known of the object; an Event about something odd is better than none."""
+    """Return a reference to the object; fields that are missing stay empty."""
     metadata: Mapping[str, Any] = manifest.get("metadata") or {}
     return Reference(
         api_version=manifest.get("apiVersion", ""),
@@ -148,7 +149,7 @@ def reference_to(manifest: Manifest) -> Reference:
 
 
 def event_of(entry: Entry, source: Mapping[str, str]) -> Manifest:
-    """The Event as an object."""
+    """Return the Event as a manifest."""
     said, about = entry.occurrence, entry.occurrence.regarding
     involved = {
         "apiVersion": about.api_version,
@@ -175,7 +176,7 @@ def event_of(entry: Entry, source: Mapping[str, str]) -> Manifest:
 
 
 def repeat_of(entry: Entry) -> Manifest:
-    """What changes in an Event that happened again; a combined one tells the latest message."""
+    """Return the patch for a repeated Event; a combined one shows the latest message."""
     return {
         "count": entry.count,
         "lastTimestamp": _time(entry.last),

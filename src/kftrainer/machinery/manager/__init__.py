@@ -1,4 +1,4 @@
-"""The manager: starts and stops runnables in order, and takes part in leader election.
+"""The manager: starts and stops runnables in order, and runs leader election.
 
-The clock that everything is given is here, too.
+The clock that all components use is also here.
 """

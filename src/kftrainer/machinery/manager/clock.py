@@ -1,45 +1,45 @@
-"""Time, handed in: the only place of the operator that looks at a clock."""
+"""Injected time: the only module of the operator that reads a clock."""
 
 import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # Linux has one
+BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)  # on Linux
 
 
 class Clock(Protocol):
-    """What the machinery knows of time."""
+    """The clock interface of the machinery."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back, for measuring and waiting."""
+        """Return seconds that never decrease, for measuring and waiting."""
         ...
 
     def now(self) -> datetime:
-        """The time of day in UTC, for what is written into objects."""
+        """Return the current time in UTC, for timestamps in objects."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; cancelling ends it at once."""
+        """Sleep for the given number of seconds; can be cancelled at any time."""
         ...
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the operating system."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment, those in which the machine slept among them.
+        """Return seconds since an arbitrary time, including those in which the machine slept.
 
-        A leader whose machine was suspended must not take its lease for fresh when it wakes.
+        A leader whose machine was suspended must not consider its lease fresh after the resume.
         """
         if BOOT_TIME is not None:
             return time.clock_gettime(BOOT_TIME)
         return time.monotonic()  # noqa: TID251
 
     def now(self) -> datetime:
-        """The time of day."""
+        """Return the current time in UTC."""
         return datetime.now(UTC)  # noqa: TID251
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep for the given number of seconds."""
         await asyncio.sleep(seconds)

@@ -1,9 +1,9 @@
-"""Leader election: the one of several processes that holds a Lease leads.
+"""Leader election: of several processes, the one that holds a Lease is the leader.
 
-Nothing is written by a process that has lost the lease. Three things see to that: `is_leading`
-turns false by the clock at the renew deadline, which is before anyone else may take over; `hold`
-raises at that moment; and a thread ends the process should it still be there soon after, as it is
-when the event loop has stalled or something does not let itself be cancelled.
+A process that has lost the lease writes nothing. Three mechanisms ensure that. `is_leading` becomes
+false at the renew deadline, before another candidate may take over. `hold` raises at that time. A
+thread ends the process if it still runs soon after, as it does when the event loop is blocked or a
+task ignores its cancellation.
 """
 
 import asyncio
@@ -32,23 +32,23 @@ from kftrainer.machinery.metrics.registry import Metrics
 
 log = structlog.get_logger(__name__)
 
-JITTER = 1.2  # candidates wait between one retry period and 2.2 of them
+JITTER = 1.2  # candidates wait between 1 and 2.2 retry periods
 SHORTEST_ATTEMPT = 1.0
 
 
 class LeaseLostError(Exception):
-    """We do not lead any more; nothing must be written from here on."""
+    """This process is no longer the leader and must not write."""
 
 
 class LeaderElector:
     """One candidate for one Lease.
 
-    Give it a client of its own on the lane `lease`, so that nothing stands before its requests.
-    Call `release` when all that only a leader does has ended, also after the lease was lost:
-    until then the process is ended when the lease runs out.
+    Use a separate client on the lane `lease`, so that its requests do not wait behind others. Call
+    `release` when everything that only the leader runs has ended, also after the lease was lost:
+    until then the process is ended when the lease expires.
     """
 
-    def __init__(  # noqa: PLR0913  client-go's knobs
+    def __init__(  # noqa: PLR0913  the options of client-go
         self,
         client: Client,
         *,
@@ -79,7 +79,7 @@ class LeaderElector:
         self._attempt_timeout = max(SHORTEST_ATTEMPT, renew_deadline / 2)
         self._seen: Observation | None = None
         self._renewed_at: float | None = None
-        self._may_hold = False  # a claim is on its way, or was granted
+        self._may_hold = False  # a claim was sent or granted
         self._watchdog = Watchdog(
             clock,
             (renew_deadline + lease_duration) / 2,
@@ -89,11 +89,11 @@ class LeaderElector:
 
     @property
     def is_leading(self) -> bool:
-        """Whether we lead at this moment; ask right before each write."""
+        """Whether this process is the leader now; check right before each write."""
         return self._left() > 0
 
     async def acquire(self) -> None:
-        """Return when we lead."""
+        """Return when this process is the leader."""
         log.info("election.waiting", lease=str(self._key), identity=self._me)
         while not await self._attempt(self._attempt_timeout):
             await self._clock.sleep(self._retry * (1 + JITTER * self._rng.random()))
@@ -101,7 +101,7 @@ class LeaderElector:
         self._tell(leading=True)
 
     async def hold(self, stop: asyncio.Event) -> None:
-        """Renew until `stop` is set; raises LeaseLostError when we do not lead any more."""
+        """Renew until `stop` is set; raise LeaseLostError when the lease is lost."""
         while True:
             if await pause(self._clock, min(self._retry, self._left()), unless=stop):
                 return
@@ -109,11 +109,11 @@ class LeaderElector:
                 await self._attempt(min(self._attempt_timeout, self._left()))
             if not self.is_leading:
                 self._step_down()
-                self._may_hold = False  # whoever has it now, it is not ours to give back
+                self._may_hold = False  # the lease is no longer ours to release
                 raise LeaseLostError(f"the lease {self._key} was lost")
 
     async def release(self) -> None:
-        """Give the lease back if we have it, so that another can lead at once."""
+        """Release the lease if this process holds it, so that another can lead at once."""
         self._step_down()
         self._watchdog.dismiss()
         if not self._may_hold:
@@ -121,11 +121,11 @@ class LeaderElector:
         try:
             async with asyncio.timeout(self._attempt_timeout):
                 await self._give_back()
-        except (KubeError, TimeoutError) as error:  # it runs out by itself, if a little later
+        except (KubeError, TimeoutError) as error:  # the lease expires by itself, only later
             log.warning("election.not_released", lease=str(self._key), error=repr(error))
 
     def _left(self) -> float:
-        """Seconds until we stop leading, by the clock."""
+        """Return the seconds until this process stops leading."""
         if self._renewed_at is None:
             return 0.0
         return max(0.0, self._renewed_at + self._deadline - self._clock.monotonic())
@@ -139,7 +139,7 @@ class LeaderElector:
             self._metrics.leader(self._key.name, leading)
 
     async def _attempt(self, within: float) -> bool:
-        """Try once to take or renew the lease; whatever goes wrong, it was not renewed."""
+        """Try once to acquire or renew the lease; return False on any failure."""
         try:
             async with asyncio.timeout(within):
                 return await self._take_or_renew()
@@ -147,7 +147,7 @@ class LeaderElector:
             log.debug("election.outrun", lease=str(self._key))
         except (KubeError, TimeoutError) as error:
             log.warning("election.attempt_failed", lease=str(self._key), error=repr(error))
-        except Exception:  # whatever it is, the lease runs on: nothing may end the renewing
+        except Exception:  # the lease keeps expiring: no error may stop the renewals
             log.exception("election.attempt_failed", lease=str(self._key))
         return False
 
@@ -155,7 +155,7 @@ class LeaderElector:
         if self.is_leading and self._seen is not None:
             try:
                 await self._claim(self._seen)
-            except ConflictError:  # perhaps an earlier renewal of ours that got no answer
+            except ConflictError:  # possibly an earlier renewal of ours whose response was lost
                 log.debug("election.renewal_outrun", lease=str(self._key))
             else:
                 return True
@@ -164,11 +164,11 @@ class LeaderElector:
         except NotFoundError:
             await self._create()
             return True
-        # Late rather than early: the others hold for a duration from when they wrote this.
+        # The time after the read, not before: the holder's duration starts when it wrote the lease.
         self._seen = observe(self._seen, found, self._clock.monotonic())
         if isinstance(decide(self._seen, self._me, self._clock.monotonic()), Wait):
             self._may_hold = False
-            self._renewed_at = None  # somebody else holds it: waiting for the deadline is idle
+            self._renewed_at = None  # another candidate holds it: do not wait for the deadline
             return False
         await self._claim(self._seen)
         return True
@@ -186,7 +186,8 @@ class LeaderElector:
         self._granted(await self._client.update(LEASES, lease), sent_at)
 
     def _granted(self, lease: Manifest, sent_at: float) -> None:
-        # Early rather than late: the others count from when they see this, which is after sending.
+        # The time before the request: other candidates count from when they read the lease, which
+        # is later.
         self._seen = observe(None, lease, sent_at)
         self._renewed_at = sent_at
         self._watchdog.feed(sent_at)

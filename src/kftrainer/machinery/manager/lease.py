@@ -1,4 +1,4 @@
-"""Who may hold a Lease, decided without asking anyone: pure functions over what was seen."""
+"""Which candidate may hold a Lease: pure functions over observed leases."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,12 +9,12 @@ from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it
 LEASES: Resource[Manifest] = Resource(
     "coordination.k8s.io", "v1", "Lease", "leases", namespaced=True, decode=as_it_is
 )
-RELEASED_FOR = 1  # seconds; the API server takes nothing less
+RELEASED_FOR = 1  # seconds; the minimum that the API server accepts
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a Lease says; times stay the strings that they are, for they come from other clocks."""
+    """The spec of a Lease; times stay strings because they come from other clocks."""
 
     holder: str
     duration: float
@@ -25,7 +25,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A Lease as we saw it, and since when, by our own clock, it has said the same."""
+    """A Lease as last read, and when its record last changed by the local clock."""
 
     manifest: Manifest
     record: Record
@@ -34,21 +34,21 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The lease is ours to take, or to keep."""
+    """The candidate may acquire or renew the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Somebody else has it, at least until then unless they give it back."""
+    """Another candidate holds the lease until this time, unless it is released before."""
 
     until: float
 
 
 def decide(seen: Observation, me: str, now: float) -> Hold | Wait:
-    """Whether we may write ourselves into the lease that we saw.
+    """Return whether this candidate may write itself into the observed lease.
 
-    Only our own clock is asked: `renewTime` was written by one that we do not know. So a lease
-    that we see for the first time is good for its whole duration from now.
+    Only the local clock counts, because `renewTime` comes from another machine's clock. A lease
+    that is read for the first time is therefore valid for its whole duration from now.
     """
     expires = seen.changed_at + seen.record.duration
     if seen.record.holder in ("", me) or now >= expires:
@@ -57,7 +57,7 @@ def decide(seen: Observation, me: str, now: float) -> Hold | Wait:
 
 
 def observe(before: Observation | None, manifest: Manifest, now: float) -> Observation:
-    """What we know of the lease, now that it has been read."""
+    """Return the observation after a read; the time is kept if the record is unchanged."""
     record = record_of(manifest)
     if before is not None and before.record == record:
         return replace(before, manifest=manifest)
@@ -65,7 +65,7 @@ def observe(before: Observation | None, manifest: Manifest, now: float) -> Obser
 
 
 def record_of(manifest: Manifest) -> Record:
-    """What the lease says; anybody may have written it, so any field may be missing."""
+    """Return the record of a lease; any field may be missing."""
     spec: Manifest = manifest.get("spec") or {}
     return Record(
         holder=spec.get("holderIdentity") or "",
@@ -77,7 +77,7 @@ def record_of(manifest: Manifest) -> Record:
 
 
 def new_lease(key: ObjectKey, me: str, duration: float, now: datetime) -> Manifest:
-    """A lease that nobody has held before us."""
+    """Return a new lease with this candidate as its first holder."""
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
@@ -93,7 +93,10 @@ def new_lease(key: ObjectKey, me: str, duration: float, now: datetime) -> Manife
 
 
 def claimed(seen: Observation, me: str, duration: float, now: datetime) -> Manifest:
-    """The lease with us as its holder, renewed now; its resourceVersion fences the write."""
+    """Return the lease with this candidate as holder, renewed now.
+
+    Its resourceVersion makes the update fail if the lease was changed meanwhile.
+    """
     mine = seen.record.holder == me
     return _with_spec(
         seen.manifest,
@@ -106,7 +109,7 @@ def claimed(seen: Observation, me: str, duration: float, now: datetime) -> Manif
 
 
 def released(seen: Observation, now: datetime) -> Manifest:
-    """The lease without a holder, for anybody to take at once."""
+    """Return the lease without a holder, so that any candidate can acquire it at once."""
     return _with_spec(
         seen.manifest,
         holderIdentity="",
@@ -121,10 +124,10 @@ def _with_spec(manifest: Manifest, **fields: object) -> Manifest:
 
 
 def _whole(duration: float) -> int:
-    """Whole seconds, rounded so that the others wait rather longer than we hold."""
+    """Return whole seconds, rounded up so that others wait longer than the holder holds."""
     return max(1, math.ceil(duration))
 
 
 def micro_time(moment: datetime) -> str:
-    """Kubernetes' MicroTime: the API server wants six digits, also where all are zero."""
+    """Format a time as MicroTime; the API server requires six decimal places."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,6 +1,6 @@
-"""Services as blocks: entering waits until they are ready, leaving stops them.
+"""Runnables as context managers: entering waits until they are ready, leaving stops them.
 
-Nesting is the start order, and its reverse the order of stopping:
+Nesting is the start order; the stop order is the reverse:
 
     async with running(*servers, …), running(*caches, …):
         async with running(*controllers, …):
@@ -20,11 +20,11 @@ log = structlog.get_logger(__name__)
 
 
 class ServiceEndedError(Exception):
-    """A service returned although nobody had told it to stop."""
+    """A runnable returned before it was stopped."""
 
 
 class Budget:
-    """The time that stopping may take in all, however many blocks are left."""
+    """The total time that stopping may take, shared by all blocks."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -32,12 +32,12 @@ class Budget:
         self._ends: float | None = None
 
     def start(self) -> None:
-        """Begin to count, unless that has begun."""
+        """Start the countdown unless it has started."""
         if self._ends is None:
             self._ends = self._clock.monotonic() + self._seconds
 
     def remaining(self) -> float:
-        """Seconds that are left."""
+        """Return the seconds that are left; starts the countdown."""
         self.start()
         assert self._ends is not None  # noqa: S101
         return max(0.0, self._ends - self._clock.monotonic())
@@ -50,7 +50,7 @@ async def _live(service: Runnable, ready: Callable[[], None], stop: asyncio.Even
 
 
 async def _all_ready(readiness: Sequence[asyncio.Event], stop: asyncio.Event) -> None:
-    """Return when all are ready, or when it does not matter any more."""
+    """Return when all are ready or `stop` is set."""
     async with asyncio.TaskGroup() as group:
         stopped = group.create_task(stop.wait())
         for ready in readiness:
@@ -64,11 +64,12 @@ async def _all_ready(readiness: Sequence[asyncio.Event], stop: asyncio.Event) ->
 async def running(
     *services: Runnable, budget: Budget, unless: asyncio.Event | None = None
 ) -> AsyncIterator[None]:
-    """Run the services for the block; those that do not stop within the budget are cancelled.
+    """Run the runnables during the block; cancel those that do not stop within the budget.
 
-    The block begins when all are ready, or at once when `unless` is set: it has to look then.
-    If one fails, the block is cancelled and the failure raised in an ExceptionGroup; the group has
-    cancelled the others by then, so nothing here does so a second time.
+    The block starts when all are ready, or at once when `unless` is set, which the block has to
+    check. If a runnable fails, the block is cancelled and the failure is raised in an
+    ExceptionGroup. The task group has cancelled the others by then, so they are not cancelled again
+    here.
     """
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""The manager: starts everything in order, leads if it is elected, stops everything in reverse."""
+"""The manager: starts all runnables in order, runs leader election, stops in reverse order."""
 
 import asyncio
 import gc
@@ -19,19 +19,20 @@ log = structlog.get_logger(__name__)
 
 GRACE = 30.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# New objects until Python looks for cycles among them. With its default, 700 in 3.11, whatever
-# waits for an answer soon counts as old, and as the old grow all of them are looked at again: 22
-# times, not 3, while 4,000 TrainJobs are made, and for a tenth of a second each time.
+# Allocations between garbage collections of the youngest generation. With the default, 700 in
+# Python 3.11, objects that wait for a response soon reach the oldest generation. As that grows it
+# is collected again: 22 times instead of 3 while 4,000 TrainJobs are created, taking a tenth of a
+# second each time.
 YOUNG = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What runs in a process, by what it needs.
+    """The runnables of a process, grouped by start order.
 
-    Servers run first and stop last, so that probes and metrics are there all along. Checks are
-    ready when all is well, and nothing is read before that. Caches come before webhooks, which
-    read from them; controllers run only on the leader.
+    Servers start first and stop last, so that probes and metrics are always available. Checks are
+    ready when all of them pass, and nothing is read before that. Caches start before webhooks,
+    which read from them. Controllers run only on the leader.
     """
 
     servers: Sequence[Runnable] = ()
@@ -42,7 +43,7 @@ class Parts:
 
 
 class Manager:
-    """Runs its parts until it is told to stop; without an election it leads at once."""
+    """Runs its parts until it is stopped; without leader election it leads at once."""
 
     def __init__(
         self,
@@ -56,10 +57,10 @@ class Manager:
         self._clock = clock
         self._election = election
         self._grace = grace
-        self.stopping = False  # readiness fails from then on, so that nobody sends us more work
+        self.stopping = False  # readiness fails when set, so that no more requests are sent here
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set, a service fails, or the lease is lost; the last two raise."""
+        """Run until `stop` is set, a runnable fails or the lease is lost; the last two raise."""
         budget = Budget(self._clock, self._grace)
         async with asyncio.TaskGroup() as group:
             noticing = group.create_task(self._notice(stop, budget), name="stop")
@@ -74,7 +75,7 @@ class Manager:
             noticing.cancel()
 
     async def _notice(self, stop: asyncio.Event, budget: Budget) -> None:
-        """Let readiness fail, and the budget run, from the moment of the stop."""
+        """When `stop` is set, fail readiness and start the stop budget."""
         await stop.wait()
         self.stopping = True
         budget.start()
@@ -94,7 +95,7 @@ class Manager:
 
 
 async def _before(stop: asyncio.Event, election: LeaderElector) -> bool:
-    """Wait to be elected; False if the manager is stopped before."""
+    """Wait to become the leader; return False if the manager is stopped before."""
     async with asyncio.TaskGroup() as group:
         elected = group.create_task(election.acquire(), name="acquire")
         stopped = group.create_task(stop.wait(), name="stop")
@@ -103,13 +104,13 @@ async def _before(stop: asyncio.Event, election: LeaderElector) -> bool:
         elected.cancel()
         stopped.cancel()
     if not leading:
-        await election.release()  # a claim that was cut off may have been written all the same
+        await election.release()  # a cancelled claim may have been written nevertheless
     return leading
 
 
 @asynccontextmanager
 async def _holding(election: LeaderElector) -> AsyncIterator[None]:
-    """Renew the lease for the block, and give it back after; losing it cancels the block."""
+    """Renew the lease during the block and release it afterwards; losing it cancels the block."""
     enough = asyncio.Event()
     try:
         async with asyncio.TaskGroup() as group:
@@ -117,11 +118,11 @@ async def _holding(election: LeaderElector) -> AsyncIterator[None]:
             yield
             enough.set()
     finally:
-        await election.release()  # of a lease that was lost this only dismisses the watchdog
+        await election.release()  # after a lost lease this only stops the watchdog
 
 
 async def run_until_signalled(manager: Manager) -> None:
-    """Run until SIGTERM or SIGINT; a second one ends the process at once."""
+    """Run until SIGTERM or SIGINT; a second signal ends the process at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def told(signum: signal.Signals) -> None:
@@ -140,7 +141,7 @@ async def run_until_signalled(manager: Manager) -> None:
 
 
 def _spare_what_lives_on() -> None:
-    """Have garbage collection look at what is new, and not again and again at what caches hold."""
+    """Exclude the objects that caches hold from garbage collection, and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG)

@@ -1,4 +1,4 @@
-"""Waiting that can be cut short by an event."""
+"""A sleep that an event ends early."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from kftrainer.machinery.manager.clock import Clock
 
 
 async def pause(clock: Clock, seconds: float, *, unless: asyncio.Event) -> bool:
-    """Wait so many seconds, or less if the event is set; says whether it is."""
+    """Sleep until the time is over or the event is set; return whether it is set."""
     if unless.is_set():
         return True
     async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""What a manager runs: something with a name that becomes ready, and ends when it is told to."""
+"""The start and stop contract of everything that a manager runs."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,16 +6,16 @@ from typing import Protocol
 
 
 class Runnable(Protocol):
-    """A part of the manager with a life of its own."""
+    """A named component that a manager starts and stops."""
 
     @property
     def name(self) -> str:
-        """For logs and error messages."""
+        """Name for logs and error messages."""
         ...
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Call `ready` once when others may build on this, and return soon after `stop` is set.
+        """Call `ready` once when others may depend on this, and return soon after `stop` is set.
 
-        Returning earlier, or raising, ends the manager. Being cancelled means: end at once.
+        Returning earlier, or raising, ends the manager. When cancelled, end at once.
         """
         ...

@@ -1,4 +1,4 @@
-"""Long work in small slices, so that the event loop is never blocked for long."""
+"""Time slices for long work, so that the event loop is never blocked for long."""
 
 from kftrainer.machinery.manager.clock import Clock
 
@@ -6,18 +6,18 @@ SLICE = 0.005
 
 
 class TimeSlices:
-    """Lets others run when the work has gone on for some milliseconds; call it often."""
+    """Yields to the event loop after some milliseconds of work; call `breathe` often."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since = clock.monotonic()
 
     def begin(self) -> None:
-        """Work begins, after a time of waiting."""
+        """Start a new slice, after waiting."""
         self._since = self._clock.monotonic()
 
     async def breathe(self) -> None:
-        """Let others run if it is time to."""
+        """Yield to the event loop if the slice is used up."""
         if self._clock.monotonic() - self._since > SLICE:
             await self._clock.sleep(0)
             self.begin()

@@ -1,4 +1,4 @@
-"""A thread that acts when the event loop has stalled: the loop cannot notice that by itself."""
+"""A thread that acts when the event loop is blocked, which the loop cannot detect itself."""
 
 import os
 import threading
@@ -8,7 +8,7 @@ from kftrainer.machinery.manager.clock import Clock
 
 
 class Watchdog:
-    """Acts once if it is not fed for too long while it is on guard."""
+    """Calls `act` once if `feed` is not called for `patience` seconds while it is active."""
 
     def __init__(self, clock: Clock, patience: float, act: Callable[[], None]) -> None:
         self._clock = clock
@@ -18,7 +18,7 @@ class Watchdog:
         self._dismissed: threading.Event | None = None
 
     def feed(self, at: float) -> None:
-        """All was well at that time of the clock; go on guard if not there yet."""
+        """Record that all was well at this time; start the thread if it does not run."""
         self._fed_at = at
         if self._dismissed is None:
             self._dismissed = threading.Event()
@@ -27,7 +27,7 @@ class Watchdog:
             ).start()
 
     def dismiss(self) -> None:
-        """Leave; can be fed again later."""
+        """Stop the thread; `feed` starts it again."""
         if self._dismissed is not None:
             self._dismissed.set()
             self._dismissed = None
@@ -41,6 +41,6 @@ class Watchdog:
 
 
 def end_process(why: str) -> None:
-    """End at once: no cleanup, no flushing, no lock that the stalled thread might hold."""
+    """End the process at once, without cleanup: a blocked thread might hold any lock."""
     os.write(2, f'{{"level":"critical","event":"process.ended","why":"{why}"}}\n'.encode())
     os._exit(1)

@@ -1,4 +1,4 @@
-"""How long to wait before trying again: pure rules that are told the time."""
+"""Retry delays. Pure: the current time is an argument."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -12,18 +12,18 @@ LONGEST_DELAY = 1000.0
 
 
 class Backoff(Protocol):
-    """Knows how often a request has failed, and how long it should wait therefore."""
+    """Counts the failures of each request and computes its retry delay."""
 
     def next_delay(self, request: Request, now: float, longest: float = math.inf) -> float:
-        """Count a failure; the seconds to wait after it, at most `longest` before jitter."""
+        """Count a failure and return the delay in seconds, at most `longest` before jitter."""
         ...
 
     def forget(self, request: Request) -> None:
-        """It has succeeded."""
+        """Reset the request after a success."""
         ...
 
     def failures(self, request: Request) -> int:
-        """How often it has failed since it last succeeded."""
+        """Return the number of failures since the last success."""
         ...
 
 
@@ -31,17 +31,17 @@ Jitter = Callable[[float], float]
 
 
 def exactly(delay: float) -> float:
-    """No jitter."""
+    """Return the delay without jitter."""
     return delay
 
 
 def spread(rng: Random, by: float = 0.1) -> Jitter:
-    """Jitter that makes a delay shorter or longer by up to a part of it."""
+    """Return a jitter that changes a delay by up to the given fraction."""
     return lambda delay: delay * rng.uniform(1 - by, 1 + by)
 
 
 class Exponential:
-    """Each request waits twice as long after each of its failures in a row, up to a cap."""
+    """Exponential backoff: each request's delay doubles with each failure, up to a cap."""
 
     def __init__(
         self,
@@ -55,28 +55,31 @@ class Exponential:
         self._base = base
         self._cap = cap
         self._jitter = jitter
-        # From here on it is the cap: two to the power of many failures is not a float any more.
+        # From this count on the delay is the cap; 2.0**failures would overflow.
         self._doublings = math.ceil(math.log2(cap / base))
         self._failures: dict[Request, int] = {}
 
     def next_delay(self, request: Request, now: float, longest: float = math.inf) -> float:
-        """The cap is applied first: those that wait for the longest must be spread as well."""
+        """Count a failure and return the delay; jitter is applied after the cap.
+
+        Otherwise requests at the cap would all be retried at the same time.
+        """
         failures = self._failures.get(request, 0)
         self._failures[request] = failures + 1
         capped = self._cap if failures >= self._doublings else self._base * 2.0**failures
         return self._jitter(min(capped, self._cap, longest))
 
     def forget(self, request: Request) -> None:
-        """Its next delay is the first one again."""
+        """Reset the request to the first delay."""
         self._failures.pop(request, None)
 
     def failures(self, request: Request) -> int:
-        """Calls of `next_delay` since it was last forgotten."""
+        """Return the number of failures since the last `forget`."""
         return self._failures.get(request, 0)
 
 
 def doubling(first: float, longest: float) -> Iterator[float]:
-    """Pauses for who looks again and again: each twice as long as the one before, up to a cap."""
+    """Yield polling intervals, each twice as long as the previous one, up to a cap."""
     pause = first
     while True:
         yield pause
@@ -84,9 +87,10 @@ def doubling(first: float, longest: float) -> Iterator[float]:
 
 
 class TokenBucket:
-    """All requests together are retried so many times a second, after a burst.
+    """Token bucket shared by all requests: limits retries per second after a burst.
 
-    Each call takes a token, if need be one that will only be there later, and waits for that one.
+    Each call takes a token. If the bucket is empty, it takes a future one and the delay lasts until
+    then.
     """
 
     def __init__(self, rate: float = 10.0, burst: int = 100) -> None:
@@ -98,7 +102,7 @@ class TokenBucket:
         self._filled_at = -math.inf
 
     def next_delay(self, request: Request, now: float, longest: float = math.inf) -> float:
-        """Whichever request it is; the rate holds for all, so there is no shorter delay for one."""
+        """Return the delay for any request; `longest` is ignored because the rate is shared."""
         if now > self._filled_at:
             gained = (now - self._filled_at) * self._rate
             self._tokens = min(self._burst, self._tokens + gained)
@@ -107,15 +111,15 @@ class TokenBucket:
         return max(0.0, -self._tokens / self._rate)
 
     def forget(self, request: Request) -> None:
-        """A token that was taken is not given back."""
+        """Do nothing: tokens are not returned."""
 
     def failures(self, request: Request) -> int:
-        """It does not know one request from another."""
+        """Return 0: failures are not counted per request."""
         return 0
 
 
 class MaxOf:
-    """The longest delay of several rules; every rule is asked each time, and so counts it."""
+    """The longest delay of several backoffs; each of them counts every failure."""
 
     def __init__(self, *rules: Backoff) -> None:
         if not rules:
@@ -123,14 +127,14 @@ class MaxOf:
         self._rules = rules
 
     def next_delay(self, request: Request, now: float, longest: float = math.inf) -> float:
-        """The longest one."""
+        """Return the longest delay."""
         return max([rule.next_delay(request, now, longest) for rule in self._rules])
 
     def forget(self, request: Request) -> None:
-        """All of them forget it."""
+        """Reset the request in all backoffs."""
         for rule in self._rules:
             rule.forget(request)
 
     def failures(self, request: Request) -> int:
-        """As the one counts that has counted most."""
+        """Return the highest failure count."""
         return max(rule.failures(request) for rule in self._rules)

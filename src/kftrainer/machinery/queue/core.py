@@ -1,7 +1,8 @@
-"""What a work queue decides: who is next, who waits, who is being worked on; pure, told the time.
+"""Work queue decisions: which request is next, waiting or in flight. Pure.
 
-A request is never handed out twice at once. However often it is added before it is handed out, it
-is handed out once; when it is added while it is being worked on, once more after that is done.
+A request is never handed out twice at the same time. If it is added several times before it is
+handed out, it is handed out once. If it is added while it is in flight, it is handed out once more
+after it is done.
 """
 
 import heapq
@@ -13,8 +14,8 @@ from typing import Protocol
 
 from kftrainer.machinery.controller.reconcile import Request
 
-# One turn in so many goes to who has waited longest, once it has waited so many seconds: a steady
-# stream of urgent requests must not keep the others waiting for ever.
+# One in TURNS requests is the oldest one, if it has been ready for PATIENCE seconds: a steady
+# stream of high-priority requests must not starve the others.
 PATIENCE = 10.0
 TURNS = 10
 
@@ -23,46 +24,46 @@ _FEWEST_TO_TIDY = 64
 
 
 class QueueObserver(Protocol):
-    """Is told what happens in a queue; the metrics are one."""
+    """Receives the events of a queue, for example to update metrics."""
 
     def depth(self, priority: int, delta: int, /) -> None:
-        """The number of ready requests of a priority has changed."""
+        """The number of ready requests of a priority changed by `delta`."""
         ...
 
     def added(self) -> None:
-        """A request has become ready."""
+        """A request became ready."""
         ...
 
     def handed_out(self, waited: float, /) -> None:
-        """A request has been handed out, so many seconds after it was ready."""
+        """A request was handed out `waited` seconds after it became ready."""
         ...
 
     def done(self, worked: float, /) -> None:
-        """The work on a request has ended after so many seconds."""
+        """The work on a request ended after `worked` seconds."""
         ...
 
     def retried(self) -> None:
-        """A request has been added for later."""
+        """A request was added with a delay."""
         ...
 
     def watch_unfinished(self, ages: Callable[[], Sequence[float]], /) -> None:
-        """From now on `ages` tells how long each request in work has been in work."""
+        """Register a function that returns the ages in seconds of the requests in flight."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A request that is to be handed out, now or later."""
+    """A request that is ready or delayed."""
 
     request: Request
     priority: int
     ready_at: float = math.inf
     ready: bool = False
-    place: int = _NOWHERE  # new whenever it moves, and so the order of those that became ready
+    place: int = _NOWHERE  # changes with each move; orders the entries that became ready
 
 
 class _Heap:
-    """Entries by a number, the least first; those that have moved on since are passed over."""
+    """Entries ordered by a number, lowest first; entries that moved since are skipped."""
 
     def __init__(self) -> None:
         self._items: list[tuple[float, int, _Entry]] = []
@@ -86,7 +87,7 @@ class _Heap:
 
 
 class QueueCore:
-    """The queue without any waiting; a shell lends it a clock and those who wait."""
+    """The queue without waiting; `WorkQueue` adds the clock and the waiting workers."""
 
     def __init__(self, observer: QueueObserver | None = None) -> None:
         self._observer = observer
@@ -94,7 +95,7 @@ class QueueCore:
         self._entries: dict[Request, _Entry] = {}
         self._in_flight: dict[Request, float] = {}
         self._waiting = _Heap()
-        # Those that can be handed out. An entry whose request is in flight is in neither of them.
+        # Entries that can be handed out. An entry whose request is in flight is in neither heap.
         self._by_urgency = _Heap()
         self._by_age = _Heap()
         self._ready = 0
@@ -102,33 +103,33 @@ class QueueCore:
         self._passed_over = 0
 
     def __len__(self) -> int:
-        """How many are ready, with those whose request is in flight."""
+        """Return the number of ready requests, including those that are also in flight."""
         return self._ready
 
     @property
     def takeable(self) -> int:
-        """How many could be handed out now, as far as it has been told the time."""
+        """Number of requests that can be handed out, as of the last call with a time."""
         return self._takeable
 
     @property
     def in_flight(self) -> int:
-        """How many are being worked on."""
+        """Number of requests in flight."""
         return len(self._in_flight)
 
     @property
     def next_ready_at(self) -> float | None:
-        """When the first of those that wait for their time becomes ready."""
+        """Time at which the first delayed request becomes ready, or None."""
         entry = self._waiting.first()
         return None if entry is None else entry.ready_at
 
     def unfinished(self, now: float) -> list[float]:
-        """How long each request in work has been in work."""
+        """Return how long each request in flight has been worked on, in seconds."""
         return [now - since for since in self._in_flight.values()]
 
     def add(self, request: Request, now: float, *, priority: int = 0, after: float = 0.0) -> None:
-        """Hand it out after so many seconds.
+        """Add a request that becomes ready after the given number of seconds.
 
-        Of several times the earliest counts, and of several priorities the highest.
+        If it is already queued, the earlier time and the higher priority apply.
         """
         self.mature(now)
         entry = self._entries.get(request)
@@ -146,7 +147,7 @@ class QueueCore:
                 self._waiting.push(ready_at, entry)
 
     def take(self, now: float) -> tuple[Request, int] | None:
-        """The request whose turn it is, and its priority; it is in flight until it is done."""
+        """Return the next request and its priority, or None; it is in flight until `done`."""
         self.mature(now)
         entry = self._whose_turn(now)
         if entry is None:
@@ -162,7 +163,7 @@ class QueueCore:
         return entry.request, entry.priority
 
     def done(self, request: Request, now: float) -> None:
-        """The work has ended; if it was added meanwhile it can be handed out again."""
+        """End the work on a request; if it was added meanwhile it can be handed out again."""
         worked = now - self._in_flight.pop(request)
         if self._observer is not None:
             self._observer.done(worked)
@@ -171,7 +172,7 @@ class QueueCore:
             self._let_take(entry)
 
     def mature(self, now: float) -> None:
-        """Those whose time has come become ready, in the order of their times."""
+        """Make the delayed requests ready that are due, in the order of their times."""
         while (entry := self._waiting.first()) is not None and entry.ready_at <= now:
             self._make_ready(entry)
 

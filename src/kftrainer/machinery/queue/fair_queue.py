@@ -5,16 +5,16 @@ from collections import deque
 
 
 class QueueFullError(Exception):
-    """A client has too many requests waiting."""
+    """A client has too many waiting requests."""
 
 
 class FairQueue:
-    """Starts waiting requests round-robin by client, one in each pass of the event loop.
+    """Starts waiting requests round-robin by client, one in each event loop iteration.
 
     However many requests one client sends, a request of another client waits for at most one
-    request of each client before it starts. `most` requests are in progress at a time, and at most
-    `per_client` of one client. Memory is bounded: a client without requests is not remembered, and
-    one with `waiting` requests in the queue gets QueueFullError.
+    request of each client before it starts. At most `most` requests are in progress, and at most
+    `per_client` of one client. Memory is bounded: a client without requests is not stored, and one
+    with `waiting` requests in the queue gets QueueFullError.
     """
 
     def __init__(self, most: int, per_client: int, waiting: int) -> None:
@@ -23,13 +23,13 @@ class FairQueue:
         self._waiting = waiting
         self._in_progress: dict[str, int] = {}
         self._total = 0
-        # In the order of their turns. A client whose turn it was moves to the end.
+        # In the order of turns. A client that was served moves to the end.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        self._dispatch: asyncio.Handle | None = None  # while no request may start at once
-        self._has_woken = False  # a request, which starts in this pass of the event loop
+        self._dispatch: asyncio.Handle | None = None  # set while no request may start at once
+        self._has_woken = False  # a request was started in this event loop iteration
 
     async def acquire(self, client: str) -> None:
-        """Return when a request of this client may start; `release` must follow."""
+        """Return when a request of this client may start; call `release` afterwards."""
         if self._dispatch is None and not self._queues and self._has_room(client):
             self._start(client)
             self._schedule()
@@ -75,8 +75,8 @@ class FairQueue:
         has_woken, self._has_woken = self._has_woken, client is not None
         if client is None:
             if has_woken:
-                self._schedule()  # whoever arrives in this pass waits for the next one
-            return  # a release schedules the next one
+                self._schedule()  # requests that arrive in this iteration wait for the next one
+            return  # `release` schedules the next one
         queue = self._queues.pop(client)
         turn = queue.popleft()
         if queue:

@@ -1,4 +1,4 @@
-"""A work queue to wait at: lends the pure queue a clock and a line of waiting workers."""
+"""Asynchronous work queue: QueueCore with a clock and waiting workers."""
 
 import asyncio
 import math
@@ -11,15 +11,15 @@ from kftrainer.machinery.queue.core import QueueCore, QueueObserver
 
 
 class QueueShutDownError(Exception):
-    """The queue hands out nothing any more."""
+    """The queue is shut down."""
 
 
 class WorkQueue:
-    """Requests to work on, each by one worker at a time.
+    """Requests to reconcile; each is processed by one worker at a time.
 
-    All but `next` and `drained` act at once, so that nobody sees the queue halfway. Among the
-    workers who wait in `next` one keeps the time of what was added for later: it sleeps until the
-    first of these is due. The others stand in a line, from which one is woken for each item.
+    All methods except `next` and `drained` are synchronous, so the state is always consistent. One
+    of the workers that wait in `next` is the timekeeper: it sleeps until the first delayed request
+    is due. The others wait in line, and one is resumed for each item.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class WorkQueue:
         self._metrics = metrics
         self._core = QueueCore(metrics)
         self._line: deque[asyncio.Future[None]] = deque()
-        self._woken = 0  # have been woken, and have not come to the queue yet
+        self._woken = 0  # workers that were resumed but have not called `take` yet
         self._alarm: asyncio.Timeout | None = None  # ends the timekeeper's sleep early
         self._alarm_at = 0.0
         self._shut_down = False
@@ -39,11 +39,11 @@ class WorkQueue:
             metrics.watch_unfinished(lambda: self._core.unfinished(clock.monotonic()))
 
     def __len__(self) -> int:
-        """How many requests are ready."""
+        """Return the number of ready requests."""
         return len(self._core)
 
     def add(self, request: Request, *, priority: int = 0, after: float = 0.0) -> None:
-        """Hand it out after so many seconds, or sooner if it is added again for sooner."""
+        """Add a request that becomes ready after `after` seconds; the earliest time applies."""
         if self._shut_down:
             return
         if after > 0 and self._metrics is not None:
@@ -54,20 +54,20 @@ class WorkQueue:
     def add_rate_limited(
         self, request: Request, *, priority: int = 0, max_delay: float = math.inf
     ) -> None:
-        """Hand it out again after the backoff of one more failure."""
+        """Add the request again with the backoff delay of one more failure."""
         delay = self._backoff.next_delay(request, self._clock.monotonic(), max_delay)
         self.add(request, priority=priority, after=delay)
 
     def forget(self, request: Request) -> None:
-        """It has not failed: its backoff starts anew. This neither removes it nor ends its work."""
+        """Reset the request's backoff; this neither removes it nor ends its work."""
         self._backoff.forget(request)
 
     def retries(self, request: Request) -> int:
-        """How often it has failed in a row."""
+        """Return the number of failures since the backoff was last reset."""
         return self._backoff.failures(request)
 
     async def next(self) -> tuple[Request, int]:
-        """The next request and its priority; whoever gets it must say when it is done.
+        """Return the next request and its priority; the caller must call `done` afterwards.
 
         Raises QueueShutDownError. A worker that is cancelled here has taken nothing.
         """
@@ -84,14 +84,17 @@ class WorkQueue:
         raise QueueShutDownError
 
     def done(self, request: Request) -> None:
-        """The work on it has ended, well or not."""
+        """End the work on a request, successful or not."""
         self._core.done(request, self._clock.monotonic())
         if self._shut_down and not self._core.in_flight:
             self._drained.set()
         self._wake()
 
     def shut_down(self) -> None:
-        """Hand out nothing any more, and take nothing: who starts next will see everything anew."""
+        """Stop handing out and accepting requests.
+
+        Queued requests are dropped: the next start lists all objects again.
+        """
         self._shut_down = True
         while self._line:
             self._wake_first()
@@ -100,16 +103,16 @@ class WorkQueue:
             self._drained.set()
 
     async def drained(self) -> None:
-        """Return when the queue is shut down and the work on all it has handed out has ended."""
+        """Return when the queue is shut down and no request is in flight."""
         await self._drained.wait()
 
     def _wake(self) -> None:
-        """One worker for each item that can be taken, and one to keep the time."""
+        """Resume one worker for each available item, and one as timekeeper."""
         while self._line and self._woken < self._core.takeable:
             self._wake_first()
         due = self._core.next_ready_at
         if self._alarm is None:
-            # Anyone who has been woken will look at the time, or bring us here again.
+            # A resumed worker checks the time itself, or calls this method again.
             if due is not None and self._line and not self._woken:
                 self._wake_first()
         elif self._woken < self._core.takeable or (due is not None and due < self._alarm_at):
@@ -133,7 +136,7 @@ class WorkQueue:
                 self._line.remove(waiter)
             elif not waiter.cancelled():
                 self._woken -= 1
-                self._wake()  # what it was woken for is somebody else's now
+                self._wake()  # pass the item on to another worker
             raise
         self._woken -= 1
 
@@ -143,10 +146,10 @@ class WorkQueue:
             async with asyncio.timeout(None) as self._alarm:
                 await self._clock.sleep(due - self._clock.monotonic())
         except TimeoutError:
-            pass  # the alarm was rung: there is an item, or an earlier time
+            pass  # the sleep was ended early: there is an item, or an earlier due time
         except asyncio.CancelledError:
             self._alarm = None
-            self._wake()  # somebody else must keep the time
+            self._wake()  # another worker must become timekeeper
             raise
         self._alarm = None
 
