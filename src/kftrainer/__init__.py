@@ -1,1 +1,1 @@
-"""kftrainer: a Kubernetes operator for distributed training, speaking Kubeflow Trainer v2's API."""
+"""Kubernetes operator for distributed training with the API of Kubeflow Trainer v2."""

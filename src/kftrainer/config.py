@@ -1,4 +1,4 @@
-"""Reads the manager's configuration file: a key that is unknown or said twice is an error."""
+"""Reads the manager's configuration file; unknown and duplicate keys are errors."""
 
 from collections.abc import Hashable
 from pathlib import Path
@@ -12,11 +12,11 @@ from kftrainer.kube.yaml_limits import check_expansion
 
 
 class ConfigurationError(Exception):
-    """The configuration file cannot be used; the text says where and why."""
+    """The configuration file cannot be used; the message contains the location and the reason."""
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A YAML loader that does not let a later key silently win over an earlier one."""
+    """YAML loader that rejects duplicate keys."""
 
     def construct_document(self, node: yaml.Node) -> Any:
         check_expansion(node)
@@ -39,7 +39,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def read(path: Path) -> Configuration:
-    """The configuration in the file."""
+    """Read the configuration from a file."""
     try:
         text = path.read_text()
     except OSError as error:
@@ -50,7 +50,7 @@ def read(path: Path) -> Configuration:
 
 
 def parse(text: str, source: str) -> Configuration:
-    """The configuration in the text; `source` is where it came from, for messages."""
+    """Parse a configuration; `source` names its origin in error messages."""
     try:
         document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506  a SafeLoader
     except yaml.YAMLError as error:

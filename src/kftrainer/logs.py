@@ -1,4 +1,4 @@
-"""Logs as events: one JSON object per line, or a readable form where a person looks on."""
+"""Structured logging: one JSON object per line, or readable text on a terminal."""
 
 import json
 import logging
@@ -18,14 +18,14 @@ LEVELS: dict[Level, int] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-# At DEBUG it writes whole answers of the API server, Secrets among them.
+# At DEBUG these log whole responses of the API server, including Secrets.
 NEVER_AT_DEBUG = ("kubernetes_asyncio",)
 
 
 def set_up(level: Level = "info", form: Form | None = None, stream: TextIO | None = None) -> None:
-    """Send our own logs and those of libraries to the stream, by default standard error.
+    """Write our logs and those of libraries to the stream, by default standard error.
 
-    Without a form it is the readable one on a terminal, and JSON elsewhere.
+    Without a form, logs are text on a terminal and JSON elsewhere.
     """
     stream = sys.stderr if stream is None else stream
     form = form or ("console" if stream.isatty() else "json")
@@ -39,7 +39,7 @@ def set_up(level: Level = "info", form: Form | None = None, stream: TextIO | Non
 
 
 def _shared() -> list[Processor]:
-    """What is done to each entry, whoever wrote it."""
+    """Return the processors for every entry, including those of libraries."""
     return [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -59,7 +59,7 @@ def _formatter(form: Form) -> logging.Formatter:
 
 
 def _as_json() -> list[Processor]:
-    # Local variables hold tokens and keys: a traceback must not show them.
+    # Local variables may contain tokens and keys, which must not appear in a traceback.
     traceback = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     return [
         structlog.processors.ExceptionRenderer(traceback),
@@ -75,7 +75,7 @@ def _as_text() -> list[Processor]:
 def _json(entry: object, **_: object) -> str:
     try:
         return orjson.dumps(entry, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # huge numbers, half a character: rare, but no reason to lose the entry
+    except TypeError:  # huge integers or lone surrogates: rare, but the entry must not be lost
         return json.dumps(entry, default=repr)
 
 

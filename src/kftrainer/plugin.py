@@ -1,6 +1,14 @@
 """Everything that a plugin author imports. The names in `__all__` are stable.
 
-A plugin inherits the extension points that it implements; docs/plugins.md shows one.
+A plugin is a class with a `name` that inherits the extension points that it implements:
+
+- `EnforceMLPolicy`, `EnforcePodGroupPolicy` and `PodNetwork` change the `Info` of a TrainJob.
+- `ComponentBuilder` returns `PlannedObject`s, which the controller applies.
+- `TrainJobStatus` reads the status of the applied objects.
+- `CustomValidation` validates TrainJobs at admission and returns a `ValidationResult`.
+- `WatchExtension` declares the kinds whose changes enqueue TrainJobs.
+
+docs/plugins.md has a complete example.
 """
 
 from kftrainer.api.resources import CONFIG_MAPS, JOB_SETS, SECRETS

@@ -1,1 +1,1 @@
-"""The command line: the only place where all packages are put together."""
+"""The command line. It is the only package that combines all others."""

@@ -1,4 +1,4 @@
-"""Arguments that several commands have in common."""
+"""Arguments shared by several commands."""
 
 import argparse
 from math import inf
@@ -8,7 +8,7 @@ from kftrainer.kube.schema.metadata import DNS_LABEL, LABEL_WORDS, LONGEST_LABEL
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add `-f`: the documents."""
+    """Add `-f`: the manifests to read."""
     parser.add_argument(
         "-f",
         "--filename",
@@ -22,7 +22,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`, of which only the plugins matter here."""
+    """Add `--config`, from which only the plugins are used."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -44,7 +44,7 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_timeout(parser: argparse.ArgumentParser, seconds: float) -> None:
-    """Add `--timeout`: how long to wait for everything together."""
+    """Add `--timeout`: the total time to wait."""
     parser.add_argument(
         "--timeout",
         type=_seconds,
@@ -55,7 +55,7 @@ def add_timeout(parser: argparse.ArgumentParser, seconds: float) -> None:
 
 
 def namespace_name(text: str) -> str:
-    """The type of an argument that names a namespace; an empty one would mean all of them."""
+    """Argument type for a namespace; an empty name would select all namespaces."""
     if DNS_LABEL.fullmatch(text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no name of a namespace: it {LABEL_WORDS}")
     if len(text) > LONGEST_LABEL:

@@ -1,10 +1,10 @@
-"""How a command ends that has failed: with one line, whatever the errors were."""
+"""Formats the errors of a failed command as one line."""
 
 from collections.abc import Iterable, Iterator
 
 
 def within(error: BaseException) -> Iterator[BaseException]:
-    """The errors of a group, however deep; or the error itself."""
+    """Yield the leaf errors of an exception group, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from within(each)
@@ -13,5 +13,5 @@ def within(error: BaseException) -> Iterator[BaseException]:
 
 
 def in_one_line(texts: Iterable[str]) -> str:
-    """Each text once, without its line breaks."""
+    """Join the texts into one line, each once."""
     return "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts))

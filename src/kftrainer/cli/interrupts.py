@@ -1,7 +1,7 @@
-"""Ctrl-C before a command has started its work.
+"""Handling of Ctrl-C before a command has started its work.
 
-Only the standard library's smallest modules are imported here: importing the rest of a command
-takes a second, in which a KeyboardInterrupt would end in a traceback.
+This module imports only the smallest modules of the standard library: importing the rest of a
+command takes a second, in which a KeyboardInterrupt would end in a traceback.
 """
 
 import os
@@ -16,10 +16,10 @@ INTERRUPTED = 130
 
 @contextmanager
 def exiting_on_interrupt(program: str) -> Iterator[None]:
-    """While the block runs, SIGINT ends the process with one line and exit code 130.
+    """Exit with one line and code 130 on SIGINT while the block runs.
 
-    The block must not start anything that needs cleaning up. A SIGINT that is ignored, or that
-    somebody else handles, is not touched.
+    The block must not start anything that needs cleanup. A SIGINT that is ignored or already
+    handled is not changed.
     """
 
     def leave(_signum: int, _frame: FrameType | None) -> None:
@@ -38,7 +38,7 @@ def exiting_on_interrupt(program: str) -> Iterator[None]:
 
 
 def report_interrupt(program: str) -> int:
-    """Print the line of a program that was interrupted; return its exit code."""
+    """Print that the program was interrupted; return the exit code."""
     sys.stderr.write(_line(program))
     return INTERRUPTED
 

@@ -1,11 +1,11 @@
-"""The `kftrainer` command: runs one subcommand and tells errors as sentences."""
+"""The `kftrainer` command: runs one subcommand and prints its errors."""
 
 import os
 import sys
 
 from kftrainer.cli.interrupts import exiting_on_interrupt, report_interrupt
 
-TYPE_CHECKING = False  # as in `typing`, which takes longer to import than all of this
+TYPE_CHECKING = False  # as in `typing`, which takes longer to import than this module
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def _parser() -> "argparse.ArgumentParser":
 
 
 def main(argv: "Sequence[str] | None" = None) -> int:
-    """Run the command; the exit code is 0 when it did what it says, 1 when not, 2 for bad usage."""
+    """Run the command; exit code 0 on success, 1 on failure, 2 for bad usage."""
     try:
         with exiting_on_interrupt(NAME):  # importing the commands takes a second
             arguments = _parser().parse_args(argv)
@@ -50,7 +50,7 @@ def _run(arguments: "argparse.Namespace") -> int:
     except DevClusterError as error:
         print(f"{NAME}: {error}", file=sys.stderr)
         return FAILED
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:

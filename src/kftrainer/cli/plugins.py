@@ -1,4 +1,4 @@
-"""The plugins that the manager would run, for commands that run without it."""
+"""Loads the plugins that the manager would run, for commands that run without it."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from kftrainer.runtime.framework.plugin_loader import load_framework
 
 
 def framework_of(config: Path | None) -> Framework:
-    """As this configuration file says; raises ConfigurationError or PluginLoadError."""
+    """Load the configured plugins; raise ConfigurationError or PluginLoadError."""
     settings = DEFAULT if config is None else configuration.read(config)
     plugins = settings.plugins
     return load_framework(plugins.enabled, plugins.disabled, admission=settings.admission)

@@ -1,6 +1,6 @@
-"""A small API client, enough to set a control plane up and to look at it.
+"""A small API client for setting up and inspecting a control plane.
 
-The operator has a client of its own, in `kftrainer.kube`; this one keeps the devcluster apart.
+The operator's own client is in `kftrainer.kube`; this one keeps the devcluster independent.
 """
 
 import ssl
@@ -18,18 +18,18 @@ FIELD_MANAGER = "kftrainer-devcluster"
 APPLY = "application/apply-patch+yaml"
 CRD_SERVED_WITHIN = 30.0
 NOT_FOUND = 404
-NOT_YET = (404, 429, 503)  # the last two while storage and its watch cache are made
+NOT_YET = (404, 429, 503)  # 429 and 503 occur while the storage and its watch cache are created
 ERROR = 400
 
 Object = dict[str, Any]
 
 
 class UnreachableError(DevClusterError):
-    """No HTTP answer came back."""
+    """No HTTP response was received."""
 
 
 def condition_is_true(obj: Mapping[str, Any], kind: str) -> bool:
-    """Whether the object's status says so."""
+    """Return whether the object has this condition with status True."""
     conditions = obj.get("status", {}).get("conditions") or []
     return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 
@@ -68,7 +68,7 @@ class ApiClient:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> bytes:
-        """One request; an answer of 400 or more is raised as ApiError."""
+        """Send one request; raise ApiError for a status of 400 or more."""
         if self._session is None:
             raise RuntimeError("ApiClient must be entered with `async with` before it is used")
         data = None if body is None else orjson.dumps(body)
@@ -87,7 +87,7 @@ class ApiClient:
         return answer
 
     async def request(self, method: str, path: str, **options: Any) -> Object:
-        """Like fetch, for answers that are JSON objects."""
+        """Send one request and decode the JSON object in the response."""
         answer: Object = orjson.loads(await self.fetch(method, path, **options))
         return answer
 
@@ -96,7 +96,7 @@ class ApiClient:
         return await self.request("GET", path)
 
     async def get_or_none(self, path: str) -> Object | None:
-        """Read an object that may not be there."""
+        """Read an object; return None if it does not exist."""
         try:
             return await self.get(path)
         except ApiError as error:
@@ -119,7 +119,7 @@ class ApiClient:
         )
 
     async def delete(self, path: str) -> Object:
-        """Delete an object, its dependents in the background."""
+        """Delete an object and, in the background, its dependents."""
         return await self.request("DELETE", path, query={"propagationPolicy": "Background"})
 
     async def apply_crd(self, manifest: Mapping[str, Any]) -> None:
@@ -133,7 +133,7 @@ class ApiClient:
 
         async def served() -> bool:
             found = await self.get(path)
-            # The servers of requests and of discovery learn of it a moment later than its status.
+            # Requests and discovery are served a moment after the status changes.
             return (
                 condition_is_true(found, "Established")
                 and await self._discovers(definition)
@@ -144,8 +144,8 @@ class ApiClient:
 
     async def _discovers(self, definition: Mapping[str, Any]) -> bool:
         group, versions = definition["spec"]["group"], _served_versions(definition)
-        # The server of CRDs answers for the group, with all its versions, until the aggregator has
-        # heard of the first of them; from then on only those count that it has heard of.
+        # The CRD server serves discovery of the group with all versions until the aggregator
+        # registers the first of them; from then on only registered versions are listed.
         for version in versions:
             if not await self._is_registered(f"{version}.{group}"):
                 return False
@@ -160,14 +160,14 @@ class ApiClient:
         return True
 
     async def _is_registered(self, api_service: str) -> bool:
-        """Whether the aggregator has heard of the version: then it calls it available."""
+        """Return whether the aggregator has registered the version and reports it available."""
         path = f"/apis/apiregistration.k8s.io/v1/apiservices/{api_service}"
         return condition_is_true(await self.get_or_none(path) or {}, "Available")
 
     async def _lists(self, definition: Mapping[str, Any]) -> bool:
-        """Whether its objects can be listed, which the server's storage may not be ready for.
+        """Return whether its objects can be listed; storage and watch cache may not be ready.
 
-        Nor may its watch cache, on which a list that is limited would not depend.
+        The list has no limit, because a limited list would not depend on the watch cache.
         """
         group, plural = definition["spec"]["group"], definition["spec"]["names"]["plural"]
         for version in _served_versions(definition):
@@ -180,7 +180,7 @@ class ApiClient:
         return True
 
     async def path_of(self, manifest: Mapping[str, Any]) -> str:
-        """The URL path of an object."""
+        """Return the URL path of an object."""
         return f"{await self._collection_of(manifest)}/{manifest['metadata']['name']}"
 
     async def _collection_of(self, manifest: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A control plane as its users see it: ready when a block begins, gone when it ends."""
+"""A control plane as a context manager: ready in the block, stopped after it."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -19,11 +19,11 @@ from kftrainer.devcluster.shape import BARE, Shape
 from kftrainer.devcluster.site import ADMIN, ADMINS, Site, Supplies
 from kftrainer.devcluster.waiting import until
 
-DEATH_TOLD_WITHIN = 30.0  # which pass only if nothing has died
+DEATH_TOLD_WITHIN = 30.0  # seconds; reached only if no process has died
 
 
 class ControlPlane:
-    """A running control plane; `running` makes them."""
+    """A running control plane, created by `running`."""
 
     def __init__(self, site: Site, shape: Shape) -> None:
         self._site = site
@@ -34,41 +34,42 @@ class ControlPlane:
 
     @property
     def certificate_authority(self) -> Path:
-        """The authority that signed the API server's certificate."""
+        """The CA that signed the API server's certificate."""
         return self._site.authority.certificate
 
     @property
     def processes(self) -> Sequence[ManagedProcess]:
-        """The parts, in the order in which they were started."""
+        """The processes, in the order in which they were started."""
         return tuple(self._site.processes)
 
     @property
     def audit_log(self) -> Path:
-        """Where the API server says who asked it for what, one JSON object a line.
+        """The audit log of the API server, one JSON object per line.
 
-        A line is written when the answer is over, so a moment after who asked has it.
+        A line is written when the response is complete, so a moment after the client has received
+        it.
         """
         return self.folder / kubernetes.AUDIT_LOG
 
     @property
     def service_socket(self) -> Path:
-        """Where the API server asks for connections to Services, as of an HTTP proxy (CONNECT)."""
+        """The socket at which the API server requests connections to Services (HTTP CONNECT)."""
         return self.folder / kubernetes.SERVICE_SOCKET
 
     def kubeconfig_for(self, user: str, groups: Iterable[str] = ()) -> Path:
-        """A kubeconfig for this user, whose rights come from RBAC alone."""
+        """Write a kubeconfig for this user, who has only the permissions granted by RBAC."""
         file_name = user.replace("/", "_").replace(":", "_")
         path = self.folder / "kubeconfigs" / f"user-{file_name}.yaml"
         return self._site.kubeconfig_for(user, groups, path)
 
     def client(self, user: str = ADMIN, groups: Iterable[str] | None = None) -> ApiClient:
-        """An API client: for the administrator, or for any other user."""
+        """Return an API client for the administrator or for another user."""
         if groups is None:
             groups = ADMINS if user == ADMIN else ()
         return self._site.client(user, groups)
 
     async def create_namespace(self, client: ApiClient, prefix: str = "test-") -> str:
-        """A fresh namespace that pods can be made in."""
+        """Create a namespace in which pods can be created."""
         metadata = {"generateName": prefix}
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
         name: str = (await client.create(manifest))["metadata"]["name"]
@@ -78,7 +79,7 @@ class ControlPlane:
 
 
 async def gather_supplies(shape: Shape, cache: Path, progress: Progress) -> Supplies:
-    """Find, fetch or build all that the shape takes; on a new machine this takes minutes."""
+    """Find, download or build everything the shape needs; takes minutes on a new machine."""
     return Supplies(
         programs=await binaries.provide(shape.binaries(), cache=cache, progress=progress),
         manifests={
@@ -89,7 +90,7 @@ async def gather_supplies(shape: Shape, cache: Path, progress: Progress) -> Supp
 
 
 async def _put_up(site: Site, shape: Shape, crds: Sequence[Document], progress: Progress) -> None:
-    """Start every part after what it needs."""
+    """Start all components in the order of their dependencies."""
     with progress.step("starting etcd"):
         etcd = await kubernetes.start_etcd(site)
     with progress.step("starting kube-apiserver"):
@@ -116,13 +117,14 @@ async def _put_up_or_say_who_died(
     try:
         await _put_up(site, shape, crds, progress)
     except UnreachableError:
-        # Perhaps a part has died; its leash tells so a moment after its connections have ended.
+        # A process may have died; its leash reports that a moment after its connections have
+        # closed.
         with suppress(NotReadyError):
             await until(site.has_lost_a_part, within=DEATH_TOLD_WITHIN, what="a part's end")
         site.check()
         raise
     except DevClusterError:
-        site.check()  # a request may have failed only because a part has died
+        site.check()  # a request may have failed only because a process has died
         raise
 
 
@@ -139,16 +141,16 @@ async def running(
     cache: Path | None = None,
     progress: Progress = SILENT,
 ) -> AsyncIterator[ControlPlane]:
-    """A control plane for the length of the block, in a folder of its own unless one is given."""
+    """Run a control plane for the duration of the block, in its own folder unless one is given."""
     cache = cache or places.cache_home()
     supplies = await gather_supplies(shape, cache, progress)
-    crds = _crds(shape, supplies)  # read now: a wrong file is told before anything starts
+    crds = _crds(shape, supplies)  # first, to report invalid files before anything starts
     with ExitStack() as stack:
         folder = folder or stack.enter_context(own_folder(cache))
         ports = PortReservations(places.ports(cache))
         stack.callback(ports.release_all)
         port = ports.reserve() if shape.port is None else ports.claim(shape.port)
-        now = datetime.now(UTC)  # noqa: TID251  certificates are valid from this machine's now
+        now = datetime.now(UTC)  # noqa: TID251  start of the certificates' validity
         site = Site(folder, supplies, ports, apiserver_port=port, now=now)
         try:
             await _put_up_or_say_who_died(site, shape, crds, progress)

@@ -1,23 +1,23 @@
-"""What can go wrong around a control plane, told in sentences that a person can act on.
+"""Errors of the devcluster; their messages contain what to do.
 
 DevClusterError
-├── MissingPartError      a binary or manifest cannot be had on this machine
-├── PortTakenError        somebody else listens where we should
-├── ProcessDiedError      a part of the control plane ended by itself
-├── NotReadyError         something did not come true in time
-├── NotRunningError       there is no such control plane
-└── ApiError              the API server refused a request
+    ├── MissingPartError      a binary or manifest is not available on this machine
+    ├── PortTakenError        another program listens on the port
+    ├── ProcessDiedError      a process of the control plane ended unexpectedly
+    ├── NotReadyError         a condition was not met in time
+    ├── NotRunningError       the named control plane is not running
+    └── ApiError              the API server rejected a request
 """
 
 import errno
 
 
 class DevClusterError(Exception):
-    """Its text is the whole message: what happened, and what to do about it."""
+    """Base class; the message contains what happened and what to do about it."""
 
 
 class MissingPartError(DevClusterError):
-    """A binary or manifest is neither there nor to be had."""
+    """A binary or manifest is missing and cannot be obtained."""
 
 
 class PortTakenError(DevClusterError):
@@ -25,19 +25,19 @@ class PortTakenError(DevClusterError):
 
 
 class ProcessDiedError(DevClusterError):
-    """A part of the control plane ended by itself."""
+    """A process of the control plane ended unexpectedly."""
 
 
 class NotReadyError(DevClusterError):
-    """A condition did not hold before its deadline."""
+    """A condition was not met before its deadline."""
 
 
 class NotRunningError(DevClusterError):
-    """The named control plane is not up."""
+    """The named control plane is not running."""
 
 
 class ApiError(DevClusterError):
-    """The API server answered with an error status."""
+    """The API server responded with an error status."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class ApiError(DevClusterError):
 
 
 def in_words(error: OSError) -> str:
-    """What the operating system refused, and what to do about it."""
+    """Describe an error of the operating system and what to do about it."""
     where = f" ({error.filename})" if error.filename else ""
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:

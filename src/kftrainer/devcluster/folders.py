@@ -11,7 +11,7 @@ from kftrainer.devcluster.processes.locks import FileLock
 
 
 def sweep(parent: Path) -> None:
-    """Delete the folders whose owners are gone without having cleaned up, as after SIGKILL."""
+    """Delete folders whose owners ended without cleaning up, for example after SIGKILL."""
     for path in parent.glob("*.lock"):
         lock = FileLock(path)
         if lock.try_acquire():
@@ -21,9 +21,9 @@ def sweep(parent: Path) -> None:
 
 @contextmanager
 def own_folder(cache: Path) -> Iterator[Path]:
-    """A fresh folder, deleted at the end of the block; after an error it stays for its logs.
+    """Create a folder and delete it after the block; after an error it stays for its logs.
 
-    What stays is swept away when the next control plane starts.
+    Such folders are deleted when the next control plane starts.
     """
     parent = places.runs(cache)
     sweep(parent)

@@ -1,4 +1,4 @@
-"""Control planes that stay up by a name: where they lie, and what is known of them."""
+"""Named control planes that stay up: their folder, lock and recorded state."""
 
 import json
 import os
@@ -17,7 +17,7 @@ Phase = Literal["starting", "ready", "stopping", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A process as the state file knows it."""
+    """A process in the state file."""
 
     name: str
     pid: int
@@ -26,7 +26,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a control plane's keeper wrote down last."""
+    """The state that a control plane's keeper wrote last."""
 
     phase: Phase
     url: str = ""
@@ -36,12 +36,12 @@ class State:
 
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> Self:
-        """Read back what `asdict` gave."""
+        """Parse the output of `asdict`."""
         return cls(**{**told, "parts": tuple(Part(**part) for part in told["parts"])})
 
 
 class NamedPlane:
-    """The place of one named control plane; whoever holds its lock is its keeper."""
+    """The folder of one named control plane; the process that holds its lock is its keeper."""
 
     def __init__(self, name: str, cache: Path) -> None:
         if NAME.fullmatch(name) is None:
@@ -55,27 +55,27 @@ class NamedPlane:
         self._state = self.folder / "state.json"
 
     def keeper(self) -> int | None:
-        """The process that keeps it; a state file alone says nothing, it may be stale."""
+        """Return the pid of the keeper; the state file alone may be stale."""
         return holder(self.lock.path)
 
     def kept(self) -> bool:
-        """Whether its keeper lives."""
+        """Return whether the keeper is running."""
         return self.keeper() is not None
 
     def read(self) -> State | None:
-        """What was written down last, if anything readable was."""
+        """Return the last recorded state; None if it is missing or invalid."""
         try:
             return State.from_json(json.loads(self._state.read_text()))
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
     def write(self, state: State) -> None:
-        """Write the state down; for the keeper alone."""
+        """Record the state; only for the keeper."""
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = self._state.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(asdict(state), indent=2))
         os.replace(unfinished, self._state)
 
     def logs(self) -> dict[str, Path]:
-        """The log of every part that has one."""
+        """Return the existing logs by process name."""
         return {path.stem: path for path in sorted((self.folder / "logs").glob("*.log"))}

@@ -1,4 +1,4 @@
-"""Where the devcluster keeps things: everything lies under the user's cache folder."""
+"""Folders of the devcluster, all under the user's cache folder."""
 
 import os
 from collections.abc import Mapping
@@ -6,30 +6,30 @@ from pathlib import Path
 
 
 def cache_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """The cache folder of kftrainer: all of it can be deleted and will be made again."""
+    """Return the cache folder of kftrainer; it can be deleted and is created again."""
     xdg = environ.get("XDG_CACHE_HOME", "")
-    # The XDG rules say that a relative path must be ignored.
+    # The XDG specification requires that relative paths are ignored.
     base = Path(xdg) if os.path.isabs(xdg) else Path(environ.get("HOME") or Path.home()) / ".cache"
     return base / "kftrainer"
 
 
 def binaries(cache: Path) -> Path:
-    """Binaries that were built here, named with their versions."""
+    """Binaries that were built here, with their versions in the name."""
     return cache / "bin"
 
 
 def manifests(cache: Path) -> Path:
-    """CRDs and stages copied out of Go modules, one folder per module and version."""
+    """CRDs and stages copied from Go modules, one folder per module and version."""
     return cache / "manifests"
 
 
 def build_logs(cache: Path) -> Path:
-    """What `go build` said, one file per binary."""
+    """Output of `go build`, one file per binary."""
     return cache / "build"
 
 
 def runs(cache: Path) -> Path:
-    """Control planes that live as long as a program, such as a test session."""
+    """Control planes that end with a program, such as a test session."""
     return cache / "run"
 
 
@@ -39,5 +39,5 @@ def named(cache: Path) -> Path:
 
 
 def ports(cache: Path) -> Path:
-    """Locks on the ports that running control planes have chosen."""
+    """Locks on the ports of running control planes."""
     return cache / "ports"

@@ -1,18 +1,18 @@
-"""Tells a waiting person what is being done: nothing for quick steps, a line for slow ones."""
+"""Progress reports on a terminal or in a log: only slow steps are shown."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-QUIET_FOR = 1.0  # seconds before a step is worth a line
+QUIET_FOR = 1.0  # seconds before a step is reported
 TERMINAL_EVERY = 1.0
 LOG_EVERY = 15.0
 CLEAR_LINE = "\r\x1b[K"
 
 
 class Stream(Protocol):
-    """Where the lines go; sys.stderr is one."""
+    """The output stream; sys.stderr is one."""
 
     def write(self, text: str, /) -> object: ...
     def flush(self) -> object: ...
@@ -20,7 +20,7 @@ class Stream(Protocol):
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: 0.8 s, 42 s, 3 min 05 s."""
+    """Format seconds for people: 0.8 s, 42 s, 3 min 05 s."""
     if seconds < 10:  # noqa: PLR2004
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -28,7 +28,7 @@ def duration(seconds: float) -> str:
 
 
 class Step:
-    """One thing under way; `note` says how far it is."""
+    """One step in progress; `note` sets its current detail."""
 
     def __init__(self, title: str, stream: Stream | None, loop: asyncio.AbstractEventLoop) -> None:
         self.title = title
@@ -42,11 +42,11 @@ class Step:
             self._timer = loop.call_later(QUIET_FOR, self._tick, stream)
 
     def note(self, detail: str) -> None:
-        """Say how far the step is; shown with the next line, not at once."""
+        """Set the detail that is shown with the next report."""
         self._detail = detail
 
     def finish(self, outcome: str) -> None:
-        """End the step; quick ones stay untold."""
+        """End the step; steps that were never reported stay silent."""
         if self._timer is not None:
             self._timer.cancel()
         if self._stream is not None and self.told:
@@ -71,7 +71,7 @@ class Step:
 
 
 class Progress:
-    """Makes steps that report to one stream; without a stream they are silent."""
+    """Creates steps that report to one stream; silent without a stream."""
 
     def __init__(self, stream: Stream | None = None) -> None:
         self._stream = stream

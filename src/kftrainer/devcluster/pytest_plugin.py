@@ -1,8 +1,8 @@
-"""pytest fixtures on a real control plane. Load it with `-p kftrainer.devcluster.pytest_plugin`.
+"""pytest fixtures for a real control plane; `-p kftrainer.devcluster.pytest_plugin`.
 
-A test marked `integration` gets etcd and kube-apiserver; one marked `e2e` gets the controllers of
-Kubernetes, the JobSet controller and fake nodes besides. Each kind is started once per session,
-when the first test asks for it; every test gets a namespace of its own.
+A test marked `integration` gets etcd and kube-apiserver; one marked `e2e` also gets the controllers
+of Kubernetes, the JobSet controller and fake nodes. Each kind is started once per session, when the
+first test uses it; every test gets its own namespace.
 """
 
 import os
@@ -31,18 +31,18 @@ log_sizes = pytest.StashKey[dict[Path, int]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a project name the kinds that its control planes are to serve."""
+    """Add the option for the CRDs that the control planes install."""
     parser.addini("devcluster_crds", "files with CRDs to install", type="paths", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the markers known."""
+    """Register the markers."""
     config.addinivalue_line("markers", "integration: needs a real etcd and kube-apiserver")
     config.addinivalue_line("markers", "e2e: needs a whole cluster with JobSet and fake nodes")
 
 
 class _Terminal:
-    """The terminal as it is behind pytest's capturing, so that a long build can be seen."""
+    """The terminal behind pytest's capturing, so that the progress of long builds is visible."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._reporter = config.pluginmanager.getplugin("terminalreporter")
@@ -57,7 +57,7 @@ class _Terminal:
             self._reporter.write(text, flush=True)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing, as nothing is buffered."""
 
     def isatty(self) -> bool:
         return self._reporter is not None and bool(self._reporter.isatty)
@@ -65,7 +65,7 @@ class _Terminal:
 
 @contextmanager
 def _or_skip() -> Iterator[None]:
-    """Skip, or fail where that is asked for, if what the block looks for cannot be had."""
+    """Skip, or fail with KFTRAINER_REQUIRE_REAL=1, if a required program is not available."""
     try:
         yield
     except OSError as error:
@@ -77,7 +77,7 @@ def _or_skip() -> Iterator[None]:
 
 
 async def for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
-    """A control plane for a fixture of a session to yield."""
+    """Yield a control plane; for session fixtures."""
     progress = Progress(_Terminal(config))
     with _or_skip():
         await gather_supplies(shape, places.cache_home(), progress)
@@ -85,7 +85,7 @@ async def for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[Cont
         async with running(shape, progress=progress) as plane:
             yield plane
     except DevClusterError as error:
-        pytest.fail(str(error), pytrace=False)  # it ends with the log of the part that failed
+        pytest.fail(str(error), pytrace=False)  # ends with the log of the failed process
 
 
 def _with_crds(config: pytest.Config, shape: Shape) -> Shape:
@@ -93,33 +93,33 @@ def _with_crds(config: pytest.Config, shape: Shape) -> Shape:
 
 
 async def _for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
-    """The same, with the kinds that the project names."""
+    """Yield a control plane with the project's CRDs; for session fixtures."""
     async for plane in for_session(config, _with_crds(config, shape)):
         yield plane
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def bare_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
-    """etcd and kube-apiserver, shared by the session; tests ask for `control_plane`."""
+    """etcd and kube-apiserver, shared by the session; tests use `control_plane`."""
     async for plane in for_session(pytestconfig, _with_crds(pytestconfig, BARE)):
         yield plane
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def full_control_plane(pytestconfig: pytest.Config) -> AsyncIterator[ControlPlane]:
-    """The whole cluster, shared by the session; tests ask for `control_plane`."""
+    """The whole cluster, shared by the session; tests use `control_plane`."""
     async for plane in for_session(pytestconfig, _with_crds(pytestconfig, FULL)):
         yield plane
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def kubectl_program(pytestconfig: pytest.Config) -> Path:
-    """The path of kubectl, built first if there is none that is new enough."""
+    """The path of kubectl, built first if none is recent enough."""
     return await program(pytestconfig, KUBECTL)
 
 
 async def program(config: pytest.Config, binary: Binary) -> Path:
-    """The path of a program, built first if it is not there; for fixtures of a session."""
+    """Return the path of a program, built first if it is missing; for session fixtures."""
     progress = Progress(_Terminal(config))
     with _or_skip():
         found = await binaries.provide([binary], cache=places.cache_home(), progress=progress)
@@ -128,7 +128,7 @@ async def program(config: pytest.Config, binary: Binary) -> Path:
 
 @pytest.fixture
 def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """The session's control plane, as large as the test's marker says."""
+    """The session's control plane, bare or full according to the test's marker."""
     if request.node.get_closest_marker("e2e"):
         plane: ControlPlane = request.getfixturevalue("full_control_plane")
     elif request.node.get_closest_marker("integration"):
@@ -141,7 +141,7 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
 
 @contextmanager
 def watched(test: pytest.Item, plane: ControlPlane) -> Iterator[None]:
-    """Tell what the control plane logs if the test fails; at its end every part must run."""
+    """Add the logs to the report of a failed test, and check that all processes still run."""
     logs = [process.log for process in plane.processes]
     test.stash[log_sizes] = {log: log.stat().st_size for log in logs}
     yield
@@ -158,7 +158,7 @@ async def api(control_plane: ControlPlane) -> AsyncIterator[ApiClient]:
 
 @pytest_asyncio.fixture
 async def namespace(control_plane: ControlPlane, api: ApiClient) -> str:
-    """A fresh namespace."""
+    """A new namespace."""
     return await control_plane.create_namespace(api)
 
 
@@ -166,7 +166,7 @@ async def namespace(control_plane: ControlPlane, api: ApiClient) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put what the control plane logged during a failed test into its report."""
+    """Add what the control plane logged during a failed test to its report."""
     report = yield
     if report.failed:
         for log, size in item.stash.get(log_sizes, {}).items():
@@ -176,7 +176,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count the tests that did not run for want of a control plane, where nobody can miss it."""
+    """Report prominently how many tests were skipped because there was no control plane."""
     missed = [
         str(report.longrepr[2])
         for report in terminalreporter.stats.get("skipped", [])

@@ -1,4 +1,4 @@
-"""How much of a cluster to start."""
+"""Which components of a cluster to start."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,22 +19,22 @@ NODE_CAPACITY: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The parts of a control plane. etcd and the API server are always there."""
+    """The components of a control plane. etcd and the API server are always included."""
 
     controllers: bool = False  # kube-controller-manager and kube-scheduler
     jobset: bool = False  # the JobSet controller and its webhooks
     nodes: int = 0  # fake nodes, kept alive by kwok
     node_capacity: Mapping[str, str] = field(default_factory=lambda: NODE_CAPACITY)
     pod_seconds: float = 1.0  # how long a Job's pods run on the fake nodes
-    port: int | None = None  # of the API server; None lets a free one be chosen
-    audit: bool = False  # the API server logs who asked it for what
-    service_proxy: bool = False  # the API server calls Services through a socket of ours
+    port: int | None = None  # of the API server; None selects a free one
+    audit: bool = False  # enables the audit log of the API server
+    service_proxy: bool = False  # the API server calls Services through a socket
     admission_config: Path | None = None  # file for --admission-control-config-file
-    crds: tuple[Manifests, ...] = ()  # kinds of other projects to serve
-    crd_files: tuple[Path, ...] = ()  # kinds to serve, from files
+    crds: tuple[Manifests, ...] = ()  # CRDs of other projects to install
+    crd_files: tuple[Path, ...] = ()  # CRDs to install from files
 
     def binaries(self) -> tuple[Binary, ...]:
-        """The programs that this takes."""
+        """Return the programs that this shape needs."""
         wanted = [parts.ETCD, parts.APISERVER]
         if self.controllers:
             wanted += [parts.CONTROLLER_MANAGER, parts.SCHEDULER]
@@ -45,7 +45,7 @@ class Shape:
         return tuple(wanted)
 
     def manifests(self) -> tuple[Manifests, ...]:
-        """The manifests that this takes."""
+        """Return the manifests that this shape needs."""
         wanted = list(self.crds)
         if self.jobset:
             wanted.append(parts.JOBSET_MANIFESTS)
@@ -54,7 +54,7 @@ class Shape:
         return tuple(dict.fromkeys(wanted))
 
     def to_json(self) -> dict[str, Any]:
-        """This shape for another process to read."""
+        """Serialize the shape for another process."""
         return {
             **asdict(self),
             "node_capacity": dict(self.node_capacity),
@@ -65,7 +65,7 @@ class Shape:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Self:
-        """The shape that another process told."""
+        """Deserialize a shape from another process."""
         known = {source.name: source for source in parts.MANIFESTS}
         return cls(
             **{

@@ -1,4 +1,4 @@
-"""The place where one control plane is put up: its folder, ports, certificates and processes."""
+"""The folder, ports, certificates and processes of one control plane."""
 
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +21,14 @@ SERVING_HOSTS = (LOOPBACK, "localhost", "kubernetes.default.svc", "10.0.0.1")
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
-    """What lay ready before the start: programs by name, manifest folders by name."""
+    """Programs and manifest folders by name, available before the start."""
 
     programs: Mapping[str, Path]
     manifests: Mapping[str, Path]
 
 
 class Site:
-    """What the parts of one control plane share while they are put up and run."""
+    """State that the components of one control plane share."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Site:
         self._identities: dict[tuple[str, tuple[str, ...]], KeyPair] = {}
 
     def identity(self, user: str, groups: Iterable[str] = ()) -> KeyPair:
-        """A client certificate for this user; what it may do is for RBAC to say."""
+        """Return a client certificate for this user; RBAC determines the permissions."""
         key = (user, tuple(groups))
         if key not in self._identities:
             file_name = f"client-{len(self._identities)}"
@@ -60,7 +60,7 @@ class Site:
         return self._identities[key]
 
     def kubeconfig_for(self, user: str, groups: Iterable[str], path: Path) -> Path:
-        """A kubeconfig for this user."""
+        """Write a kubeconfig for this user."""
         return kubeconfig.write(
             path,
             server=self.url,
@@ -70,23 +70,23 @@ class Site:
         )
 
     def part_kubeconfig(self, part: str, user: str) -> Path:
-        """The kubeconfig that a part of the control plane runs with."""
+        """Write the kubeconfig of a component of the control plane."""
         return self.kubeconfig_for(user, (), self.folder / "kubeconfigs" / f"{part}.yaml")
 
     def tls_for(self, user: str, groups: Iterable[str]) -> ssl.SSLContext:
-        """TLS settings of this user towards anything that our authority signed for."""
+        """Return TLS settings of this user for all servers with certificates of our CA."""
         return client_tls(self.authority.certificate, self.identity(user, groups))
 
     def admin_tls(self) -> ssl.SSLContext:
-        """TLS settings of the administrator."""
+        """Return TLS settings of the administrator."""
         return self.tls_for(ADMIN, ADMINS)
 
     def client(self, user: str = ADMIN, groups: Iterable[str] = ADMINS) -> ApiClient:
-        """An API client, for the administrator unless another user is named."""
+        """Return an API client, by default for the administrator."""
         return ApiClient(self.url, self.tls_for(user, groups))
 
     def begin(self, name: str, argv: Sequence[str]) -> ManagedProcess:
-        """Start a part without waiting for it."""
+        """Start a component without waiting for it."""
         process = ManagedProcess(name, argv, self.folder / "logs" / f"{name}.log", self.folder)
         self.processes.append(process)
         process.start()
@@ -95,7 +95,7 @@ class Site:
     async def wait_ready(
         self, process: ManagedProcess, url: str, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Wait until the part answers at this URL; raise as soon as it has died instead."""
+        """Wait until the component responds at this URL; raise as soon as it has died."""
         async with ApiClient(url, tls) as client:
 
             async def ready() -> bool:
@@ -114,7 +114,7 @@ class Site:
                 ) from None
 
     async def stop(self) -> None:
-        """Take every part down, the last one first; cut short, kill those that are left."""
+        """Stop all components in reverse order; if interrupted, kill the remaining ones."""
         try:
             for process in reversed(self.processes):
                 await process.stop()
@@ -123,10 +123,10 @@ class Site:
                 process.kill()
 
     async def has_lost_a_part(self) -> bool:
-        """Whether one has ended by itself."""
+        """Return whether a component has ended unexpectedly."""
         return not all(process.alive() for process in self.processes)
 
     def check(self) -> None:
-        """Raise if a part has ended by itself."""
+        """Raise if a component has ended unexpectedly."""
         for process in self.processes:
             process.check()

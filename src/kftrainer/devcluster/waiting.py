@@ -1,4 +1,4 @@
-"""Waiting for what cannot call us back, such as other processes: ask again until a deadline."""
+"""Polling with a deadline, for conditions without notification, such as other processes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,10 @@ ASK_EVERY = 0.05
 async def until(
     check: Callable[[], Awaitable[T | None]], *, within: float, what: str, every: float = ASK_EVERY
 ) -> T:
-    """Return the first answer of `check` that is neither None nor False; `what` names the wish."""
+    """Return the first result of `check` that is neither None nor False.
+
+    `what` describes the condition in the NotReadyError that is raised after `within` seconds.
+    """
     try:
         async with asyncio.timeout(within):
             while True:

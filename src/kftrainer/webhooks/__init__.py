@@ -1,1 +1,4 @@
-"""Admission of TrainJobs and runtimes: old and new object in, findings out."""
+"""Admission of TrainJobs and runtimes: validators, their registration and metrics.
+
+The validation rules themselves are in `kftrainer.runtime.validation`.
+"""

@@ -1,4 +1,4 @@
-"""How often which rule of admission was broken, for dashboards."""
+"""Counts denied admission requests by violated rule."""
 
 import re
 from typing import Final
@@ -16,10 +16,10 @@ NAME: Final = re.compile(r"[a-zA-Z0-9][-_./a-zA-Z0-9]{0,62}")
 
 
 class Denials:
-    """Counts broken rules by kind.
+    """Counts violated rules by kind.
 
-    Plugins name rules of their own: beyond a bound they are all the same one, as errors are that
-    name none. Ours are always told apart.
+    Plugins define rule names of their own: beyond a limit these share one label value, as do errors
+    without a rule. Built-in rules always have their own.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -30,14 +30,14 @@ class Denials:
             ("kind", "rule"),
             registry=registry,
         )
-        # Not the kind that a request says it is about: who sends it could make up any.
+        # Not the kind in the request, which the client could choose freely.
         self._kinds = {webhook_path(resource): resource.kind for resource in KINDS}
         self._rules = BoundedLabels(MOST_RULES)
         for rule in (*map(str, Rule), *OWN_RULES):
             self._rules.hold(rule)
 
     def count(self, path: str, request: AdmissionRequest, verdict: AdmissionResponse) -> None:
-        """Somebody was refused at this path."""
+        """Count the rules of a request that was denied at this path."""
         kind = self._kinds.get(path)
         if kind is None or request.dry_run:
             return
@@ -45,7 +45,7 @@ class Denials:
             self._family.labels(kind, rule).inc()
 
     def _bounded(self, rule: str) -> str:
-        """The rule, if that is a name and there are not too many of them."""
+        """Return the rule as a label value, or OTHER if it is invalid or there are too many."""
         label = self._rules.label(rule) if NAME.fullmatch(rule) else OTHER
-        self._rules.hold(label)  # for ever, as its series
+        self._rules.hold(label)  # never released, like its series
         return label

@@ -1,4 +1,4 @@
-"""Objects as they are now: a cache lags, and nobody should be refused for that."""
+"""Reads objects from the API server where a stale cache could cause a wrong denial."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,33 +22,33 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 Asked = tuple[Resource[Any], ObjectKey]
-# Given the key of a TrainJob, and the kind and name of its runtime.
+# Takes the key of a TrainJob, and the kind and name of its runtime.
 ReducedObjects = Callable[[ObjectKey, str, str], Iterable[Asked]]
-# A verdict may hang on one of these; what else planning reads cannot make it worse.
+# A denial may depend on one of these; other kinds that planning reads cannot cause one.
 DECISIVE = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES, JOB_SETS, PRIORITY_CLASSES)
-WITHIN = 2.0  # seconds for all reads together: somebody waits for the answer
-MOST_READ = 8  # objects; there are hardly ever more than three
+WITHIN = 2.0  # seconds for all reads together, as the client waits for the response
+MOST_READ = 8  # objects; more than three are rare
 UNREADABLE: Final = object()
 
 
 def nothing_reduced(_job: ObjectKey, _kind: str, _name: str) -> Iterable[Asked]:
-    """Return no objects: for sources that hold all of them whole."""
+    """Return no objects; for sources that hold complete objects only."""
     return ()
 
 
 class Remembering:
-    """Reads from what exists, and remembers the decisive objects as they were read."""
+    """A ClusterReader that records the decisive objects it returned."""
 
     def __init__(self, existing: ClusterReader) -> None:
         self._existing = existing
-        self.asked: dict[Asked, object] = {}  # None if it does not exist, UNREADABLE if it failed
+        self.asked: dict[Asked, object] = {}  # None if it does not exist, or UNREADABLE
 
     def knows(self, resource: Resource[Any]) -> bool:
-        """As what exists says."""
+        """Return whether the kind can be read."""
         return self._existing.knows(resource)
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """The object of this key."""
+        """Return the object with this key and record it if it is decisive."""
         if resource not in DECISIVE:
             return self._existing.get(resource, key)
         self.asked[resource, key] = UNREADABLE
@@ -57,11 +57,11 @@ class Remembering:
         return found
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """All objects of the kind."""
+        """Return all objects of the kind."""
         return self._existing.list(resource, namespace)
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """The same, each decoded when it is asked for."""
+        """Iterate over all objects of the kind, each decoded on demand."""
         return self._existing.iterate(resource, namespace)
 
     def outdated(self, live: Mapping[Asked, Manifest | None]) -> dict[Asked, Manifest | None]:
@@ -74,9 +74,9 @@ class Remembering:
 
 
 def _is_same(known: Any, live: Manifest | None) -> bool:
-    """Whether no rule can distinguish the live object from the known one.
+    """Return whether the rules cannot distinguish the live object from the known one.
 
-    Of a runtime, rules read neither finalizers nor the status. Unknown versions are never the same.
+    Rules read neither finalizers nor the status of a runtime. Unknown versions are never the same.
     """
     if known is UNREADABLE or known is None or live is None:
         return known is live
@@ -101,7 +101,7 @@ def _version(metadata: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 class Refreshed:
-    """What exists, with some objects as they were just read; None for those that are gone."""
+    """A ClusterReader with some objects replaced by live ones; None marks a deleted object."""
 
     def __init__(self, existing: ClusterReader, live: Mapping[Asked, Manifest | None]) -> None:
         self._existing = existing
@@ -109,15 +109,15 @@ class Refreshed:
         self._decoded: dict[Asked, Any] = {}
 
     def update(self, live: Mapping[Asked, Manifest | None]) -> None:
-        """Use these objects, too, from now on; none of them was given before."""
+        """Use these live objects as well; none of them may have been given before."""
         self._live.update(live)
 
     def knows(self, resource: Resource[Any]) -> bool:
-        """As what exists says."""
+        """Return whether the kind can be read."""
         return self._existing.knows(resource)
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """The object of this key, decoded once."""
+        """Return the object with this key, decoded once."""
         which = resource, key
         if which not in self._live:
             return self._existing.get(resource, key)
@@ -128,18 +128,18 @@ class Refreshed:
         return decoded
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """All objects of the kind, as they were."""
+        """Return all objects of the kind from the underlying reader."""
         return self._existing.list(resource, namespace)
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """The same, each decoded when it is asked for."""
+        """Iterate over the objects of the underlying reader, each decoded on demand."""
         return self._existing.iterate(resource, namespace)
 
 
 async def read_now(
     client: Client, asked: Iterable[Asked], until: float
 ) -> dict[Asked, Manifest | None]:
-    """The objects as they are now; those that cannot be read by then are left out.
+    """Read objects from the API server; omit those that cannot be read in time.
 
     `until` is a time of the event loop's clock.
     """

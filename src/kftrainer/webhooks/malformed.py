@@ -1,4 +1,4 @@
-"""What to answer about an object that is not what it says it is."""
+"""Responses for objects that violate the schema or exceed a size limit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from kftrainer.runtime.validation.large_updates import keeps_content
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.updates import NOT_NEW
 
-MOST_PROBLEMS = 10  # that an answer tells
+MOST_PROBLEMS = 10  # in one response
 BAD_REQUEST = 400
 EXCEEDED_BEFORE = (
     "it exceeded a limit before: only spec.suspend, labels and annotations can be changed"
@@ -28,10 +28,11 @@ EXCEEDED_BEFORE = (
 def misshapen(
     kind: str, problems: Sequence[Problem], before: Sequence[Problem]
 ) -> AdmissionResponse:
-    """Refuse it, without any value of it; unless all of that was so before the update.
+    """Deny an object that violates the schema, unless the old object had the same problems.
 
-    It may have been stored when the schema was another: whoever suspends or labels it then is not
-    to blame, and the API server does not blame him either.
+    The old object may have been stored under a different schema. A client that only suspends or
+    labels it must not be denied; the API server does not deny this either. The response contains no
+    values.
     """
     if set(problems) <= set(before):
         told = [NOT_NEW.format(each) for each in problems[:MOST_PROBLEMS]]
@@ -44,11 +45,11 @@ def misshapen(
 
 
 def too_large(request: AdmissionRequest) -> AdmissionResponse | None:
-    """Reject an object that exceeds a limit before anything else is done with it.
+    """Deny an object that exceeds a limit before anything else is done with it.
 
     An object that exceeded a limit before can be suspended and labelled: such an update is admitted
-    with a warning, and the controller does not plan the object. No other update may leave it beyond
-    a limit, so that it grows in none and its content stays.
+    with a warning, and the controller does not plan the object. Any other update must bring it
+    within all limits, so its content cannot change or grow while it exceeds one.
     """
     new, old = request.object, request.old_object
     error = None if new is None else exceeded(new, rule=Rule.TOO_LARGE)
@@ -62,9 +63,9 @@ def too_large(request: AdmissionRequest) -> AdmissionResponse | None:
 
 
 def _keeps_labels(old: Manifest, new: Manifest) -> bool:
-    """Report whether the labels and annotations are not too many, or no more than before.
+    """Return whether labels and annotations are within the limit or no more than before.
 
-    Their sizes are limited by the API server.
+    The API server limits their size.
     """
     return all(
         _count(new, field) <= max(_count(old, field), MAX_PROPERTIES[field])
@@ -78,12 +79,12 @@ def _count(manifest: Manifest, field: str) -> int:
 
 
 def spec_of(manifest: Manifest) -> Mapping[str, Any]:
-    """Return the spec, if it is an object."""
+    """Return the spec if it is an object, else an empty mapping."""
     spec = manifest.get("spec")
     return spec if isinstance(spec, Mapping) else {}
 
 
 def metadata_of(manifest: Manifest) -> Mapping[str, Any]:
-    """The metadata, if it is what it should be."""
+    """Return the metadata if it is an object, else an empty mapping."""
     metadata = manifest.get("metadata")
     return metadata if isinstance(metadata, Mapping) else {}

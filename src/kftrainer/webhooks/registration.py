@@ -1,4 +1,4 @@
-"""Where the API server finds our webhooks: names and paths that clients and charts know."""
+"""Names, paths and configuration of our admission webhooks."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,9 +15,9 @@ CONFIGURATION: Final = f"validator.{names.GROUP}"
 KINDS: Final = (CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, TRAIN_JOBS)  # in this order
 SERVICE_PORT: Final = 443
 # With failurePolicy Fail and no manager running, deletion and garbage collection must still
-# complete: objects that are being deleted, and bookkeeping such as finalizers, need no webhook.
+# complete: objects that are being deleted, and changes such as finalizers, need no webhook.
 NOT_BEING_DELETED: Final = "oldObject == null || !has(oldObject.metadata.deletionTimestamp)"
-# What the validators look at: `is_beyond_review` for TrainJobs, `REVIEWED_LABELS` for runtimes.
+# What the validators read: see `is_beyond_review` for TrainJobs, `REVIEWED_LABELS` for runtimes.
 CONTENT_OF_TRAIN_JOBS: Final = ("?spec", "metadata.?labels", "metadata.?annotations")
 CONTENT_OF_RUNTIMES: Final = (
     "?spec",
@@ -37,27 +37,27 @@ def match_conditions(resource: AnyResource) -> list[dict[str, str]]:
 
 
 def webhook_name(resource: AnyResource) -> str:
-    """The name of the webhook for this kind, which denials begin with."""
+    """Return the name of the webhook for this kind, with which denial messages begin."""
     return f"validator.{resource.kind.lower()}.{resource.group}"
 
 
 def webhook_path(resource: AnyResource) -> str:
-    """The path that reviews of this kind are sent to."""
+    """Return the path of the webhook for this kind."""
     group = resource.group.replace(".", "-")
     return f"/validate-{group}-{resource.version}-{resource.kind.lower()}"
 
 
 def host_names(service: str, namespace: str) -> Sequence[str]:
-    """The names that a certificate of this service must have; the API server asks by the first."""
+    """Return the names that the serving certificate needs; the API server uses the first."""
     return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local"
 
 
 def configuration(
     service: str, namespace: str, *, port: int = SERVICE_PORT, required: bool = True
 ) -> dict[str, Any]:
-    """The ValidatingWebhookConfiguration; the manager fills in whom to trust.
+    """Return the ValidatingWebhookConfiguration; the manager adds the CA bundle.
 
-    If it is `required`, nothing is accepted while no manager answers.
+    If `required`, requests are rejected while no manager is available.
     """
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -95,11 +95,11 @@ def configuration(
 def beside(
     service: str, namespace: str, *, host: str, port: int, required: bool = True
 ) -> list[dict[str, Any]]:
-    """All that registers a manager which runs outside of the cluster, in reach of its API server.
+    """Return all objects that register a manager running outside the cluster.
 
-    The Service is only another name of the host, so that everything else is as in a cluster. It
-    lists no port: the API server takes that of the configuration, and ports that other field
-    managers have applied would make it invalid.
+    The API server must be able to reach `host`. The Service is an alias of the host, so everything
+    else is the same as in a cluster. It lists no port: the API server uses the one in the
+    configuration, and ports applied by other field managers would make the Service invalid.
     """
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}},

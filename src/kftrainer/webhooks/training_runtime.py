@@ -1,4 +1,4 @@
-"""Runtimes at admission: both kinds, when they are created and when their specs change."""
+"""Admission of both kinds of runtimes, on creation and when their spec changes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,21 +21,21 @@ from kftrainer.runtime.validation.updates import news
 from kftrainer.runtime.validation.warnings import deprecation
 from kftrainer.webhooks.malformed import metadata_of, misshapen, too_large
 
-# Labels of runtimes that warnings are about, also when nothing else changes.
+# Labels of runtimes that cause warnings, also if nothing else changes.
 REVIEWED_LABELS = (names.LABEL_SUPPORT, names.LABEL_FRAMEWORK)
 
 
 class RuntimeAdmission:
-    """Answers for one kind of runtimes: TrainingRuntimes or ClusterTrainingRuntimes."""
+    """Validator for one kind: TrainingRuntime or ClusterTrainingRuntime."""
 
     def __init__(self, resource: AnyResource) -> None:
         self._resource = resource
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionResponse:
-        """Whether the runtime may be written as it is.
+        """Validate a runtime.
 
-        A change that leaves the spec alone is never refused: whatever is wrong with a runtime, our
-        own finalizer must come and go, and others must be able to label it.
+        An update that does not change the spec is never denied: whatever is wrong with a runtime,
+        its finalizer and labels must remain writable.
         """
         new, old = request.object, request.old_object
         if new is None or (old is not None and metadata_of(new).get("deletionTimestamp")):
@@ -59,18 +59,19 @@ class RuntimeAdmission:
             problems = self._schema_problems(new)
             if not problems:
                 raise
-            # The API server would not have let it come so far, unless it was so before.
+            # The API server rejects this itself, unless the stored object already violated the
+            # schema.
             return misshapen(self._resource.kind, problems, self._schema_problems(old))
         return response_for(findings, request)
 
     def _decoded(self, manifest: Manifest) -> AnyRuntime:
-        """The runtime; of which kind it is, the path of the request has said."""
+        """Decode the runtime; its kind is given by the path of the request."""
         head = {"apiVersion": self._resource.api_version, "kind": self._resource.kind}
         runtime: AnyRuntime = self._resource.decode({**manifest, **head})
         return runtime
 
     def _findings_before(self, old: Manifest) -> ValidationResult:
-        """What was wrong with it already: it may have been stored before anybody looked."""
+        """Return the errors of the old object; it may have been stored without validation."""
         try:
             return runtime_findings(self._decoded(old))
         except InvalidDocumentError:
@@ -91,7 +92,7 @@ class RuntimeAdmission:
         return [*schema_problems({**manifest, "kind": self._resource.kind})]
 
     def _remarks(self, manifest: Manifest) -> ValidationResult:
-        """Return the findings about a runtime of which only labels have changed."""
+        """Return the warnings for a runtime of which only labels have changed."""
         try:
             runtime = self._decoded(manifest)
         except InvalidDocumentError:
@@ -101,7 +102,7 @@ class RuntimeAdmission:
 
 
 def _reviewed_labels(manifest: Manifest) -> Sequence[object]:
-    """Return the values of the labels that warnings are about."""
+    """Return the values of the labels that cause warnings."""
     labels = metadata_of(manifest).get("labels")
     found = labels if isinstance(labels, Mapping) else {}
     return [found.get(label) for label in REVIEWED_LABELS]

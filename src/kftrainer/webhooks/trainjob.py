@@ -1,4 +1,4 @@
-"""TrainJobs at admission: may this one be created, or changed in this way?"""
+"""Admission of TrainJobs, on creation and update."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -52,17 +52,16 @@ JOB_SET_UNREADABLE = "the JobSet or the runtime of the TrainJob cannot be read: 
 
 
 class JobSetUnreadableError(Exception):
-    """A verdict depends on a JobSet or a large runtime that was not read in time."""
+    """A response depends on a JobSet or a large runtime that was not read in time."""
 
 
 class TrainJobAdmission:
-    """Answers for TrainJobs; takes a second look, at the server, before it refuses one.
+    """Validator for TrainJobs; reads from the API server before it denies one.
 
-    `existing` is a cache, which may not have heard yet of a runtime that was applied just before
-    its TrainJob. Nor may it show a JobSet that was created a moment ago: an update of what that
-    JobSet could not follow is accepted only after the JobSet was read, and rejected if it cannot
-    be, because an edit that is stored by mistake could not be reverted. Without a client nothing
-    is read.
+    `existing` is a cache and may lack a runtime that was applied just before its TrainJob. It may
+    also lack a JobSet that was created a moment ago: an update that this JobSet could not follow is
+    admitted only after the JobSet was read, and denied if it cannot be read, because an update that
+    is stored by mistake could not be reverted. Without a client nothing is read.
     """
 
     def __init__(
@@ -78,10 +77,10 @@ class TrainJobAdmission:
         self._runtimes = runtimes
         self._existing = existing
         self._client = client
-        self._namespaces = frozenset(namespaces)  # all, if there are none
+        self._namespaces = frozenset(namespaces)  # all namespaces if empty
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionResponse:
-        """Whether the TrainJob may be written as it is."""
+        """Validate a TrainJob."""
         manifest = request.object
         if manifest is None or not self._is_ours(request):
             return ALLOWED
@@ -91,7 +90,7 @@ class TrainJobAdmission:
 
     async def _judged(self, request: AdmissionRequest, manifest: Manifest) -> AdmissionResponse:
         try:
-            # Its limits are checked.
+            # `too_large` has checked the limits, so they are not checked again.
             return await self._verdict(request, decoded(manifest, request, TrainJob.parse))
         except InvalidDocumentError as error:
             return misshapen(TRAIN_JOBS.kind, error.problems, _problems_before(request))
@@ -101,10 +100,11 @@ class TrainJobAdmission:
         except Exception as error:
             before = _schema_problems(request.old_object)
             if problems := [*_schema_problems(manifest)]:
-                # The API server would not have let it come so far, unless it was so before.
+                # The API server rejects this itself, unless the stored object already violated the
+                # schema.
                 return misshapen(TRAIN_JOBS.kind, problems, [*before])
             if any(before):
-                # It has become so before we were asked; what replaces it is looked at as if new.
+                # The stored object is invalid; the new one is validated as if it were created.
                 return await self._judged(replace(request, old_object=None), manifest)
             if not isinstance(error, PluginFailedError):
                 raise
@@ -115,7 +115,7 @@ class TrainJobAdmission:
         old, new = request.old_object, request.object
         findings = await self._findings(request, _old(request), job)
         if old and new and old.get("spec") == new.get("spec"):
-            findings.warnings.clear()  # who changes a label has written nothing of this
+            findings.warnings.clear()  # an update of metadata repeats no warnings
         return response_for(findings, request)
 
     def _is_ours(self, request: AdmissionRequest) -> bool:
@@ -124,11 +124,11 @@ class TrainJobAdmission:
     async def _findings(
         self, request: AdmissionRequest, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """Validate the TrainJob, and again if it is rejected for an object that has changed since.
+        """Validate the TrainJob; validate again if it is denied because of a stale object.
 
-        Before it is rejected, the objects that the verdict depends on are read from the server. If
-        they are as the cache has them, the verdict stands. A runtime that has changed may name
-        other PriorityClasses, which are then read, too. Raises JobSetUnreadableError if an update
+        Before it is denied, the objects that the result depends on are read from the API server. If
+        they are the same as in the cache, the result is final. A changed runtime may name other
+        PriorityClasses, which are then read as well. Raises JobSetUnreadableError if an update
         depends on a JobSet that cannot be read.
         """
         until = asyncio.get_running_loop().time() + WITHIN
@@ -159,9 +159,10 @@ class TrainJobAdmission:
     async def _large(
         self, request: AdmissionRequest, new: TrainJob, until: float
     ) -> dict[Asked, Manifest | None]:
-        """Read the large objects that the cache holds parts of; JobSetUnreadableError if it fails.
+        """Read the large objects of which the cache holds only parts.
 
-        A runtime that cannot be read is not reported as missing: it exists.
+        Raises JobSetUnreadableError on failure: a runtime that cannot be read exists and must not
+        be reported as missing.
         """
         reference = new.spec.runtime_ref
         asked = [*self._reduced(key_of_job(new), reference.kind, reference.name)]
@@ -173,7 +174,7 @@ class TrainJobAdmission:
     async def _read(
         self, request: AdmissionRequest, asked: Sequence[Asked], until: float
     ) -> dict[Asked, Manifest | None]:
-        """Read objects from the server, and wait for a turn to work on; without a client, none."""
+        """Read objects from the API server and wait for a turn; without a client read nothing."""
         if not asked or self._client is None:
             return {}
         read = await read_now(self._client, asked, until)
@@ -182,16 +183,16 @@ class TrainJobAdmission:
 
 
 def _decisive(old: TrainJob | None, new: TrainJob) -> Sequence[Asked]:
-    """Return the objects to read before the update is accepted; a cache may lag behind them."""
+    """Return the objects to read before the update is admitted, as the cache may be stale."""
     if old is None or not is_fixed_by_job_set(old, new):
         return ()
     return [(JOB_SETS, key_of_job(old))]
 
 
 def is_beyond_review(old: Manifest | None, new: Manifest) -> bool:
-    """Whether the update can do no harm: the object goes, or only its bookkeeping changes.
+    """Return whether the update needs no validation: a deletion, or bookkeeping only.
 
-    Controllers remove finalizers in this way, whatever has become of the runtime since.
+    Controllers remove finalizers in this way, whatever the state of the runtime.
     """
     if old is None:
         return False
@@ -203,7 +204,7 @@ def decoded(
     request: AdmissionRequest,
     decode: Callable[[Manifest], TrainJob] = TRAIN_JOBS.decode,
 ) -> TrainJob:
-    """The TrainJob; what the object leaves out is in the request."""
+    """Decode the TrainJob; missing metadata is taken from the request."""
     whole = {**manifest, "apiVersion": TRAIN_JOBS.api_version, "kind": TRAIN_JOBS.kind}
     if isinstance(metadata := manifest.get("metadata"), dict):
         known = {"name": request.name, "namespace": request.namespace}
@@ -213,7 +214,7 @@ def decoded(
 
 
 def _old(request: AdmissionRequest) -> TrainJob | None:
-    """What was there; None if that is no TrainJob as we know them, so that it can be mended."""
+    """Return the old TrainJob; None if it is invalid, so that it can be fixed."""
     if request.old_object is None:
         return None
     try:
@@ -224,7 +225,7 @@ def _old(request: AdmissionRequest) -> TrainJob | None:
 
 
 def _large_update(request: AdmissionRequest) -> LargeUpdate | None:
-    """Return the old and the new spec as they are written if the old TrainJob exceeds a limit."""
+    """Return the old and new spec as written if the old TrainJob exceeds a limit."""
     old, new = request.old_object, request.object
     if old is None or new is None or exceeded(old) is None:
         return None
@@ -232,14 +233,14 @@ def _large_update(request: AdmissionRequest) -> LargeUpdate | None:
 
 
 def _content(manifest: Manifest) -> tuple[Any, ...]:
-    """What rules can be about."""
+    """Return the parts of the object that rules may read."""
     metadata = metadata_of(manifest)
     kept = (metadata.get(field) or {} for field in ("labels", "annotations"))
     return (manifest.get("spec"), *kept)
 
 
 def _problems_before(request: AdmissionRequest) -> Sequence[Problem]:
-    """Why the object that was there could not be read, if it could not."""
+    """Return why the old object cannot be decoded, if so."""
     if request.old_object is None:
         return ()
     try:
@@ -250,5 +251,5 @@ def _problems_before(request: AdmissionRequest) -> Sequence[Problem]:
 
 
 def _schema_problems(manifest: Manifest | None) -> Iterator[Problem]:
-    """Yield what the schema forbids, each when it is asked for."""
+    """Yield the schema violations lazily."""
     return iter(()) if manifest is None else schema_problems({**manifest, "kind": TRAIN_JOBS.kind})

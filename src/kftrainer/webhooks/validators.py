@@ -1,4 +1,4 @@
-"""Who answers for which kind."""
+"""Maps webhook paths to validators."""
 
 from collections.abc import Collection
 
@@ -21,9 +21,9 @@ def validators_by_path(
     namespaces: Collection[str] = (),
     reduced: ReducedObjects = nothing_reduced,
 ) -> dict[str, Validator]:
-    """All validators, by the path that reviews are sent to.
+    """Return all validators by path.
 
-    `reduced` returns the large objects of a TrainJob of which `existing` holds a part only.
+    `reduced` returns the large objects of a TrainJob of which `existing` holds only a part.
     """
     return {
         webhook_path(TRAIN_JOBS): TrainJobAdmission(

@@ -1,1 +1,1 @@
-"""The subcommands of `kftrainer`, one module each, and what some of them share."""
+"""The subcommands of `kftrainer`, one module each, and modules that they share."""

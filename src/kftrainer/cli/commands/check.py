@@ -1,4 +1,4 @@
-"""`kftrainer check`: whether the operator in a cluster does its work; for `helm test`."""
+"""`kftrainer check`: verifies that the operator in a cluster works; used by `helm test`."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ SECONDS = 60.0
 NAMESPACE = "default"
 KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 WEBHOOK = webhook_name(TRAIN_JOBS)
-# One would look for the runtime, where it mostly is the webhook that cannot be reached.
+# Appended when a runtime is missing, as most often the cause is an unreachable webhook.
 WHO_APPLIES = "where the manager is to apply it, its log says shipped_runtime.not_applied, and why"
 MANAGER = ObjectKey(DEFAULT_NAMESPACE, DEFAULT.cert_management.webhook_service_name)
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
@@ -61,7 +61,7 @@ there; without these rights, or without such a Deployment, a line says that it w
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `check`."""
+    """Add the `check` command."""
     parser = commands.add_parser(
         "check",
         help="say whether the operator in a cluster does its work",
@@ -110,7 +110,7 @@ def _manager_key(text: str) -> ObjectKey:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look at one thing after the other, up to the first that is not well."""
+    """Run all checks in order, up to the first that fails."""
     return run_on_cluster("check", _check(arguments))
 
 
@@ -131,7 +131,7 @@ async def _check(arguments: argparse.Namespace) -> int:
 
 
 class Inspection:
-    """Looks at a cluster, and raises CommandError or KubeError at the first thing that is wrong."""
+    """Checks a cluster; raises CommandError or KubeError at the first problem."""
 
     def __init__(
         self,
@@ -150,10 +150,10 @@ class Inspection:
         self._deployment: Manifest | None = None
         self._patience = Patience(clock, seconds)
         self._tell = tell
-        self._there: list[ObjectMeta] = []  # runtimes
+        self._there: list[ObjectMeta] = []  # existing runtimes
 
     async def look(self, expected: Sequence[str], *, with_webhook: bool) -> None:
-        """Look at everything."""
+        """Run all checks."""
         await self._patience.until_fine(self._unknown)
         self._tell(f"ok: the API server knows {', '.join(kind.kind for kind in KINDS)}")
         await self._check_manager()
@@ -169,13 +169,13 @@ class Inspection:
         await self._try_good(expected or ours[:1])
 
     async def _unknown(self) -> str | None:
-        """Which kinds the API server does not serve."""
+        """Return which kinds the API server does not serve."""
         unknown = [kind for kind in KINDS if not await self._mapper.is_served(kind)]
         named = ", ".join(kind.group_kind for kind in unknown)
         return f"the API server does not know {named}" if unknown else None
 
     async def _check_manager(self) -> None:
-        """Wait until a replica of the manager is ready, where its Deployment can be read."""
+        """Wait until a replica of the manager is ready, if its Deployment can be read."""
         try:
             await self._patience.until_fine(self._not_ready)
         except ForbiddenError as error:
@@ -191,7 +191,7 @@ class Inspection:
         self._tell(f"ok: the manager runs: {ready} of {wanted} replicas ready")
 
     async def _not_ready(self) -> str | None:
-        """Why no replica of the manager is ready."""
+        """Return why no replica of the manager is ready."""
         try:
             self._deployment = await self._client.get(DEPLOYMENTS, self._manager)
         except NotFoundError:
@@ -205,7 +205,7 @@ class Inspection:
         return why_not_ready(self._deployment, pods.items)
 
     async def _missing(self, expected: Sequence[str]) -> str | None:
-        """Which runtimes are not there."""
+        """Return which expected runtimes are missing."""
         kind = CLUSTER_TRAINING_RUNTIMES
         try:
             found = await self._client.list(kind.only_metadata())
@@ -218,7 +218,7 @@ class Inspection:
         return f"not there: {kind.kind} {', '.join(missing)}; {WHO_APPLIES}" if missing else None
 
     async def _wrong_is_not_refused(self) -> str | None:
-        """Why the webhook has not refused a TrainJob whose runtime does not exist."""
+        """Return why the webhook has not denied a TrainJob whose runtime does not exist."""
         try:
             await self._dry_run(NO_RUNTIME)
         except ForbiddenError as error:
@@ -249,7 +249,7 @@ class Inspection:
         self._tell(f"ok: a good TrainJob is accepted on {', '.join(runtimes)}")
 
     async def _good_is_not_answered(self, runtime: str) -> str | None:
-        """Why nobody has said whether this TrainJob is good."""
+        """Return why the TrainJob was neither admitted nor denied."""
         try:
             await self._dry_run(runtime)
         except (NotFoundError, ServerError) as error:
@@ -272,14 +272,14 @@ def _train_job(runtime: str, namespace: str) -> dict[str, Any]:
 
 
 def _not_tried(error: NotFoundError | ServerError) -> str:
-    """Why nobody has judged a TrainJob; both may pass."""
-    if isinstance(error, NotFoundError):  # the kind is not served everywhere yet, or no namespace
+    """Describe an error that prevented admission; both kinds may be temporary."""
+    if isinstance(error, NotFoundError):  # the kind is not served yet, or there is no namespace
         return f"the API server does not take a TrainJob: {error}"
     return f"the API server cannot ask the webhook: {error}"
 
 
 def _is_denial(error: KubeError, webhook: str = WEBHOOK) -> bool:
-    """Whether a webhook said no, or this one."""
+    """Return whether this webhook denied the request; any webhook if the name is empty."""
     return "denied the request" in str(error) and webhook in str(error)
 
 

@@ -1,4 +1,4 @@
-"""What commands on a running cluster have in common: a wire, patience, and how they fail."""
+"""Shared by commands that use a cluster: connection, waiting with a deadline, and errors."""
 
 import argparse
 import asyncio
@@ -28,15 +28,15 @@ Look = Callable[[], Awaitable[str | None]]
 
 
 class CommandError(Exception):
-    """The command could not do what it says; the text says why."""
+    """The command failed; the message is the reason."""
 
 
 class OutOfTimeError(CommandError):
-    """Something was waited for in vain."""
+    """The deadline passed while waiting."""
 
 
 def run_on_cluster(command: str, work: Coroutine[Any, Any, int]) -> int:
-    """Do the work of a command; the exit code. An error is told in one line."""
+    """Run the work of a command; print errors in one line and return the exit code."""
     logs.set_up("error")
     try:
         return asyncio.run(work)
@@ -58,7 +58,7 @@ def _told(error: BaseException) -> str:
 
 @asynccontextmanager
 async def connected(arguments: argparse.Namespace) -> AsyncIterator[Transport]:
-    """The wire to the cluster that `--kubeconfig` and `--context` lead to."""
+    """Connect to the cluster that `--kubeconfig` and `--context` select."""
     connection = await load_connection(arguments.kubeconfig, arguments.context)
     user_agent = f"kftrainer/{version('kftrainer')}"
     async with HttpTransport(connection, user_agent=user_agent) as transport:
@@ -66,7 +66,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Transport]:
 
 
 class Patience:
-    """So many seconds for all that has to be waited for."""
+    """Waits for conditions, with one deadline for all of them."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -75,14 +75,14 @@ class Patience:
         self._awaited: str | None = None
 
     def awaiting(self, what: str | None) -> None:
-        """What is waited for, as far as is known; a look that may yet fail can say it before."""
+        """Set what is being waited for; a check that may still fail can set it beforehand."""
         self._awaited = what
 
     async def until_fine(self, look: Look, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Look again and again until it finds nothing to wait for; else it says what that is.
+        """Repeat the check until it returns None; otherwise it returns what is being waited for.
 
-        Raises OutOfTimeError with what was last known to be waited for. That a look failed is told
-        besides: it does not make what was seen before untrue.
+        Raises OutOfTimeError with what was last waited for. A failed check is reported in addition
+        and does not replace an earlier result.
         """
         self._awaited = None
         for pause in doubling(FIRST_PAUSE, LONGEST_PAUSE):
@@ -97,7 +97,7 @@ class Patience:
             await self._clock.sleep(min(pause, left))
 
     async def _look(self, look: Look) -> str | None:
-        """Look once; why that failed, if it did."""
+        """Run the check once; return the reason if it failed."""
         try:
             async with asyncio.timeout(max(self._left(), LAST_TRY)):
                 self._awaited = await look()
@@ -112,5 +112,5 @@ class Patience:
 
 
 def say(text: str) -> None:
-    """Print a line at once, as nobody knows how long the next one takes."""
+    """Print a line and flush it, because the next one may take long."""
     print(text, flush=True)

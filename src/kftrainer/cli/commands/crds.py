@@ -1,4 +1,4 @@
-"""`kftrainer crds`: the CustomResourceDefinitions, for people who do not use Helm."""
+"""`kftrainer crds`: prints the CustomResourceDefinitions, for installations without Helm."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ FOLDER = "crds"
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `crds`."""
+    """Add the `crds` command."""
     parser = commands.add_parser(
         "crds",
         help="print the CustomResourceDefinitions",
@@ -18,12 +18,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def documents() -> list[str]:
-    """The definitions as YAML, sorted by name."""
+    """Return the definitions as YAML, sorted by name."""
     found = sorted((files("kftrainer.api") / FOLDER).iterdir(), key=lambda each: each.name)
     return [each.read_text() for each in found]
 
 
 def run(_arguments: argparse.Namespace) -> int:
-    """Print them as one stream of documents."""
+    """Print the definitions as one YAML stream."""
     sys.stdout.write("---\n".join(documents()))
     return 0

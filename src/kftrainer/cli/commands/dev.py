@@ -1,4 +1,4 @@
-"""`kftrainer dev`: a local control plane for trying things out."""
+"""`kftrainer dev`: a local control plane for development."""
 
 import argparse
 import asyncio
@@ -36,7 +36,7 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `dev` and what stands under it."""
+    """Add the `dev` command and its actions."""
     parser = commands.add_parser("dev", help="a local control plane for trying things out")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
 
@@ -89,7 +89,7 @@ def _place(arguments: argparse.Namespace) -> NamedPlane:
 
 
 def dev_command(action: str, name: str) -> str:
-    """The command line for this control plane, to be suggested to a person."""
+    """Return the command line for this control plane, for suggestions in messages."""
     option = "" if name == DEFAULT_NAME else f" --name {name}"
     return f"kftrainer dev {action}{option}"
 
@@ -149,7 +149,7 @@ def down(arguments: argparse.Namespace) -> int:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Say whether it runs; the exit code says so too."""
+    """Print whether it runs; the exit code is 0 only if it does."""
     place = _place(arguments)
     state = place.read()
     if not place.kept():
@@ -187,7 +187,7 @@ def kubeconfig(arguments: argparse.Namespace) -> int:
 
 
 def logs(arguments: argparse.Namespace) -> int:
-    """Show the logs; they are there after the end, too."""
+    """Show the logs, which remain after the control plane has stopped."""
     place = _place(arguments)
     found = place.logs()
     if arguments.part is not None:

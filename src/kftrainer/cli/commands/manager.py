@@ -1,4 +1,4 @@
-"""`kftrainer manager`: runs the operator, until it is told to stop."""
+"""`kftrainer manager`: runs the operator until it is stopped."""
 
 import argparse
 import asyncio
@@ -34,10 +34,10 @@ FAILED, MISUSED = 1, 2
 
 
 class FlagError(Exception):
-    """A flag says what it cannot say; the text begins with the flag."""
+    """A flag has an invalid value; the message begins with the flag."""
 
 
-# What a person can do something about.
+# Errors that the operator of the cluster can fix; no traceback is logged for them.
 KNOWN = (
     BindError,
     CertificateError,
@@ -51,7 +51,7 @@ KNOWN = (
     cache.NotSyncedError,
     controller.NotSyncedError,
 )
-# Flags, and what they say in the configuration.
+# Flags and the configuration fields that they override.
 FLAGS: Mapping[str, tuple[str, ...]] = {
     "leader_elect": ("leaderElection", "leaderElect"),
     "leader_election_namespace": ("leaderElection", "resourceNamespace"),
@@ -70,7 +70,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `manager`."""
+    """Add the `manager` command."""
     parser = commands.add_parser(
         "manager",
         help="run the operator",
@@ -118,7 +118,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def _add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Add what can be said in the configuration file, too."""
+    """Add the flags that override the configuration file."""
     parser.add_argument(
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
@@ -186,11 +186,11 @@ def _concurrency(text: str) -> tuple[str, int]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the manager; whatever ends it, the last line says what it was."""
+    """Run the manager; the last line on standard error is the reason if it fails."""
     logs.set_up(arguments.log_level, arguments.log_format)
     try:
         _run(arguments)
-    except Exception as error:  # noqa: BLE001  the edge of the process: whatever it is, it is told
+    except Exception as error:  # noqa: BLE001  process edge: every error is reported
         return exit_code_of(error)
     return 0
 
@@ -212,7 +212,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def exit_code_of(error: Exception) -> int:
-    """Tell the error in one line; before that, the log has the traceback if nobody expected it."""
+    """Print the error in one line and return the exit code; log unexpected errors first."""
     errors = list(one_line_errors.within(error))
     unknown = [each for each in errors if not isinstance(each, KNOWN)]
     if unknown:
@@ -226,7 +226,7 @@ def exit_code_of(error: Exception) -> int:
 
 
 def configured(arguments: argparse.Namespace) -> Configuration:
-    """The configuration in the file, with what the flags say instead."""
+    """Return the configuration in the file, overridden by flags."""
     read = config.read(arguments.config) if arguments.config else DEFAULT
     document = read.dump()
     for flag, (section, field) in FLAGS.items():
@@ -238,12 +238,12 @@ def configured(arguments: argparse.Namespace) -> Configuration:
             document[section] = {**there, field: said}
     try:
         return Configuration.parse(document)
-    except InvalidDocumentError as error:  # of what the file says, all was well
+    except InvalidDocumentError as error:  # the file alone was valid
         raise FlagError("; ".join(map(_about_flag, error.problems))) from None
 
 
 def _about_flag(problem: Problem) -> str:
-    """The problem, by the name of the flag if it is one flag's."""
+    """Return the problem with the name of the flag that caused it, if any."""
     for flag, path in FLAGS.items():
         field, bracket, key = problem.path.partition("[")
         if field == ".".join(path):
@@ -255,6 +255,6 @@ def _about_flag(problem: Problem) -> str:
 def _loop_factory() -> Any:
     try:
         import uvloop
-    except ImportError:  # not on every platform
+    except ImportError:  # not available on every platform
         return None
     return uvloop.new_event_loop

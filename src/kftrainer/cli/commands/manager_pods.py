@@ -1,4 +1,4 @@
-"""Why the manager's Deployment has no replica that is ready, as its objects show it: pure."""
+"""Explains why the manager's Deployment has no ready replica. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,19 +14,19 @@ MOST_REASONS = 2
 
 
 def ready_replicas(deployment: Manifest) -> tuple[int, int]:
-    """How many replicas are ready, and how many are wanted."""
+    """Return the numbers of ready and of desired replicas."""
     wanted = (deployment.get("spec") or {}).get("replicas", 1)
     return (deployment.get("status") or {}).get("readyReplicas") or 0, wanted
 
 
 def selector_of(deployment: Manifest) -> str:
-    """The label selector of its pods."""
+    """Return the label selector of the Deployment's pods."""
     labels = deployment["spec"]["selector"].get("matchLabels") or {}
     return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
 def why_not_ready(deployment: Manifest, pods: Iterable[Manifest]) -> str | None:
-    """Why no manager runs; None if at least one replica is ready."""
+    """Return why no replica is ready; None if at least one is."""
     ready, wanted = ready_replicas(deployment)
     if ready:
         return None
@@ -45,7 +45,7 @@ def why_not_ready(deployment: Manifest, pods: Iterable[Manifest]) -> str | None:
 
 
 def _failures(deployment: Manifest) -> Iterator[str]:
-    """Why pods are not created, as in a namespace whose quota is used up."""
+    """Yield why pods are not created, for example because a quota is exceeded."""
     for condition in _conditions(deployment):
         if (condition.get("type"), condition.get("status")) == ("ReplicaFailure", "True"):
             yield str(condition.get("message"))

@@ -1,4 +1,4 @@
-"""`kftrainer purge`: deletes all TrainJobs and runtimes, for an operator that is to leave."""
+"""`kftrainer purge`: deletes all TrainJobs and runtimes before the operator is uninstalled."""
 
 import argparse
 import asyncio
@@ -29,7 +29,7 @@ from kftrainer.machinery.manager.clock import Clock, SystemClock
 FAILED, MISUSED = 1, 2
 SECONDS = 300.0
 TELL_EVERY = 10.0  # seconds, if nothing has changed
-AT_ONCE = 20  # deletions
+AT_ONCE = 20  # concurrent deletions
 UNKNOWN = "the API server does not know the kinds: nothing to delete"
 DESCRIPTION = """\
 Delete all TrainJobs with what was made for them, wait until they are gone, then do the same with
@@ -53,7 +53,7 @@ TrainingRuntimes there, and ClusterTrainingRuntimes with --cluster-runtimes only
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `purge`."""
+    """Add the `purge` command."""
     parser = commands.add_parser(
         "purge",
         help="delete all TrainJobs and runtimes of a cluster",
@@ -89,7 +89,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Delete, or say what would be deleted."""
+    """Delete everything, or print what would be deleted."""
     return run_on_cluster("purge", _purge(arguments))
 
 
@@ -143,7 +143,7 @@ async def _release(arguments: argparse.Namespace) -> int:
 
 
 class Purge:
-    """Deletes what is there, and what comes meanwhile, until nothing is left."""
+    """Deletes all objects, including those created in the meantime, until none is left."""
 
     def __init__(
         self,
@@ -156,25 +156,25 @@ class Purge:
         tell: Callable[[str], None] = say,
     ) -> None:
         self.all_kinds = cluster_runtimes or not namespaces
-        self.knows_kinds = False  # the API server, any of them
+        self.knows_kinds = False  # whether the API server serves any of them
         self._client = client
         self._namespaces = namespaces
         self._clock = clock
         self._patience = Patience(clock, seconds)
         self._tell = tell
-        self._told = ("", 0.0)  # what, and when
-        self._found: list[Found] = []  # at the last look
+        self._told = ("", 0.0)  # text and time of the last message
+        self._found: list[Found] = []  # by the last list
         self._deleted: dict[Identity, str | None] = {}
 
     async def find(self) -> list[Found]:
-        """All that there is; nothing of a kind that the API server does not know."""
+        """List all objects; kinds that the API server does not serve are skipped."""
         kinds = (
             KINDS if self.all_kinds else (k for k in KINDS if k is not CLUSTER_TRAINING_RUNTIMES)
         )
         return [each for kind in kinds for each in await self._list(kind)]
 
     async def run(self) -> None:
-        """Delete it all; raises OutOfTimeError, which says what is left, or KubeError."""
+        """Delete everything; raise OutOfTimeError with what is left, or KubeError."""
         try:
             await self._patience.until_fine(self._step, self._tell_now_and_then)
         except OutOfTimeError as error:
@@ -199,7 +199,7 @@ class Purge:
         return end
 
     async def _step(self) -> str | None:
-        """Delete what can be deleted now; what is left, if anything is."""
+        """Delete what can be deleted now; return what is left, or None."""
         await self._look()
         due, _ = next_step(self._found, self._deleted)
         if due:
@@ -210,7 +210,7 @@ class Purge:
         return self._awaited()
 
     async def _look(self) -> None:
-        """See what is there, and remember it, whatever else may fail."""
+        """List the objects and record them before anything else can fail."""
         self._found = await self.find()
         self._patience.awaiting(self._awaited())
 
@@ -226,14 +226,14 @@ class Purge:
         for namespace in (self._namespaces if kind.namespaced else ()) or (None,):
             try:
                 page = await self._client.list(kind.only_metadata(), namespace=namespace)
-            except NotFoundError:  # the CustomResourceDefinition is gone, and all objects with it
+            except NotFoundError:  # the CRD is deleted, and with it all objects
                 continue
             self.knows_kinds = True
             found += [Found(kind, ObjectMeta.parse(item["metadata"])) for item in page.items]
         return found
 
     async def _delete_all(self, due: Iterable[Found]) -> None:
-        """Several at once; those that could not be deleted will be found again."""
+        """Delete objects concurrently; the next list returns those that could not be deleted."""
         waiting, errors = iter(due), list[KubeError]()
 
         async def work() -> None:
@@ -250,7 +250,7 @@ class Purge:
             raise errors[0]
 
     async def _delete(self, found: Found) -> None:
-        # A TrainJob whose JobSet still runs is not gone: nobody could collect that later.
+        # Foreground: a TrainJob must not disappear while its JobSet still runs.
         foreground = found.kind is TRAIN_JOBS
         try:
             await self._client.delete(
@@ -259,7 +259,7 @@ class Purge:
                 uid=found.metadata.uid,
                 propagation="Foreground" if foreground else "Background",
             )
-        except (ConflictError, NotFoundError):  # it is another one, or gone
+        except (ConflictError, NotFoundError):  # it was replaced or deleted
             return
         self._deleted[found.identity] = found.metadata.uid
 

@@ -1,4 +1,4 @@
-"""`kftrainer purge --release-runtimes`: removes finalizers of runtimes that nobody uses."""
+"""`kftrainer purge --release-runtimes`: removes the finalizer from unused runtimes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from kftrainer.kube.client.errors import ConflictError, NotFoundError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Resource
 
-MOST_ROUNDS = 5  # runtimes that change while we look are looked at again
+MOST_ROUNDS = 5  # runtimes that change in the meantime are checked again
 Places = Sequence[str | None]
 
 
@@ -26,9 +26,10 @@ class Held:
 
 
 class Release:
-    """Finds runtimes with our finalizer that no TrainJob refers to, by live lists, and frees them.
+    """Finds runtimes with our finalizer that no TrainJob refers to, and removes it.
 
-    Nothing is deleted. A runtime that is being deleted is gone as soon as its last finalizer is.
+    It uses live lists and deletes nothing. A runtime that is being deleted disappears with its last
+    finalizer.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Release:
         tell: Callable[[str], None],
     ) -> None:
         self._client = client
-        self._namespaces = namespaces  # all, if there are none
+        self._namespaces = namespaces  # all namespaces if empty
         self._kinds: Sequence[Resource[Any]] = (
             (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
             if cluster_runtimes or not namespaces
@@ -64,7 +65,7 @@ class Release:
         )
 
     async def run(self) -> Held:
-        """Remove the finalizer from those that nobody uses; returns what still has it."""
+        """Remove the finalizer from unused runtimes; return the runtimes that still have it."""
         held = await self.find()
         for _ in range(MOST_ROUNDS):
             if not held.unused:
@@ -80,7 +81,7 @@ class Release:
         others = [each for each in found.metadata.finalizers or () if each != IN_USE]
         try:
             await write_finalizers(self._client, found.kind, found.key, found.metadata, others)
-        except (ConflictError, NotFoundError):  # it has changed: the next round looks again
+        except (ConflictError, NotFoundError):  # it has changed; the next round checks it again
             return
 
     async def _metadata(self, kind: Resource[Any]) -> Sequence[ObjectMeta]:
@@ -95,7 +96,7 @@ class Release:
         return found
 
     async def _used(self) -> frozenset[str]:
-        """Return the runtimes that TrainJobs refer to; of cluster runtimes, those of everybody."""
+        """Return the runtimes that TrainJobs refer to; for cluster runtimes, in all namespaces."""
         everywhere = CLUSTER_TRAINING_RUNTIMES in self._kinds
         places: Places = (None,) if everywhere else self._namespaces
         used: set[str] = set()

@@ -1,4 +1,4 @@
-"""What `kftrainer purge` finds in a cluster, what comes next, and how that is told: pure."""
+"""Objects that `kftrainer purge` finds, the next step, and how both are reported. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ IN_USE = names.FINALIZER_RUNTIME_IN_USE
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object that is there."""
+    """An existing object."""
 
     kind: Resource[Any]
     metadata: ObjectMeta
 
     @property
     def key(self) -> ObjectKey:
-        """Which one it is."""
+        """The object's key."""
         return ObjectKey(self.metadata.namespace or "", self.metadata.name)
 
     @property
     def identity(self) -> "Identity":
-        """Its kind and key, which another one may have after it."""
+        """The object's kind and key; a later object may have the same."""
         return self.kind.kind, self.key
 
     @property
     def is_going(self) -> bool:
-        """Whether it is being deleted."""
+        """Whether the object is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
     def __str__(self) -> str:
@@ -45,14 +45,15 @@ class Found:
 
 
 Identity = tuple[str, ObjectKey]
-Deleted = Mapping[Identity, str | None]  # uids of what we have deleted
+Deleted = Mapping[Identity, str | None]  # UIDs of the objects that were deleted
 
 
 def next_step(found: Iterable[Found], deleted: Deleted) -> tuple[list[Found], list[Found]]:
-    """What to delete now, and what is left.
+    """Return what to delete now, and what is left.
 
-    Runtimes come when the last TrainJob is gone. What the manager has applied again is not left:
-    it has no finalizers, so that it goes with its CustomResourceDefinition.
+    Runtimes are deleted after the last TrainJob is gone. Runtimes that the manager has re-created
+    are not counted as left: they have no finalizers and disappear with the
+    CustomResourceDefinition.
     """
     left = [each for each in found if not is_back(each, deleted)]
     jobs = [each for each in left if each.kind is TRAIN_JOBS]
@@ -60,7 +61,7 @@ def next_step(found: Iterable[Found], deleted: Deleted) -> tuple[list[Found], li
 
 
 def is_back(found: Found, deleted: Deleted) -> bool:
-    """Whether it is another one than we have deleted, which a manager has applied since."""
+    """Return whether a manager has re-created the object after its deletion."""
     metadata = found.metadata
     is_free = not metadata.finalizers and not found.is_going
     is_another = deleted.get(found.identity, metadata.uid) != metadata.uid
@@ -68,7 +69,7 @@ def is_back(found: Found, deleted: Deleted) -> bool:
 
 
 def listed(found: Iterable[Found]) -> list[str]:
-    """What was found, in a few words for each kind."""
+    """Return one summary line per kind."""
     by_kind: Mapping[str, list[Found]] = {kind.kind: [] for kind in KINDS}
     for each in found:
         by_kind[each.kind.kind].append(each)
@@ -82,7 +83,7 @@ def _line(kind: str, found: Sequence[Found]) -> str:
 
 
 def advice(left: Sequence[Found], *, of_all: bool) -> str | None:
-    """What helps runtimes that only our finalizer keeps, although no TrainJob is left."""
+    """Return advice for runtimes that only our finalizer keeps, although no TrainJob is left."""
     kept = [each for each in left if each.is_going and IN_USE in (each.metadata.finalizers or ())]
     if not kept or any(each.kind is TRAIN_JOBS for each in left):
         return None

@@ -1,4 +1,4 @@
-"""`kftrainer render`: what would be applied for TrainJobs, without a cluster."""
+"""`kftrainer render`: prints what would be applied for TrainJobs, without a cluster."""
 
 import argparse
 import io
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 FAILED = 1
 DIFFERENT = 1
-TROUBLE = 2  # what FAILED is with --diff, where 1 says that something is different
+TROUBLE = 2  # exit code for failures with --diff, where 1 means that something has changed
 DESCRIPTION = """\
 Print the objects that would be applied for each TrainJob, in the order of applying.
 
@@ -33,7 +33,7 @@ without a name or whose runtime is in none of the files, and an object that is t
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `render`."""
+    """Add the `render` command."""
     parser = commands.add_parser(
         "render",
         help="print what would be applied for TrainJobs, without a cluster",
@@ -70,7 +70,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print everything, or what is wrong and nothing else."""
+    """Print all objects, or only the problems if there are errors."""
     from kftrainer.cli.manifests.documents import read
     from kftrainer.cli.manifests.plans import plan_all
     from kftrainer.cli.plugins import framework_of
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = {"explain": arguments.explain, "show_secrets": arguments.show_secrets}
     try:
         outcome = plan_all(reading, framework_of(arguments.config), **options)
-    except (ConfigurationError, PluginLoadError, PlanningError) as error:  # of no document's
+    except (ConfigurationError, PluginLoadError, PlanningError) as error:  # not about a document
         return _refuse([" ".join(str(error).split())], failed)
     _tell(map(str, outcome.remarks))
     if outcome.is_refused:
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if outcome.no_train_job:
         _tell(["warning: there is no TrainJob in the documents"])
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal speaks
+        sys.stdout.reconfigure(encoding="utf-8")  # regardless of the locale
     return _print(outcome.plans, arguments)
 
 
@@ -101,7 +101,7 @@ def _refuse(problems: Iterable[str], code: int) -> int:
 
 
 def _tell(messages: Iterable[str]) -> None:
-    """Print each message as one line, whatever it repeats of a document."""
+    """Print each message on one line; control characters of documents are escaped."""
     from kftrainer.cli.manifests.output import visible
 
     for message in messages:

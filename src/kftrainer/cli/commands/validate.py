@@ -1,4 +1,4 @@
-"""`kftrainer validate`: what the API server and admission would refuse, without a cluster."""
+"""`kftrainer validate`: reports what admission would reject, without a cluster."""
 
 import argparse
 import io
@@ -49,7 +49,7 @@ name such as FieldValueInvalid; UnknownField, Unreadable; null for a warning), m
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add `validate`."""
+    """Add the `validate` command."""
     parser = commands.add_parser(
         "validate",
         help="say what would be refused about TrainJobs and runtimes, without a cluster",
@@ -73,7 +73,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print all that there is to say; the exit code says how bad it is."""
+    """Print all problems; the exit code reflects the most severe one."""
     from kftrainer.cli.manifests.problems import UNREADABLE, counted
 
     found = _judgement(arguments.sources, arguments.config)
@@ -98,7 +98,7 @@ def _judgement(sources: Sequence[str], config: Path | None) -> "OfflineResult":
     try:
         framework = framework_of(config)
         return judge(read(sources, with_spots=True, empty_is_unread=True), framework)
-    except (ConfigurationError, PluginLoadError, PlanningError) as error:  # of no document's
+    except (ConfigurationError, PluginLoadError, PlanningError) as error:  # not about a document
         message = " ".join(str(error).split())
         return OfflineResult(
             [DocumentProblem(str(config or ""), None, "", UNREADABLE, message)], Tally()
@@ -109,5 +109,5 @@ def _print(remarks: "Sequence[DocumentProblem]", form: str) -> None:
     from kftrainer.cli.manifests.problems import as_json, as_text
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the terminal speaks
+        sys.stdout.reconfigure(encoding="utf-8")  # regardless of the locale
     sys.stdout.write(as_json(remarks) if form == "json" else as_text(remarks))

@@ -1,1 +1,1 @@
-"""The manager put together: preflight checks, caches, controllers, webhooks and servers."""
+"""Assembles the manager: preflight checks, caches, controllers, webhooks and servers."""

@@ -1,4 +1,4 @@
-"""All parts of the manager, put together."""
+"""Assembles all parts of the manager."""
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -90,10 +90,10 @@ T = TypeVar("T")
 
 OUR_KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 RECONCILE_WITHIN = 120.0
-LONGEST_BACKOFF = 300.0  # seconds, as the kubelet waits before it restarts a container
-# Objects a second, and at once, that are read before a request of a client is rejected.
+LONGEST_BACKOFF = 300.0  # seconds, like the kubelet's maximum delay before it restarts a container
+# Rate and burst of reads from the API server before requests of a client are denied.
 SECOND_LOOKS = 50.0, 100
-# Names of controllers and of the component in Events, as dashboards and people know them.
+# Names in metrics and Events that dashboards and users rely on.
 TRAIN_JOB_CONTROLLER = "trainjob_controller"
 COMPONENT = "trainer-trainjob-controller"
 DEFAULT_NAMESPACE = "kubeflow-system"
@@ -101,20 +101,20 @@ DEFAULT_NAMESPACE = "kubeflow-system"
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a manager runs, as its flags say."""
+    """Where a manager runs and what it serves, as set by flags."""
 
     kubeconfig: Path | None = None
     context: str | None = None
-    namespaces: Sequence[str] = ()  # all, if there are none
+    namespaces: Sequence[str] = ()  # all namespaces if empty
     metrics_certificates: Path | None = None
     webhook_certificates: Path | None = None
-    runtimes: Sequence[Manifest] | None = None  # to be kept in the cluster
+    runtimes: Sequence[Manifest] | None = None  # to keep applied in the cluster
 
 
 async def run_manager(
     configuration: Configuration, framework: Framework, surroundings: Surroundings
 ) -> None:
-    """Run until SIGTERM or SIGINT; raises what else ends it."""
+    """Run until SIGTERM or SIGINT; raise any other error that ends the manager."""
     metrics = Metrics()
     tell_build(metrics.registry)
     connection = await load_connection(surroundings.kubeconfig, surroundings.context)
@@ -127,7 +127,7 @@ async def run_manager(
 
 
 class Assembly:
-    """One manager in the making."""
+    """Builds one manager from its configuration."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Assembly:
         }
 
     def manager(self) -> Manager:
-        """The manager, ready to run."""
+        """Return the manager, ready to run."""
         for resource in OUR_KINDS:
             self._cache.add(self._informer(resource))
         recorder = EventRecorder(
@@ -283,13 +283,13 @@ class Assembly:
         namespace: str | None,
         refusal: ForbiddenError | KindNotFoundError | None,
     ) -> None:
-        """Report it; TrainJobs may have waited for what can be read again."""
+        """Report the access change; enqueue TrainJobs that may wait for a kind readable again."""
         self._access(resource, namespace, refusal)
         if refusal is None:
             self._wake_unfinished(namespace)
 
     def _wake_unfinished(self, namespace: str | None = None) -> None:
-        """Enqueue the TrainJobs that may have waited for a kind; at its start it sees them all."""
+        """Enqueue TrainJobs that may wait for a kind; before the start they are enqueued anyway."""
         jobs = self._jobs
         if jobs is not None and jobs.has_begun and self._view.knows(TRAIN_JOBS):
             jobs.enqueue_all(unfinished(self._cache, namespace))
@@ -360,7 +360,8 @@ class Assembly:
             name = f"{resource.kind.lower()}_controller"
             controller = self._controller(name, reconciler, resource.kind)
             controller.watch(self._cache.informer(resource), enqueue_self)
-            # Which runtime a TrainJob refers to is in its spec: its status does not matter.
+            # The reference to a runtime is in the TrainJob's spec, so changes of the status are
+            # ignored.
             jobs = self._cache.informer(TRAIN_JOBS)
             controller.watch(jobs, enqueue_runtime(resource), generation_changed)
             yield controller
@@ -377,7 +378,8 @@ class Assembly:
             yield LeftoverFinalizers(self._client, self._surroundings.namespaces, clock=self._clock)
 
     def _webhooks(self) -> Webhooks:
-        # Every replica answers, leader or not. Whoever can reach the port can make us read.
+        # Every replica serves admission, leader or not, so this client has no write guard. Clients
+        # of the port can cause reads, hence the rate limit.
         limiter = PerClientRateLimiter(*SECOND_LOOKS, self._clock)
         reading = Client(self._transport, limiter=limiter)
         validators = validators_by_path(
@@ -395,7 +397,7 @@ class Assembly:
     def _late_kinds(
         self, jobs: Controller, reconciler: TrainJobReconciler, training: JobWatch
     ) -> OptionalKinds:
-        """All kinds that plugins watch: those of Kubernetes itself are there at once."""
+        """Return the kinds that plugins watch; built-in kinds are available at once."""
 
         def on_installed(resource: Resource[Any]) -> None:
             if resource is JOB_SETS:
@@ -443,7 +445,7 @@ class Assembly:
         settings, folder = self._configuration.metrics, self._surroundings.metrics_certificates
         tls, authorization = None, None
         if settings.secure_serving:
-            # It asks on behalf of who asks it, leader or not.
+            # Works on every replica, leader or not, so this client has no write guard.
             authorization = Authorization(Client(self._transport), clock=self._clock)
             if folder is None:
                 tls = self_signed(self._clock.now())
@@ -455,7 +457,7 @@ class Assembly:
 
 
 def own_namespace() -> str:
-    """The namespace of the pod that this runs in, or where such pods mostly run."""
+    """Return the namespace of the pod this runs in, or the default namespace."""
     try:
         return (SERVICE_ACCOUNT / "namespace").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What must be so before the manager can work, found out at the start and told in plain words."""
+"""Checks at start whether the manager can work, and reports why not."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -23,33 +23,33 @@ from kftrainer.machinery.queue.backoff import doubling
 
 log = structlog.get_logger(__name__)
 
-TRY_FOR = 30.0  # seconds; after that whoever started the manager knows better what to do
+TRY_FOR = 30.0  # seconds; after that the manager exits and its supervisor decides
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
-LAST_TRY = 1.0  # so long the last try may take when the time is up
-# Who installs us makes our kinds and our rights a moment before, and the server may be behind.
+LAST_TRY = 1.0  # seconds that the last attempt may take after the deadline
+# CRDs and RBAC rules are often created just before the manager, and may take a moment to apply.
 SETTLE_FOR, SETTLE_PAUSE = 5.0, 1.0
-# An API server that is about to start, or is too busy, says so in these ways.
+# Errors of an API server that is starting or overloaded.
 MAY_PASS = (TransportError, ServerError, TooManyRequestsError)
 
 
 class PreflightError(KubeError):
-    """The manager cannot work here; the text says why, and what would help."""
+    """The manager cannot work here; the message contains the reason and a remedy."""
 
 
 class LackingError(PreflightError):
-    """The server answers, and there is something that we need and do not have."""
+    """The API server responds, but a required kind or permission is missing."""
 
 
 class NamespacesUnavailableError(LackingError):
-    """Some namespaces do not exist, or must not be read: the others can be served without them."""
+    """Some namespaces do not exist or cannot be read; the others can be served."""
 
 
 class Preflight:
-    """Looks once whether the API server is there, knows our kinds and lets us read what we watch.
+    """Checks once that the API server responds, serves our kinds and lets us read them.
 
-    As a service it is ready when all is well. A server that does not answer is asked again for
-    half a minute; what we lack may come for a few seconds, but hardly later by itself. As long as
-    one of the namespaces can be read, it does not wait longer for the others: informers do.
+    As a Runnable it is ready when all checks pass. An unavailable API server is retried for half a
+    minute, missing kinds and permissions for a few seconds. If at least one namespace can be read,
+    it does not wait longer for the others; informers do.
     """
 
     name = "preflight"
@@ -72,7 +72,7 @@ class Preflight:
         self._namespaces = namespaces
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Look, then do nothing until told to stop; raises PreflightError."""
+        """Run the checks, then wait for `stop`; raise PreflightError."""
         async with asyncio.TaskGroup() as tasks:
             looking = tasks.create_task(self._look(ready), name=self.name)
             await stop.wait()
@@ -115,7 +115,7 @@ class Preflight:
             except MAY_PASS as error:
                 last = str(error)
             except TimeoutError:
-                pass  # the last error, if there was one, says more
+                pass  # keep the last error, which is more specific
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 raise PreflightError(
@@ -142,7 +142,7 @@ class Preflight:
             raise self._lacking(refusals)
 
     def _lacking(self, refusals: Mapping[str, Mapping[str, ForbiddenError]]) -> LackingError:
-        """Decide from the refusals, by kind and namespace, whether any namespace can be served."""
+        """Decide from the errors, by kind and namespace, whether any namespace can be served."""
         places = {place for refused in refusals.values() for place in refused}
         first = next(error for refused in refusals.values() for error in refused.values())
         text = f"no permission to read {', '.join(refusals)}: {first}"

@@ -1,4 +1,4 @@
-"""The folder of `kftrainer manager --runtimes`: one ClusterTrainingRuntime in each file."""
+"""The folder of `kftrainer manager --runtimes`: one ClusterTrainingRuntime per file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,21 +9,21 @@ from kftrainer.cli.manifests.documents import SUFFIXES, Document, read
 from kftrainer.kube.objects.resource import Manifest
 
 SUFFIX = ".yaml"
-NONE = "none"  # the file that says that a folder without runtimes is meant
-# All else in the metadata belongs to the API server, or to whoever looks after the object there.
+NONE = "none"  # a file of this name declares that the folder is empty on purpose
+# Other metadata belongs to the API server or to the controllers of the object.
 METADATA = ("name", "labels", "annotations")
 
 
 class RuntimeFolderError(Exception):
-    """The folder cannot be used; the text names the files and what is wrong with them."""
+    """The folder cannot be used; the message contains the files and their problems."""
 
 
 def runtimes_in(folder: Path) -> Sequence[Manifest]:
-    """The runtimes, in the order of their files' names.
+    """Return the runtimes in the order of their file names.
 
-    A folder without any is a mistake, such as a volume that is not mounted, unless a file named
-    `none` is in it. Hidden entries are not looked at: a ConfigMap that is mounted keeps its files
-    twice, once in a hidden folder and once as links into it.
+    An empty folder is an error, for example a volume that is not mounted, unless it contains a file
+    named `none`. Hidden entries are ignored: a mounted ConfigMap has its files twice, once in a
+    hidden folder and once as links into it.
     """
     found: dict[str, Document] = {}
     problems: list[str] = []
@@ -50,7 +50,7 @@ def runtimes_in(folder: Path) -> Sequence[Manifest]:
 
 
 def _files(folder: Path) -> tuple[list[Path], bool]:
-    """The files of runtimes, and whether one says that there are none."""
+    """Return the files of runtimes, and whether the file `none` exists."""
     try:
         entries = [
             entry
@@ -65,7 +65,7 @@ def _files(folder: Path) -> tuple[list[Path], bool]:
 
 
 def _read(file: Path) -> tuple[Document | None, list[str]]:
-    """The runtime in the file, or what is wrong with it."""
+    """Return the runtime in the file, or its problems."""
     if file.suffix != SUFFIX:
         return None, [f"{file}: its name must end in {SUFFIX}"]
     reading = read([str(file)])

@@ -1,4 +1,4 @@
-"""What a manager exports about itself and about training."""
+"""Sets up the metrics about the build and about TrainJobs."""
 
 import platform
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from kftrainer.machinery.metrics.registry import Metrics
 
 
 def tell_build(registry: CollectorRegistry) -> None:
-    """Say which version this is, on which Python."""
+    """Export the version and the Python version as a metric."""
     family = Gauge(
         "kftrainer_build_info",
         "Always 1; the labels say which version runs, and on which Python.",
@@ -35,7 +35,7 @@ def training_watch(
     clock: Clock,
     namespaces: Sequence[str] = (),
 ) -> JobWatch:
-    """The service that counts and measures TrainJobs, for the leader."""
+    """Return the Runnable that measures TrainJobs, for the leader."""
     book = JobBook(JobHistograms(metrics.registry))
     first_pods = FirstPods(book, cache, client, clock=clock, metrics=metrics, namespaces=namespaces)
     return JobWatch(book, cache, metrics.registry, first_pods, clock=clock)

@@ -1,4 +1,4 @@
-"""The webhook server, put together: certificates, and what readiness asks."""
+"""Assembles the webhook server, its certificates and its readiness check."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,35 +27,35 @@ from kftrainer.machinery.webhook.server import WebServer
 from kftrainer.webhooks import registration
 from kftrainer.webhooks.denials import Denials
 
-# Where others put certificates, if nobody says so: as controller-runtime has it. Python's own way
-# to find the folder tries to write to it, and that need not be possible.
+# The default folder for certificates from outside, as in controller-runtime. Python's `tempfile`
+# would try to write to it, which may not be possible.
 CERTIFICATES = Path(os.environ.get("TMPDIR", "/tmp")) / "k8s-webhook-server" / "serving-certs"  # noqa: S108
 AUTHORITY, ORGANIZATION = "kubeflow-trainer-ca", "kubeflow-trainer"
-# API servers hear a moment later than we do that a replica has been told to stop.
+# API servers learn later than the replica itself that it is stopping.
 LINGER = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Webhooks:
-    """What answers the API server, and what sees to its certificate."""
+    """The webhook server and the Runnables that provide its certificate."""
 
     server: WebServer
     serving: ServingCertificate
     certificates: Sequence[Runnable]
 
     def services(self) -> Sequence[Runnable]:
-        """What to run, once the caches are there."""
+        """Return what to run once the caches have synced."""
         return *self.certificates, self.server
 
     async def probe(self) -> str | None:
-        """Why the API server should not be sent here yet."""
+        """Return why the API server should not send requests here yet, or None."""
         if self.server.port is None:
             return "the webhook server does not listen yet"
         return self.serving.missing()
 
 
 class WebhookMaking:
-    """Puts the webhook server together, as the configuration says."""
+    """Builds the webhook server from the configuration."""
 
     def __init__(
         self, configuration: Configuration, transport: Transport, *, clock: Clock, metrics: Metrics
@@ -68,7 +68,7 @@ class WebhookMaking:
     def webhooks(
         self, validators: Mapping[str, Validator], namespace: str, folder: Path | None
     ) -> Webhooks:
-        """A server for these validators; its certificate is in the folder, if there is one."""
+        """Return a server for these validators; `folder` contains its certificate, if given."""
         serving = ServingCertificate(clock=self._clock, metrics=self._metrics)
         settings = self._configuration.webhook
         handler = admission(
@@ -98,11 +98,11 @@ class WebhookMaking:
         return Webhooks(server, serving, certificates)
 
     def _in_files(self, folder: Path, serving: ServingCertificate) -> Runnable:
-        """Somebody else sees to the certificate."""
+        """Return a Runnable for certificates that are managed outside."""
         return CertificateFiles(folder, serving, clock=self._clock, metrics=self._metrics)
 
     def _of_our_own(self, namespace: str, serving: ServingCertificate) -> Runnable:
-        """We see to it, with all other replicas in this namespace."""
+        """Return a Runnable that rotates our own certificate, shared by all replicas."""
         settings = self._configuration.cert_management
         service = ObjectKey(namespace, settings.webhook_service_name)
         hosts = registration.host_names(service.name, namespace)

@@ -1,1 +1,1 @@
-"""Manifests in files: read with positions, validated and planned without a cluster, printed."""
+"""Manifests in files: read with positions, validate and plan without a cluster, print."""

@@ -1,4 +1,4 @@
-"""Documents as objects to be judged, each with the remarks about it."""
+"""Objects from documents, each with the problems found in it."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -34,17 +34,17 @@ IS_REQUIRED = "is required"
 
 @dataclass(slots=True)
 class Case:
-    """An object, and all that is said about it."""
+    """An object and all problems found in it."""
 
     document: Document
-    resource: AnyResource | None = None  # what it is, if it is of a kind that we know
-    stored: Mapping[str, Any] | None = None  # as it would be; None if it cannot be
-    model: Any = None  # of our own kinds: the object as our own type
-    remarks: dict[DocumentProblem, None] = field(default_factory=dict)  # a set that keeps its order
+    resource: AnyResource | None = None  # None if the kind is unknown
+    stored: Mapping[str, Any] | None = None  # as the API server would; None if invalid
+    model: Any = None  # for our own kinds: the typed object
+    remarks: dict[DocumentProblem, None] = field(default_factory=dict)  # an ordered set
 
     @property
     def key(self) -> ObjectKey | None:
-        """Which object it is, if it says so, whatever else is wrong with it."""
+        """The object's key, if it can be determined, whatever else is invalid."""
         metadata = self.document.content.get("metadata")
         if self.resource is None or any(metadata_problems(metadata)):
             return None
@@ -57,22 +57,22 @@ class Case:
 
     @property
     def is_refused(self) -> bool:
-        """Whether something is wrong with it."""
+        """Whether it has errors."""
         return any(remark.severity == "error" for remark in self.remarks)
 
     def refuse(self, *errors: FieldError) -> None:
-        """Say what is wrong, each once."""
+        """Add errors, each once."""
         for error in errors:
             self._say(error.path, error.fault.value, message_of(error), error.rule)
 
     def warn(self, *warnings: str) -> None:
-        """Say what its author should know; a warning may begin with a path."""
+        """Add warnings, each once; a warning may begin with a path."""
         for warning in warnings:
             path, message = split_warning(warning)
             self._say(path, None, message)
 
     def take(self, findings: ValidationResult) -> None:
-        """Say all that a validation found."""
+        """Add all errors and warnings of a validation."""
         self.refuse(*findings.errors)
         self.warn(*findings.warnings)
 
@@ -87,7 +87,7 @@ class Case:
 
 
 def case_of(document: Document, known: Known) -> Case:
-    """What the document is, and what is wrong with it on its own."""
+    """Return the case of a document, with the problems of the document alone."""
     head = (document.content.get("apiVersion"), document.content.get("kind"))
     problems = [*head_problems(*head)]
     if not problems and is_list_of(known, *head):
@@ -105,8 +105,8 @@ def case_of(document: Document, known: Known) -> Case:
 
 
 def _read_ours(case: Case) -> None:
-    """Look at all that the API server would look at; admission comes later."""
-    assert case.resource is not None  # noqa: S101  it is ours
+    """Validate as the API server would; admission follows later."""
+    assert case.resource is not None  # noqa: S101  set for our own kinds
     document = case.document.content
     case.refuse(*creation_errors(document))
     if case.is_refused:
@@ -126,14 +126,14 @@ def _read_ours(case: Case) -> None:
 
 
 def _read_other(case: Case) -> None:
-    """Objects that are there besides: they need only be what those who look at them can read."""
+    """Check an object of another kind: only the parts that planning reads must be valid."""
     content = dict(case.document.content)
     problems = [*metadata_problems(content.get("metadata"))]
     if case.resource is not None and not problems:
         content["metadata"] = located(content["metadata"], case.resource)
         problems += shape_problems(content, case.resource)
     if case.resource is not None:
-        # Nobody refers to what has no name.
+        # Nothing can refer to an object without a name.
         nameless = [
             each
             for each in problems
@@ -145,11 +145,11 @@ def _read_other(case: Case) -> None:
 
 
 def _errors(problems: Iterable[Problem]) -> Iterable[FieldError]:
-    """The problems, named as the API server would."""
+    """Convert problems to the API server's field errors."""
     for problem in problems:
         if problem.message == IS_REQUIRED:
             yield required(problem.path)
-        elif not problem.path:  # there is no such kind
+        elif not problem.path:  # the kind does not exist
             yield FieldError("kind", ErrorType.NOT_SUPPORTED, problem.message)
         elif problem.message.startswith("must be "):
             yield FieldError(problem.path, ErrorType.TYPE_INVALID, problem.message)
@@ -158,10 +158,10 @@ def _errors(problems: Iterable[Problem]) -> Iterable[FieldError]:
 
 
 def mark_twins(cases: Collection[Case], *, as_error: bool) -> None:
-    """Report objects that are there twice.
+    """Report objects that occur twice.
 
-    Only one of them can exist in the end: a warning, as applying both is possible; an error where
-    one of them has to be chosen, and then also for objects that are not ours.
+    Only one of them can exist in the end. This is a warning, because both can be applied; with
+    `as_error` it is an error, also for objects of other kinds, because one has to be chosen.
     """
     seen: dict[tuple[AnyResource, ObjectKey], Case] = {}
     for case in cases:
@@ -178,14 +178,14 @@ def mark_twins(cases: Collection[Case], *, as_error: bool) -> None:
 
 
 def require_names(cases: Iterable[Case]) -> None:
-    """Refuse objects whose name only the API server can make."""
+    """Reject objects whose name only the API server can generate."""
     for case in cases:
         if case.model is not None and not case.document.content["metadata"].get("name"):
             case.refuse(required("metadata.name", "only the API server can generate one"))
 
 
 def tally_of(cases: Iterable[Case]) -> Tally:
-    """How many objects were checked, were used as context, and were skipped."""
+    """Count the objects that were checked, used as context, and skipped."""
     checked, context, skipped = 0, Counter[str](), Counter[str]()
     for case in cases:
         kind = str(case.document.content.get("kind"))

@@ -1,6 +1,6 @@
-"""Objects from files, folders and standard input, each with the place that it was read from.
+"""Reads objects from files, folders and standard input, each with its position.
 
-YAML is read as kubectl reads it, but for one thing: a key that is said twice is an error.
+YAML is read as kubectl reads it, except that duplicate keys are errors.
 """
 
 import sys
@@ -19,7 +19,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something was read."""
+    """The file and line of something that was read."""
 
     file: str
     line: int | None = None
@@ -30,16 +30,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An object, and where it was read."""
+    """An object and where it was read."""
 
     place: Place
     content: Mapping[str, Any]
-    spot: Spot | None = None  # where its fields are, if that was asked for
+    spot: Spot | None = None  # positions of its fields, if requested
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Something that could not be read, and why."""
+    """Something that could not be read, and the reason."""
 
     place: Place
     message: str
@@ -58,20 +58,20 @@ class Reading:
 
     @property
     def problems(self) -> list[str]:
-        """A line about each thing that could not be read."""
+        """One line for each thing that could not be read."""
         return [*map(str, self.unread)]
 
     def miss(self, place: Place, message: str) -> None:
-        """Take down that something could not be read."""
+        """Record something that could not be read."""
         self.unread.append(Unread(place, message))
 
 
 def read(
     sources: Iterable[str], *, with_spots: bool = False, empty_is_unread: bool = False
 ) -> Reading:
-    """Read files, folders with all that is below them, and `-` for standard input.
+    """Read files, folders with everything below them, and `-` for standard input.
 
-    An empty source is no mistake, unless the caller says so: somebody wanted it to be looked at.
+    An empty source is an error only with `empty_is_unread`.
     """
     reading = Reading(with_spots=with_spots)
     for source in sources:
@@ -87,7 +87,7 @@ def read(
 
 
 def _files(source: str) -> list[str]:
-    """The files to read; what is hidden in folders stays so."""
+    """Return the files to read; hidden files in folders are ignored."""
     folder = Path(source)
     if source == STDIN or not folder.is_dir():
         return [source]
@@ -153,7 +153,7 @@ def _is_list(content: Mapping[str, Any]) -> bool:
 
 
 def _head_of_items(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What the items of a list of one kind need not say themselves."""
+    """Return the apiVersion and kind that items of a typed list may omit."""
     kind = content["kind"].removesuffix("List")
     return {"apiVersion": content.get("apiVersion"), "kind": kind} if kind else {}
 

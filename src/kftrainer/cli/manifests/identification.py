@@ -1,4 +1,4 @@
-"""Which object a document is: its kind, its name and its namespace."""
+"""Identifies the object in a document: its kind, name and namespace."""
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ KNOWN = tuple(each for each in vars(resources).values() if isinstance(each, Reso
 
 
 def head_problems(api_version: object, kind: object) -> Iterator[Problem]:
-    """Why one cannot tell what an object is, or that it is none which there is."""
+    """Yield why the kind of an object is invalid or unknown."""
     for field_name, value in (("apiVersion", api_version), ("kind", kind)):
         if not isinstance(value, str) or not value:
             yield Problem(field_name, "must be a string" if value else "is required")
@@ -31,12 +31,12 @@ def head_problems(api_version: object, kind: object) -> Iterator[Problem]:
 
 
 def is_list_of(known: Collection[tuple[str, str]], api_version: Any, kind: Any) -> bool:
-    """Whether it should be a list of objects that we know; one that is would not be here."""
+    """Return whether it should be a list of a known kind; valid lists were expanded before."""
     return kind.endswith("List") and (api_version, kind.removesuffix("List")) in known
 
 
 def metadata_problems(metadata: object) -> Iterator[Problem]:
-    """Why one cannot tell which object it is."""
+    """Yield why the name or namespace of an object is invalid."""
     if not isinstance(metadata, Mapping):
         yield Problem("metadata", "is required" if metadata is None else "must be an object")
         return
@@ -52,7 +52,7 @@ def metadata_problems(metadata: object) -> Iterator[Problem]:
 
 
 def located(metadata: Mapping[str, Any], resource: AnyResource) -> dict[str, Any]:
-    """The metadata with what the API server knows besides: the namespace, and who it is."""
+    """Return the metadata with the namespace and uid that the API server would set."""
     located = {key: value for key, value in metadata.items() if key != "namespace"}
     if resource.namespaced:
         located["namespace"] = metadata.get("namespace") or DEFAULT_NAMESPACE

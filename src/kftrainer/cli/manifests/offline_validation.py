@@ -1,4 +1,4 @@
-"""What the API server and our admission would say about documents, without either of them."""
+"""Validates documents as the API server and our admission would, without a cluster."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ NOTHING_TO_CHECK = "there is no TrainJob and no runtime to check"
 
 @dataclass(frozen=True, slots=True)
 class OfflineResult:
-    """All remarks in the order of the documents, and what the documents were."""
+    """All problems in the order of the documents, and the numbers of objects."""
 
     remarks: list[DocumentProblem]
     tally: Tally
 
 
 def judge(reading: Reading, framework: Framework) -> OfflineResult:
-    """Check every TrainJob and runtime; other kinds are what exists in the cluster."""
+    """Validate every TrainJob and runtime; other kinds are used as context."""
     court = OfflineAdmission(reading, framework)
     court.judge()
     tally = tally_of(court.cases)
@@ -49,9 +49,9 @@ def judge(reading: Reading, framework: Framework) -> OfflineResult:
 
 
 class OfflineAdmission:
-    """All documents as objects, each judged together with the others.
+    """Validates all documents, each in the context of the others.
 
-    `validate` and `render` share it, so that both report the same problems in the same words. With
+    `validate` and `render` share it, so both report the same problems with the same messages. With
     `to_plan`, each TrainJob must be complete: named, unique, and with its runtime in the documents.
     """
 
@@ -76,24 +76,24 @@ class OfflineAdmission:
         self._judge_train_jobs()
 
     def remarks(self) -> list[DocumentProblem]:
-        """Everything that was found, in the order of the documents."""
+        """Return all problems, in the order of the documents."""
         found = [*map(unreadable, self._reading.unread)]
         for case in self.cases:
             found += sorted(case.remarks, key=lambda remark: remark.line or 0)
         return found
 
     def existing(self) -> GivenObjects:
-        """The objects that can be used, as if they were in the cluster."""
+        """Return the valid objects as if they were in the cluster."""
         return GivenObjects(
             case.stored for case in self.cases if case.stored is not None and not case.is_refused
         )
 
     def of_kind(self, *kinds: AnyResource) -> Iterator[Case]:
-        """The objects of these kinds."""
+        """Yield the objects of these kinds."""
         return (case for case in self.cases if case.resource in kinds)
 
     def runtime_of(self, job: TrainJob) -> Case | None:
-        """The runtime that the TrainJob refers to, if it is in the documents."""
+        """Return the runtime that the TrainJob refers to, if it is in the documents."""
         kind = _kind_of_runtime(job)
         return None if kind is None else self._runtimes_by_key.get((kind, _key(kind, job)))
 
@@ -112,19 +112,19 @@ class OfflineAdmission:
                     case.refuse(internal_error(error))
 
     def _has_runtime(self, case: Case) -> bool:
-        """Whether the TrainJob can be judged with its runtime; warns if nobody knows."""
+        """Return whether the TrainJob can be validated; warn if its runtime is not available."""
         job: TrainJob = case.model
         kind = _kind_of_runtime(job)
         if kind is None:
-            return True  # and wrong, whatever there is
+            return True  # validation reports the invalid reference
         runtime = self.runtime_of(job)
         if runtime is not None:
-            return not runtime.is_refused  # which is reported there
+            return not runtime.is_refused  # reported at the runtime
         name, key = job.spec.runtime_ref.name, _key(kind, job)
-        is_complete = not self._reading.unread  # what is not here is nowhere
+        is_complete = not self._reading.unread  # a missing object does not exist
         is_shipped = kind is CLUSTER_TRAINING_RUNTIMES and name in names.SHIPPED_RUNTIMES
         if is_complete and kind in self._kinds_here and not is_shipped:
-            return True  # and wrong: there are others, but not this one
+            return True  # validation reports it: there are others of this kind, but not this one
         missing = f"{kind.kind} {key} is in none of the files"
         if self._to_plan and is_complete:
             case.refuse(FieldError("spec.runtimeRef.name", ErrorType.NOT_FOUND, missing))
@@ -135,7 +135,7 @@ class OfflineAdmission:
 
 
 def internal_error(error: PlanningError) -> FieldError:
-    """What is reported where a plugin fails, or builds what cannot be used."""
+    """Return the error for a plugin that fails or builds an invalid object."""
     return FieldError("", ErrorType.INTERNAL, str(error), rule=Rule.PLUGIN_FAILED)
 
 

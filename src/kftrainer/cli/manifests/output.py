@@ -1,4 +1,4 @@
-"""Objects as text: YAML and JSON that are the same each time, and the difference of two sets."""
+"""Prints objects as deterministic YAML and JSON, and the difference of two sets."""
 
 import json
 import re
@@ -10,16 +10,16 @@ from typing import Any
 import yaml
 
 Object = Mapping[str, Any]
-Identity = tuple[str, str, str]  # of an object: group, kind and key
-# What is a word here and for PyYAML, and a number or truth value for other readers of YAML.
+Identity = tuple[str, str, str]  # group, kind and key
+# Strings here and in PyYAML, but numbers or booleans in other YAML parsers.
 _AMBIGUOUS = re.compile(r"[yYnN]|[-+]?\.?[0-9][-+.:_0-9a-zA-Z]*")
 
-# Characters that tell a terminal what to do, or where a line ends, instead of being seen.
+# Categories of control characters and line separators, which a terminal would interpret.
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def visible(text: str) -> str:
-    """The text on one line, with what cannot be seen as an escape: documents hold anything."""
+    """Return the text on one line with control characters escaped, as documents are untrusted."""
     if text.isprintable():
         return text
     return "".join(
@@ -29,7 +29,7 @@ def visible(text: str) -> str:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Writes every value out, and text of several lines as such."""
+    """YAML dumper without aliases; multi-line text is written as a block."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -45,18 +45,18 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def as_yaml(objects: Iterable[Object]) -> str:
-    """The objects as YAML documents."""
+    """Return the objects as YAML documents."""
     return "---\n".join(_dumped(each, sort_keys=False) for each in objects)
 
 
 def as_json(objects: Sequence[Object]) -> str:
-    """The objects as one List."""
+    """Return the objects as one JSON List."""
     whole = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 def difference(earlier: Iterable[Object], now: Iterable[Object], file: str) -> str:
-    """What has changed in which object, as `diff -u` would show it; empty if nothing has."""
+    """Return the changes per object as a unified diff; empty if there are none."""
     before, after = _by_identity(earlier), _by_identity(now)
     return "".join(
         line
@@ -95,6 +95,6 @@ def _dumped(manifest: Object, *, sort_keys: bool) -> str:
         Dumper=_Dumper,
         sort_keys=sort_keys,
         allow_unicode=True,
-        width=2**31 - 1,  # lines are not broken: a diff would not know them again
+        width=2**31 - 1,  # no line breaks, which would make diffs unstable
     )
     return text

@@ -1,4 +1,4 @@
-"""YAML and JSON to values, with the lines that they begin in."""
+"""Parses YAML and JSON into values, with the lines in which they begin."""
 
 import json
 import re
@@ -12,16 +12,16 @@ import yaml
 from kftrainer.cli.manifests.positions import Spot, spot_of_json, spot_of_yaml
 from kftrainer.kube.yaml_limits import check_expansion
 
-MOST_VALUES = 2_000_000  # in one document
+MOST_VALUES = 2_000_000  # per document
 DEEPEST = 100
-SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters
-LARGEST = 2**63  # the API server has no room for more
+SURROGATES = re.compile("[\ud800-\udfff]")  # lone surrogates
+LARGEST = 2**63  # the API server's integers have 64 bits
 LONGEST_SHOWN = 40  # characters of a value that messages repeat
-_NOUNS = {"int": "an integer", "float": "a number", "timestamp": "a time"}  # by tags of YAML
+_NOUNS = {"int": "an integer", "float": "a number", "timestamp": "a time"}  # by YAML tag
 
 
 class MarkupError(Exception):
-    """The text is neither YAML nor JSON that can be used; says why in one line."""
+    """The text is neither valid YAML nor valid JSON; the message is one line."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(" ".join(message.split()))
@@ -30,16 +30,16 @@ class MarkupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """One document of a text: its value, where it begins, and where the items of a List do."""
+    """One document: its value, its line, and the lines of the items of a List."""
 
     value: Any
     line: int
     item_lines: tuple[int, ...] = ()
-    spot: Spot | None = field(default=None, compare=False)  # if asked for
+    spot: Spot | None = field(default=None, compare=False)  # if requested
 
 
 def parse(text: str, *, only_json: bool = False, with_spots: bool = False) -> Iterator[Markup]:
-    """The documents of the text, with the line of each field if asked for; raises MarkupError."""
+    """Yield the documents, with positions of fields if requested; raise MarkupError."""
     if only_json or text.lstrip()[:1] in ("{", "["):
         try:
             yield from list(_parse_json(text, with_spots=with_spots))
@@ -61,7 +61,7 @@ def _parse_json(text: str, *, with_spots: bool) -> Iterator[Markup]:
         try:
             value, end = decoder.raw_decode(text, end)
         except json.JSONDecodeError as error:
-            said = error.msg.removesuffix(" at")  # the place comes first in our messages
+            said = error.msg.removesuffix(" at")  # our messages begin with the position
             raise MarkupError(f"it is not JSON: {said}", error.lineno) from None
         except RecursionError:
             raise MarkupError("it is nested too deeply", line) from None
@@ -89,7 +89,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _integer(digits: str) -> int:
     try:
         return int(digits)
-    except ValueError:  # Python takes only so many digits
+    except ValueError:  # Python limits the number of digits
         raise MarkupError(f"it is not JSON: {_unreadable(digits, 'int')}") from None
 
 
@@ -98,9 +98,9 @@ def _refuse_constant(word: str) -> None:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A YAML loader that takes words as kubectl does, and no key twice."""
+    """YAML loader that resolves scalars as kubectl does and rejects duplicate keys."""
 
-    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  as the base class has it
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  as in the base class
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  the base class's signature
         try:
@@ -121,11 +121,11 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                 raise MarkupError(f"key {key_node.value!r} is said twice", line)
             seen.add(key_node.value)
         self.flatten_mapping(node)
-        # The keys of JSON are text, whatever else they would be as values.
+        # Keys in JSON are strings, whatever they would be as YAML values.
         return {key.value: self.construct_object(each, deep) for key, each in node.value}
 
 
-# As the YAML library of Kubernetes has them; PyYAML's own take 1:30 for 90, and 1e3 for a word.
+# As in the YAML library of Kubernetes; PyYAML's own read 1:30 as 90, and 1e3 as a string.
 for _tag, _pattern, _first in (
     (
         "bool",
@@ -187,7 +187,7 @@ def _parse_yaml(text: str, *, with_spots: bool) -> Iterator[Markup]:
 
 
 def _unacceptable(error: yaml.reader.ReaderError, text: str) -> MarkupError:
-    """What to say about a character that YAML does not allow anywhere."""
+    """Return the error for a character that YAML does not allow."""
     character = error.character if isinstance(error.character, str) else chr(error.character)
     line = text[: text.find(character)].count("\n") + 1
     return MarkupError(f"it is not YAML: {error.reason}: U+{ord(character):04X}", line)
@@ -201,7 +201,7 @@ def _unreadable(text: object, kind: str) -> str:
 
 
 def _refuse_depth(text: str) -> None:
-    """Look at the nesting first: the loader that is written in C would end the process."""
+    """Check the nesting depth first: the C loader would crash the process."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -221,7 +221,7 @@ def _item_lines(node: yaml.Node) -> Iterator[int]:
 
 
 def _plain(value: Any, line: int) -> Any:
-    """A copy in which nothing is shared; refuses what has no end, and what JSON does not have."""
+    """Return a copy without shared values; reject cycles and values that JSON does not have."""
     left = MOST_VALUES
 
     def copy(each: Any, depth: int) -> Any:

@@ -1,4 +1,4 @@
-"""Plans for all TrainJobs among the documents, and all that is wrong with them."""
+"""Plans all TrainJobs among the documents and collects all problems."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ REDACTED = "<redacted>"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The objects of one TrainJob in the order of applying, and as they are printed."""
+    """The objects of one TrainJob in the order of applying, planned and as printed."""
 
     planned: Sequence[PlannedObject]
     manifests: Sequence[dict[str, Any]]
-    explanation: Explanation  # empty unless it was asked for
+    explanation: Explanation  # empty unless requested
 
     def explained(self) -> Iterator[str]:
-        """A line for each value that was set, and at least one for each object but the JobSet."""
+        """Yield a line per value that was set, and at least one per object except the JobSet."""
         for planned, manifest in zip(self.planned, self.manifests, strict=True):
             key = key_of(manifest)
             name = key.name if key.namespace == DEFAULT_NAMESPACE else key
@@ -47,7 +47,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The plans, which are complete only if nothing is refused, and all remarks."""
+    """The plans and all problems; the plans are complete only if there are no errors."""
 
     plans: Sequence[Plan]
     remarks: Sequence[DocumentProblem]
@@ -55,14 +55,14 @@ class Outcome:
 
     @property
     def is_refused(self) -> bool:
-        """Whether something is wrong with any of the documents."""
+        """Whether any document has errors."""
         return any(remark.severity == "error" for remark in self.remarks)
 
 
 def plan_all(
     reading: Reading, framework: Framework, *, explain: bool = False, show_secrets: bool = False
 ) -> Outcome:
-    """Plan for every TrainJob, in the order of the documents."""
+    """Plan every TrainJob, in the order of the documents."""
     court = OfflineAdmission(reading, framework, to_plan=True)
     court.judge()
     planner = _Planner(court, explain=explain, show_secrets=show_secrets)
@@ -71,7 +71,7 @@ def plan_all(
 
 
 class _Planner:
-    """Plans for the TrainJobs that admission accepts; problems are added to their cases."""
+    """Plans the valid TrainJobs; problems are added to their cases."""
 
     def __init__(self, court: OfflineAdmission, *, explain: bool, show_secrets: bool) -> None:
         self._court = court
@@ -79,7 +79,7 @@ class _Planner:
         self._show_secrets = show_secrets
 
     def plans(self) -> Iterator[Plan]:
-        """The plans that could be made."""
+        """Yield the plans of all valid TrainJobs."""
         existing = self._court.existing()
         for case in self._court.of_kind(TRAIN_JOBS):
             if case.model is None or case.is_refused:
@@ -107,11 +107,11 @@ class _Planner:
             yield Plan(planned, manifests, explanation)
 
     def _printed(self, planned: PlannedObject) -> dict[str, Any]:
-        """The object as it is printed; raises PlanningError if it cannot be."""
+        """Return the object as printed; raise PlanningError if it cannot be serialized."""
         mint = planned.mint if self._show_secrets else None
         try:
             manifest = _plain(mint() if mint else planned.manifest)
-        except Exception as error:  # somebody else's code made it
+        except Exception as error:  # the object was built by a plugin
             noun = planned.resource.kind
             raise PlanningError(f"there is a {noun} that cannot be printed: {error!r}") from error
         if not self._show_secrets and planned.resource.group_kind == SECRETS.group_kind:
@@ -120,7 +120,7 @@ class _Planner:
 
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
-    """A copy made of what JSON has, with what every object has first."""
+    """Return a copy with JSON types only, and with the common fields first."""
     copy: dict[str, Any] = orjson.loads(orjson.dumps(manifest, default=dict))
     head = {key: copy[key] for key in ("apiVersion", "kind", "metadata")}
     return {**head, **copy}

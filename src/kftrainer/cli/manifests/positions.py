@@ -1,4 +1,4 @@
-"""In which line of a text each field of a document stands."""
+"""Finds the line of each field of a document."""
 
 import json
 import re
@@ -14,13 +14,13 @@ _WORD = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,\n]|[^\s"{}\[\]:,]+')
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """The line that something begins in, or its key does, and where what is in it stands."""
+    """The line in which a value or its key begins, and the positions of its children."""
 
     line: int
     inner: Inner = None
 
     def below(self, step: str) -> "Spot | None":
-        """Where a field, a key of a map or an item of a list stands, if it is there."""
+        """Return the position of a field, a map key or a list item, or None."""
         if isinstance(self.inner, Mapping):
             return self.inner.get(step)
         if self.inner is not None and step.isdecimal() and int(step) < len(self.inner):
@@ -28,7 +28,7 @@ class Spot:
         return None
 
     def nearest(self, path: str) -> "Spot":
-        """Where the field of this path stands, or the nearest around it that is there."""
+        """Return the position of the field at this path, or of its nearest existing parent."""
         spot = self
         for step in _steps(path):
             found = spot.below(step)
@@ -44,8 +44,8 @@ def _steps(path: str) -> Iterator[str]:
 
 
 def spot_of_yaml(node: yaml.Node) -> Spot:
-    """The spots of a document that was composed, and constructed: merge keys are resolved."""
-    seen: dict[int, Inner] = {}  # what is referred to stands where its anchor is
+    """Return the positions of a YAML document; its merge keys must be resolved."""
+    seen: dict[int, Inner] = {}  # an alias has the position of its anchor
 
     def inner(each: yaml.Node) -> Inner:
         if isinstance(each, yaml.ScalarNode):
@@ -67,13 +67,13 @@ def _line(node: yaml.Node) -> int:
 
 
 def spot_of_json(text: str, start: int, line: int) -> Spot:
-    """The spots of the JSON value that begins at `start`, in this line; it must be JSON."""
+    """Return the positions of the valid JSON value that begins at `start` in this line."""
     words = _Words(text, start, line)
     return _spot(words, words.take(), line)
 
 
 class _Words:
-    """The words of a JSON text one by one, and the line of the last."""
+    """Tokenizer for JSON that tracks the current line."""
 
     def __init__(self, text: str, start: int, line: int) -> None:
         self._found = _WORD.finditer(text, start)
@@ -88,7 +88,7 @@ class _Words:
 
 
 def _spot(words: _Words, first: str, line: int) -> Spot:
-    """The spot of the value that begins with this word."""
+    """Return the position of the value that begins with this token."""
     if first == "{":
         return Spot(line, dict(_fields(words)))
     if first == "[":
@@ -100,7 +100,7 @@ def _fields(words: _Words) -> Iterator[tuple[str, Spot]]:
     while (word := words.take()) not in ("}", ""):
         if word != ",":
             line, key = words.line, json.loads(word)
-            words.take()  # the colon
+            words.take()  # skip the colon
             yield key, _spot(words, words.take(), line)
 
 

@@ -1,4 +1,4 @@
-"""What is said about documents: one line each for people and editors, or a list for programs."""
+"""Problems in documents: one line each for people and editors, or JSON for programs."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from kftrainer.cli.manifests.documents import Unread
 from kftrainer.cli.manifests.output import visible
 from kftrainer.kube.objects.field_errors import WITHOUT_VALUE, FieldError, shown
 
-UNREADABLE = "Unreadable"  # the type of what never came so far as to be looked at
+UNREADABLE = "Unreadable"  # the type of problems in documents that could not be read
 _SECRET = re.compile(r"\.env\[\d+\]\.value\Z")
 _PATH_FIRST = re.compile(r"((?:metadata|spec)(?:[.\[]\S*?)?):? (.+)", re.DOTALL)
 Severity = Literal["error", "warning"]
@@ -18,7 +18,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class DocumentProblem:
-    """One thing to say; `type` is the API server's name for it, and warnings have none."""
+    """One problem; `type` is the API server's name for it, None for warnings."""
 
     file: str
     line: int | None
@@ -36,14 +36,14 @@ class DocumentProblem:
 
 
 def unreadable(unread: Unread) -> DocumentProblem:
-    """What could not be read."""
+    """Return the problem for something that could not be read."""
     return DocumentProblem(unread.place.file, unread.place.line, "", UNREADABLE, unread.message)
 
 
 def message_of(error: FieldError) -> str:
-    """The error in words, without its path.
+    """Return the error message without its path.
 
-    Values are shown only if they are short and nobody's secret: who reads this has the file.
+    Values are included only if they are scalars and not environment variables, which may be secret.
     """
     said = [error.fault.words]
     is_plain = isinstance(error.value, str | int | float) and not _SECRET.search(error.path)
@@ -55,24 +55,24 @@ def message_of(error: FieldError) -> str:
 
 
 def split_warning(warning: str) -> tuple[str, str]:
-    """The path that a warning begins with, if it does, and the rest."""
+    """Split a warning into the path with which it may begin, and the rest."""
     found = _PATH_FIRST.fullmatch(warning)
     return (found[1], found[2]) if found else ("", warning)
 
 
 def as_text(remarks: Iterable[DocumentProblem]) -> str:
-    """A line for each."""
+    """Return one line per problem."""
     return "".join(f"{remark}\n" for remark in remarks)
 
 
 def as_json(remarks: Sequence[DocumentProblem]) -> str:
-    """A list, which may be empty."""
+    """Return the problems as a JSON list."""
     return json.dumps([asdict(remark) for remark in remarks], indent=2, ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many objects were checked; and by kind, those used as context and those skipped."""
+    """Number of objects checked, and by kind of those used as context and skipped."""
 
     checked: int = 0
     context: Mapping[str, int] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Tally:
 
 
 def counted(remarks: Sequence[DocumentProblem], tally: Tally) -> str:
-    """The summary for people."""
+    """Return the summary line."""
     errors = sum(remark.severity == "error" for remark in remarks)
     warnings = len(remarks) - errors
     found = [

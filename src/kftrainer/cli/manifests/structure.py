@@ -1,6 +1,6 @@
-"""Whether objects that are there already have the shape that planning takes for granted.
+"""Checks that context objects have the structure that planning relies on.
 
-An API server would not have stored others, but nobody has checked what is in a file.
+An API server would not have stored other objects, but objects in files are unchecked.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ _SHAPES: Mapping[str, Schema] = {
 
 
 def shape_problems(content: Mapping[str, Any], resource: AnyResource) -> Iterator[Problem]:
-    """What planning could not read in an object of somebody else's kind."""
+    """Yield what planning could not read in an object of another project's kind."""
     shape = _SHAPES.get(resource.group_kind) or _object()
     found = [*misfits(content.get("metadata"), _METADATA, "metadata"), *misfits(content, shape)]
     yield from found
@@ -52,7 +52,7 @@ def shape_problems(content: Mapping[str, Any], resource: AnyResource) -> Iterato
 
 
 def _amounts(content: Mapping[str, Any], resource: AnyResource) -> Iterator[tuple[str, Any]]:
-    """Where the object says how much of something there is."""
+    """Yield the fields that contain quantities, with their paths."""
     if resource.group_kind == LIMIT_RANGES.group_kind:
         for index, item in enumerate((content.get("spec") or {}).get("limits") or ()):
             for field in _AMOUNTS_OF_LIMITS:

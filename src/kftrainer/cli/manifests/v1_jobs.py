@@ -8,13 +8,13 @@ RUNTIMES = {"PyTorchJob": "torch-distributed", "MPIJob": "deepspeed-distributed"
 
 
 def is_v1_job(api_version: str, kind: str) -> bool:
-    """Whether it is a job of the Training Operator; MPIJobs of v2beta1 are the MPI Operator's."""
+    """Return whether it is a Training Operator job; v2beta1 MPIJobs are the MPI Operator's."""
     group, _, version = api_version.partition("/")
     return group == GROUP and version.startswith("v1") and kind in KINDS
 
 
 def migration_hint(api_version: str, kind: str) -> str:
-    """Why such a job is rejected, and what to write instead."""
+    """Return why such a job is rejected, and what to write instead."""
     runtime = RUNTIMES.get(kind)
     example = f"such as {runtime}" if runtime else "which you write for its framework"
     return (

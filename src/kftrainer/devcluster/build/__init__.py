@@ -1,1 +1,1 @@
-"""The programs and manifests of a control plane: pinned Go modules, built and cached."""
+"""The programs and manifests of a control plane, built from pinned Go modules and cached."""

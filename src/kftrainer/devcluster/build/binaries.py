@@ -1,6 +1,6 @@
-"""Finds the programs of a control plane, and builds those that are not there.
+"""Finds the programs of a control plane and builds those that are missing.
 
-The order for each: `$KUBEBUILDER_ASSETS`, as with envtest; our cache; a build into our cache.
+The search order is `$KUBEBUILDER_ASSETS`, as with envtest, then the cache, then a build into it.
 """
 
 import os
@@ -20,11 +20,11 @@ from kftrainer.devcluster.progress import Progress, Step
 
 ASSETS = "KUBEBUILDER_ASSETS"
 OLDEST_KUBECTL = (1, 35)
-MORE_OF_THE_SAME = GIB // 2  # for another binary of a project whose packages are compiled
+MORE_OF_THE_SAME = GIB // 2  # for another binary of a project whose packages are already compiled
 
 
 def cached_path(cache: Path, binary: Binary) -> Path:
-    """Where a binary that we built lies; caches shared between machines keep them apart."""
+    """Return the path of a built binary; it contains the platform, as caches may be shared."""
     machine = f"{platform.system()}-{platform.machine()}".lower()
     return places.binaries(cache) / machine / f"{binary.name}-{binary.version}"
 
@@ -54,7 +54,7 @@ async def _kubectl_on_path() -> Path | None:
 
 
 async def find(binary: Binary, cache: Path) -> Path | None:
-    """The binary if it is there already."""
+    """Return the binary if it exists."""
     if (asset := _in_assets(binary)) is not None:
         return asset
     built = cached_path(cache, binary)
@@ -64,7 +64,7 @@ async def find(binary: Binary, cache: Path) -> Path | None:
 
 
 async def provide(wanted: Iterable[Binary], *, cache: Path, progress: Progress) -> dict[str, Path]:
-    """Paths of the wanted binaries by name; those that are missing are built first."""
+    """Return the paths of the wanted binaries by name; build missing ones first."""
     wanted = tuple(wanted)
     found = {binary.name: await find(binary, cache) for binary in wanted}
     for binary in wanted:
@@ -75,14 +75,14 @@ async def provide(wanted: Iterable[Binary], *, cache: Path, progress: Progress) 
 
 async def _build_once(binary: Binary, cache: Path, progress: Progress) -> None:
     async with exclusively(places.build_logs(cache) / f"building {binary.name}.lock", progress):
-        if not cached_path(cache, binary).exists():  # another process may just have built it
+        if not cached_path(cache, binary).exists():  # another process may have built it
             go = await find_or_install_go(cache, progress)
             await _check_disk(go, binary, cache)
             await _build(go, binary, cache, progress)
 
 
 async def _check_disk(go: Go, binary: Binary, cache: Path) -> None:
-    """Refuse at once what would fail after minutes."""
+    """Fail early if the disk is too small for the build."""
     siblings = [each for each in BINARIES if each.project == binary.project]
     first = not any(cached_path(cache, each).exists() for each in siblings)
     needed = binary.project.disk_needed if first else MORE_OF_THE_SAME
@@ -102,7 +102,7 @@ def _existing(folder: Path) -> Path:
 
 
 class PackageCounter:
-    """Reads what `go build -v` says and turns it into a note on how far it is."""
+    """Updates the progress from the output of `go build -v`."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -124,7 +124,7 @@ async def _build(go: Go, binary: Binary, cache: Path, progress: Progress) -> Non
     build: list[str | Path] = [go.executable, "build", "-v", "-trimpath", "-ldflags", ldflags]
     if binary.tags:
         build += ["-tags", binary.tags]
-    # A build that is cut off leaves at most these, which the next one starts by clearing.
+    # An interrupted build leaves at most these, which the next build removes first.
     unfinished = target.with_name(f"{target.name}.unfinished")
     scratch = places.build_logs(cache) / f"{binary.name}.scratch"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -137,7 +137,7 @@ async def _build(go: Go, binary: Binary, cache: Path, progress: Progress) -> Non
             on_line=PackageCounter(step),
         )
     shutil.rmtree(scratch, ignore_errors=True)
-    with suppress(OSError):  # the disk may be full, which is what we are about to say
+    with suppress(OSError):  # the disk may be full, which is reported below
         log.write_text(said + "\n")
     if code != 0:
         raise explain(f"Building {binary.name} (full output in {log})", said)

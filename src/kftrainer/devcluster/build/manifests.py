@@ -1,4 +1,4 @@
-"""Manifests of other projects, read out of their Go modules and kept in our cache."""
+"""Manifests of other projects, copied from their Go modules into the cache."""
 
 import json
 import os
@@ -21,7 +21,7 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_documents(path: Path) -> Iterator[Document]:
-    """The objects in a YAML file, empty documents left out."""
+    """Yield the objects in a YAML file, without empty documents."""
     try:
         for document in yaml.load_all(path.read_bytes(), Loader=Loader):
             if document is None:
@@ -47,7 +47,7 @@ def _is_object(document: object) -> bool:
 
 
 async def provide(wanted: Manifests, *, cache: Path, progress: Progress) -> Path:
-    """The folder that holds the wanted files, under their paths inside the module."""
+    """Return the folder with the wanted files, under their paths inside the module."""
     folder = places.manifests(cache) / f"{wanted.name}-{wanted.version}"
     if not _complete(folder, wanted.files):
         lock = places.manifests(cache) / f"fetching manifests of {wanted.name}.lock"

@@ -1,8 +1,8 @@
-"""What a control plane is made of, and where each part comes from: pinned Go modules.
+"""The parts of a control plane and their sources: pinned Go modules.
 
-The modules that binaries are built from stand in `gomodules/`, one go.mod and go.sum per project,
-so that their dependency graphs do not meet. Of other modules only manifests are read; those are
-pinned here by their checksums.
+The modules from which binaries are built are in `gomodules/`, one go.mod and go.sum per project, so
+that their dependencies are independent. From other modules only manifests are read; these are
+pinned here by checksum.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ GO_MODULES = Path(__file__).parent / "gomodules"
 GIB = 1024**3
 
 KUBERNETES_VERSION = "v1.36.4"
-# Without these the server says that it is v0.0.0, and clients believe it.
+# Without these the server reports v0.0.0 as its version.
 KUBERNETES_LDFLAGS = (
     f"-X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
     " -X k8s.io/component-base/version.gitMajor=1"
@@ -22,14 +22,14 @@ KUBERNETES_LDFLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A Go module in `gomodules/` that binaries are built from."""
+    """A Go module in `gomodules/` from which binaries are built."""
 
     name: str
-    disk_needed: int  # bytes for its modules, compiled packages and binaries, measured from nothing
+    disk_needed: int  # bytes for modules, compiled packages and binaries, with empty caches
 
     @property
     def folder(self) -> Path:
-        """Where its go.mod stands."""
+        """The folder of its go.mod."""
         return GO_MODULES / self.name
 
 
@@ -43,14 +43,14 @@ PROMETHEUS_PROJECT = Project("prometheus", disk_needed=2 * GIB)
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A program, and the Go package that it is built from."""
+    """A program and the Go package from which it is built."""
 
     name: str
     version: str
     project: Project
     package: str
     ldflags: str = ""
-    tags: str = ""  # which optional parts of it are compiled
+    tags: str = ""  # Go build tags
 
 
 def _kubernetes(name: str) -> Binary:
@@ -66,7 +66,7 @@ KUBECTL = _kubernetes("kubectl")
 JOBSET = Binary("jobset", "v0.12.0", JOBSET_PROJECT, "sigs.k8s.io/jobset")
 KWOK = Binary("kwok", "v0.8.0", KWOK_PROJECT, "sigs.k8s.io/kwok/cmd/kwok")
 
-# Not parts of a control plane, but what people install and watch things on one with.
+# Not parts of a control plane, but tools to install and monitor software on one.
 HELM = Binary(
     "helm",
     "v4.3.1",
@@ -77,8 +77,8 @@ HELM = Binary(
 
 
 def _prometheus(name: str) -> Binary:
-    # As a module it is v0.315.0, to people 3.15.0. Targets are named in its configuration: it need
-    # not know of every cloud there is.
+    # The module version v0.315.0 is release 3.15.0. The configuration lists targets, so service
+    # discovery is not compiled in.
     package = f"github.com/prometheus/prometheus/cmd/{name}"
     return Binary(name, "v0.315.0", PROMETHEUS_PROJECT, package, tags="remove_all_sd")
 
@@ -104,7 +104,7 @@ class Manifests:
 
     @property
     def crd_file(self) -> str:
-        """The file among them that defines the project's kind."""
+        """The file that defines the project's kind."""
         return next(file for file in self.files if "/crd" in file)
 
 

@@ -1,1 +1,1 @@
-"""The components of a control plane: their command lines, certificates, access and start order."""
+"""Components of a control plane: command lines, certificates, permissions, start order."""

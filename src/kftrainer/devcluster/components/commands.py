@@ -1,4 +1,4 @@
-"""The command lines of a control plane's parts: paths, ports and certificates in, argv out."""
+"""Builds the command lines of the components from paths, ports and certificates."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ Argv = list[str]
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """How to reach etcd, which serves only holders of a certificate of its authority."""
+    """How to reach etcd, which requires client certificates of its own CA."""
 
     port: int
     authority: Path
@@ -21,7 +21,7 @@ class EtcdAccess:
 
 
 def etcd(binary: Path, access: EtcdAccess, *, data: Path, peer_port: int, serving: KeyPair) -> Argv:
-    """A single member whose data need not survive the machine."""
+    """Return the command of a single member whose data need not be durable."""
     client = f"https://{LOOPBACK}:{access.port}"
     peer = f"https://{LOOPBACK}:{peer_port}"
     return [
@@ -55,7 +55,7 @@ def apiserver(
     serving: KeyPair,
     signing: SigningKey,
 ) -> Argv:
-    """An API server that knows its users by certificate and asks RBAC what they may do."""
+    """Return the command of an API server with client certificates and RBAC."""
     return [
         str(binary),
         f"--bind-address={LOOPBACK}",
@@ -73,7 +73,7 @@ def apiserver(
         f"--service-account-key-file={signing.public}",
         f"--service-account-signing-key-file={signing.private}",
         f"--service-cluster-ip-range={SERVICE_RANGE}",
-        # A loopback address is refused in the endpoints of the `kubernetes` service.
+        # Loopback addresses are not allowed in the endpoints of the `kubernetes` Service.
         "--endpoint-reconciler-type=none",
         "--allow-privileged",
         "--profiling=false",
@@ -81,11 +81,11 @@ def apiserver(
 
 
 def audited(*, policy: Path, log: Path) -> Argv:
-    """Flags of an API server that logs the requests that the policy names."""
+    """Return flags for an audit log of the requests that the policy selects."""
     return [
         f"--audit-policy-file={policy}",
         f"--audit-log-path={log}",
-        "--audit-log-maxsize=1000",  # in MB: no second file begins in the life of a plane
+        "--audit-log-maxsize=1000",  # in MB; large enough to avoid rotation
     ]
 
 
@@ -112,31 +112,31 @@ def controller_manager(
     authority: Path,
     signing: SigningKey,
 ) -> Argv:
-    """All controllers of Kubernetes itself, each under its own service account."""
+    """Return the command of the controller manager, with one service account per controller."""
     return [
         str(binary),
         *_served(port, serving, kubeconfig),
         f"--root-ca-file={authority}",
         f"--service-account-private-key-file={signing.private}",
         "--use-service-account-credentials",
-        # The default of 20 requests a second makes the deletion of many objects take minutes.
+        # With the default of 20 requests per second, deleting many objects takes minutes.
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
     ]
 
 
 def scheduler(binary: Path, *, port: int, serving: KeyPair, kubeconfig: Path) -> Argv:
-    """The default scheduler."""
+    """Return the command of the default scheduler."""
     return [str(binary), *_served(port, serving, kubeconfig)]
 
 
 def jobset(binary: Path, *, config: Path, kubeconfig: Path) -> Argv:
-    """The JobSet controller with its webhooks."""
+    """Return the command of the JobSet controller with its webhooks."""
     return [str(binary), f"--config={config}", f"--kubeconfig={kubeconfig}"]
 
 
 def kwok(binary: Path, *, port: int, config: Path, kubeconfig: Path, node_selector: str) -> Argv:
-    """The kubelet of every fake node."""
+    """Return the command of kwok, which simulates the kubelet of every fake node."""
     return [
         str(binary),
         f"--config={config}",

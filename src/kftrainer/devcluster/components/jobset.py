@@ -1,4 +1,4 @@
-"""JobSet as it is installed here: its own manifests, with webhooks that point to loopback."""
+"""Installs JobSet from its own manifests, with webhooks that are called on loopback."""
 
 import base64
 import json
@@ -19,17 +19,17 @@ from kftrainer.devcluster.waiting import until
 
 NAMESPACE = "jobset-system"
 SERVICE_ACCOUNT = "jobset-controller-manager"
-# A client certificate in this name is, to RBAC, the service account itself.
+# RBAC treats a client certificate with this name as the service account.
 USER = f"system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}"
 CRD_FILE = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml"
 ROLE_FILE = "config/components/rbac/role.yaml"
 WEBHOOK_FILE = "config/components/webhook/manifests.yaml"
-# JobSet's own installation narrows its pod webhooks like this; its generated file does not.
+# JobSet's own installation limits its pod webhooks like this; its generated file does not.
 ONLY_ITS_PODS = {
     "matchExpressions": [{"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}]
 }
 
-# The least that the webhooks admit.
+# A minimal JobSet that the webhooks admit.
 PROBE: Document = {
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
     "kind": "JobSet",
@@ -52,12 +52,12 @@ PROBE: Document = {
         ]
     },
 }
-# What a webhook refuses and nobody else: from such a name no pod's could be made.
+# Rejected only by a webhook: the name is too long for the names of its pods.
 WRONG_PROBE: Document = {**PROBE, "metadata": {**PROBE["metadata"], "name": "x" * 60}}
 
 
 def configuration(*, webhook_port: int, health_port: int, certificates: Path) -> str:
-    """The controller's configuration file: one replica, certificates from outside."""
+    """Return the controller's configuration: one replica, with external certificates."""
     return json.dumps(
         {
             "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
@@ -72,7 +72,7 @@ def configuration(*, webhook_port: int, health_port: int, certificates: Path) ->
 
 
 def identity(roles: Iterable[Document]) -> Iterator[Document]:
-    """The namespace, the service account, and the rights that JobSet says it needs."""
+    """Yield the namespace, the service account and the RBAC rules of JobSet."""
     yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     yield {
         "apiVersion": "v1",
@@ -85,7 +85,7 @@ def identity(roles: Iterable[Document]) -> Iterator[Document]:
 def webhooks(
     configurations: Iterable[Document], *, port: int, authority: bytes
 ) -> Iterator[Document]:
-    """JobSet's webhook configurations, reached by URL, as there is no service network here."""
+    """Yield JobSet's webhook configurations with URLs, as there is no Service network."""
     for original in configurations:
         configuration = deepcopy(original)
         configuration["metadata"] = {"name": f"jobset-{original['metadata']['name']}"}
@@ -104,7 +104,7 @@ def _by_url(client: dict[str, Any], port: int, authority: bytes) -> dict[str, An
 
 
 async def start(site: Site, client: ApiClient) -> None:
-    """Install JobSet and wait until its webhooks answer."""
+    """Install JobSet and wait until its webhooks respond."""
     files = site.supplies.manifests["jobset"]
     for definition in crds_in(files / CRD_FILE):
         await client.apply_crd(definition)
@@ -134,10 +134,11 @@ async def start(site: Site, client: ApiClient) -> None:
 
 
 async def _wait_for_webhooks(client: ApiClient) -> None:
-    """Try JobSets, dry: the controller says that it is ready before its handlers are.
+    """Create JobSets in dry runs until both webhooks respond.
 
-    The API server may not know of them either, and learns of those that change and of those that
-    refuse at different moments: a JobSet that the former have seen has a successPolicy.
+    The controller reports readiness before its handlers are registered, and the API server loads
+    the mutating and validating configurations at different times. A JobSet that the mutating
+    webhook has defaulted has a successPolicy.
     """
 
     async def answer() -> bool:

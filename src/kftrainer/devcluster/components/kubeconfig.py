@@ -13,7 +13,7 @@ def _encoded(path: Path) -> str:
 
 
 def write(path: Path, *, server: str, authority: Path, user: str, client: KeyPair) -> Path:
-    """Write a kubeconfig that holds everything itself and can be copied elsewhere."""
+    """Write a self-contained kubeconfig that can be copied elsewhere."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -38,7 +38,7 @@ def write(path: Path, *, server: str, authority: Path, user: str, client: KeyPai
         "current-context": "kftrainer-dev",
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    # JSON is YAML too, and every client reads it.
+    # JSON is valid YAML and read by every client.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(document, file, indent=2)
     return path

@@ -1,4 +1,4 @@
-"""Puts up the parts that Kubernetes itself is made of."""
+"""Starts etcd, kube-apiserver, kube-controller-manager and kube-scheduler."""
 
 import json
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from kftrainer.devcluster.waiting import until
 CRD = "CustomResourceDefinition"
 AUDIT_LOG = "audit.log"
 SERVICE_SOCKET = "services.sock"
-# Each request once, when it is answered: who, what and which answer, but not what was in it.
-# A watch has no end that one could wait for: its beginning is told, too.
+# Log metadata without bodies, once per request when it is complete. For watches, which may not end,
+# the start is logged as well.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -28,7 +28,7 @@ AUDIT_POLICY = {
 
 
 async def start_etcd(site: Site) -> commands.EtcdAccess:
-    """Start etcd under an authority of its own, so that no API user's certificate opens it."""
+    """Start etcd with its own CA, so that API users' certificates are not valid for it."""
     authority = pki.Authority(site.folder / "pki" / "etcd", "kftrainer-dev-etcd", site.now)
     access = commands.EtcdAccess(
         port=site.ports.reserve(),
@@ -54,10 +54,10 @@ def _audit_flags(site: Site) -> commands.Argv:
 
 
 def _service_proxy_flags(site: Site) -> commands.Argv:
-    """Flags that send calls to Services, and no others, to a Unix socket.
+    """Return flags that route calls to Services, and no others, to a Unix socket.
 
-    A Service's address leads nowhere here. Who listens at the socket plays kube-proxy, and what
-    is installed need not be changed for its webhooks to be called.
+    There is no Service network here. The process that listens on the socket acts as kube-proxy, so
+    the webhooks of installed software can be called without changes.
     """
     file = site.folder / "egress.json"
     file.write_text(json.dumps(egress(site.folder / SERVICE_SOCKET)))
@@ -65,7 +65,7 @@ def _service_proxy_flags(site: Site) -> commands.Argv:
 
 
 def egress(socket: Path) -> Document:
-    """How the API server is to reach what runs in the cluster."""
+    """Return the configuration that routes the API server's calls into the cluster."""
     connection = {
         "proxyProtocol": "HTTPConnect",
         "transport": {"uds": {"udsName": str(socket)}},
@@ -78,7 +78,7 @@ def egress(socket: Path) -> Document:
 
 
 async def start_apiserver(site: Site, etcd: commands.EtcdAccess, shape: Shape) -> pki.SigningKey:
-    """Start the API server; returns the key that signs service account tokens."""
+    """Start the API server; return the key that signs service account tokens."""
     signing = pki.new_signing_key(site.folder / "pki", "service-accounts")
     argv = commands.apiserver(
         site.supplies.programs["kube-apiserver"],
@@ -109,19 +109,19 @@ async def start_apiserver(site: Site, etcd: commands.EtcdAccess, shape: Shape) -
 
 @dataclass(frozen=True, slots=True)
 class Controllers:
-    """Parts that were started and not yet waited for, each with the address of its health."""
+    """Processes that were started but not waited for, with their health addresses."""
 
     started: tuple[tuple[ManagedProcess, str], ...]
 
     async def wait_ready(self, site: Site, client: ApiClient) -> None:
-        """Wait until they work: until pods can be made in the default namespace."""
+        """Wait until pods can be created in the default namespace."""
         for process, address in self.started:
             await site.wait_ready(process, f"https://{LOOPBACK}:{address}", site.admin_tls())
         await wait_for_service_account(client, "default")
 
 
 def begin_controllers(site: Site, signing: pki.SigningKey) -> Controllers:
-    """Start kube-controller-manager and kube-scheduler; they take seconds: wait for them last."""
+    """Start kube-controller-manager and kube-scheduler; wait for them last, as they are slow."""
     manager_port, scheduler_port = site.ports.reserve(), site.ports.reserve()
     manager = commands.controller_manager(
         site.supplies.programs["kube-controller-manager"],
@@ -148,7 +148,7 @@ def begin_controllers(site: Site, signing: pki.SigningKey) -> Controllers:
 
 
 async def wait_for_service_account(client: ApiClient, namespace: str) -> None:
-    """Wait until the controller manager has made the namespace fit for pods."""
+    """Wait until the namespace has the service account that pods need."""
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
 
     async def there() -> Object | None:
@@ -158,7 +158,7 @@ async def wait_for_service_account(client: ApiClient, namespace: str) -> None:
 
 
 def crds_in(file: Path) -> list[Document]:
-    """The CustomResourceDefinitions in the file, which must hold some."""
+    """Return the CustomResourceDefinitions in the file; there must be at least one."""
     found = [each for each in read_documents(file) if each["kind"] == CRD]
     if not found:
         raise DevClusterError(f"{file} holds no CustomResourceDefinition.")

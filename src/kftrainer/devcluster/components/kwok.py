@@ -1,4 +1,4 @@
-"""Nodes without kubelets: kwok's stages, where pods start at once and run for a while."""
+"""Fake nodes by kwok, on which pods start at once and run for a configured time."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -26,10 +26,10 @@ COMPLETE_STAGE = "pod-complete"
 
 
 def stages(originals: Iterable[Document], *, pod_seconds: float) -> str:
-    """The configuration file: kwok's stages, with Job pods that run for `pod_seconds`.
+    """Return kwok's stages as a configuration file, with Job pods that run for `pod_seconds`.
 
-    A pod can ask for another time with the annotation `pod-complete.stage.kwok.x-k8s.io/delay`,
-    and for failure with the label `pod-container-running-failed.stage.kwok.x-k8s.io: "true"`.
+    A pod can request another duration with the annotation `pod-complete.stage.kwok.x-k8s.io/delay`,
+    and failure with the label `pod-container-running-failed.stage.kwok.x-k8s.io: "true"`.
     """
     return yaml.safe_dump_all(_tuned(stage, pod_seconds) for stage in originals)
 
@@ -44,7 +44,7 @@ def _tuned(original: Document, pod_seconds: float) -> Document:
 
 
 def identity(roles: Iterable[Document]) -> Iterator[Document]:
-    """kwok's service account and rights."""
+    """Yield kwok's service account and RBAC rules."""
     yield {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -54,7 +54,7 @@ def identity(roles: Iterable[Document]) -> Iterator[Document]:
 
 
 def node(number: int, capacity: Mapping[str, str]) -> dict[str, Any]:
-    """A node for kwok to keep alive."""
+    """Return a node that kwok manages."""
     name = f"kwok-{number}"
     return {
         "apiVersion": "v1",

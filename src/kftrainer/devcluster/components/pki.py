@@ -1,4 +1,4 @@
-"""Certificates for a control plane: small authorities that live as long as it does."""
+"""Certificates for a control plane, issued by CAs that are created with it."""
 
 import ssl
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """Both halves of a key, as PEM files."""
+    """A key pair as PEM files."""
 
     private: Path
     public: Path
@@ -55,7 +55,7 @@ def _write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
 
 
 def new_signing_key(folder: Path, name: str) -> SigningKey:
-    """A key for signing tokens, which no certificate speaks for."""
+    """Create a key for signing tokens; it has no certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     files = SigningKey(folder / f"{name}.key", folder / f"{name}.pub")
     _write_private(files.private, key)
@@ -80,7 +80,7 @@ def _alternative_name(host: str) -> x509.GeneralName:
 
 
 class Authority:
-    """A certificate authority whose files lie in one folder."""
+    """A certificate authority whose files are in one folder."""
 
     def __init__(self, folder: Path, name: str, now: datetime) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ class Authority:
         organizations: Iterable[str] = (),
         hosts: Iterable[str] = (),
     ) -> KeyPair:
-        """A certificate for a client and, where hosts are named, for a server at these."""
+        """Issue a certificate for a client and, if hosts are given, also for a server."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [_alternative_name(host) for host in hosts]
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -140,7 +140,7 @@ class Authority:
 
 
 def client_tls(authority: Path, client: KeyPair) -> ssl.SSLContext:
-    """Trust this authority alone, and show this certificate."""
+    """Return TLS settings that trust only this CA and present this certificate."""
     context = ssl.create_default_context(cafile=authority)
     context.load_cert_chain(client.certificate, client.key)
     return context

@@ -1,4 +1,4 @@
-"""Rights for the service accounts that other projects' controllers run as. Pure."""
+"""RBAC rules for the service accounts of other projects' controllers. Pure."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +8,7 @@ from kftrainer.devcluster.build.manifests import Document
 def bound_roles(
     prefix: str, roles: Iterable[Document], service_account: str, namespace: str
 ) -> Iterator[Document]:
-    """Each ClusterRole under a name of our own, with its binding to the service account."""
+    """Yield each ClusterRole with a prefixed name, and its binding to the service account."""
     for role in roles:
         name = f"{prefix}-{role['metadata']['name']}"
         yield {**role, "metadata": {"name": name}}

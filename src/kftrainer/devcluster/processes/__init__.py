@@ -1,1 +1,1 @@
-"""Processes of control planes: started, supervised, and stopped with the program that owns them."""
+"""Processes of control planes: start, supervise, and stop with the program that owns them."""

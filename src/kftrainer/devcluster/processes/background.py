@@ -1,4 +1,4 @@
-"""Bringing a named control plane up and down from a program that does not stay."""
+"""Starts and stops named control planes from a short-lived program."""
 
 import asyncio
 import contextlib
@@ -18,24 +18,24 @@ from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 
 DOWN_WITHIN = 60.0
-# -P: what lies in the folder where a person stands is none of the keeper's business.
+# -P: modules in the current folder must not be imported.
 KEEPER = (sys.executable, "-P", "-m", "kftrainer.devcluster.processes.keeper")
-# Children that outlive their start; dropping them would have Python complain that they run.
+# Children that outlive `up`; Python warns about a dropped Popen whose process still runs.
 _kept: list[subprocess.Popen[bytes]] = []
 
 
 async def up(place: NamedPlane, shape: Shape, cache: Path, progress: Progress) -> State:
-    """Bring it up and leave it to its keeper; interrupted, nothing is left running."""
-    await gather_supplies(shape, cache, progress)  # here, where a person sees the builds go on
+    """Start the control plane and its keeper; if interrupted, nothing is left running."""
+    await gather_supplies(shape, cache, progress)  # here, so that the progress of builds is visible
     request = {"name": place.name, "cache": str(cache), "shape": shape.to_json()}
     place.folder.parent.mkdir(parents=True, exist_ok=True)
-    # Not asyncio's subprocess: that kills its child when the event loop ends.
+    # Not asyncio's subprocess, which kills its child when the event loop ends.
     keeper = subprocess.Popen(
         KEEPER,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=place.folder.parent,
-        start_new_session=True,  # Ctrl-C is ours to pass on
+        start_new_session=True,  # Ctrl-C is passed on by this process
     )
     assert keeper.stdin and keeper.stdout  # noqa: S101, PT018
     with keeper.stdin, keeper.stdout:
@@ -45,7 +45,7 @@ async def up(place: NamedPlane, shape: Shape, cache: Path, progress: Progress) -
             _send(keeper.stdin, "keep")
         except BaseException:
             keeper.stdin.close()
-            keeper.wait()  # it takes down what it has started
+            keeper.wait()  # it stops what it has started
             raise
     _kept.append(keeper)
     state = place.read()
@@ -55,7 +55,7 @@ async def up(place: NamedPlane, shape: Shape, cache: Path, progress: Progress) -
 
 
 def _send(pipe: IO[bytes], line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # then its answer, or the lack of one, says why
+    with contextlib.suppress(BrokenPipeError):  # then the response, or its absence, is the reason
         pipe.write(f"{line}\n".encode())
         pipe.flush()
 
@@ -77,7 +77,7 @@ def _died(place: NamedPlane) -> str:
 
 
 async def down(place: NamedPlane, progress: Progress) -> None:
-    """Take it down; return when nothing of it runs any more."""
+    """Stop the control plane; return when none of its processes runs."""
     if not place.kept():
         return
     asked: set[int] = set()
@@ -93,7 +93,7 @@ async def down(place: NamedPlane, progress: Progress) -> None:
         try:
             await until(gone, within=DOWN_WITHIN, what=f"{place.name} stopping")
         except NotReadyError:
-            _signal(place.keeper() or 0, signal.SIGKILL)  # the leashes see to the rest
+            _signal(place.keeper() or 0, signal.SIGKILL)  # the leashes stop the other processes
             await until(gone, within=DOWN_WITHIN, what=f"{place.name} being killed")
 
 

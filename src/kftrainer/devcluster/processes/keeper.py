@@ -1,10 +1,10 @@
-"""The process that keeps a named control plane up; `kftrainer dev up` starts one and goes.
+"""The process that supervises a named control plane; started by `kftrainer dev up`.
 
     up ──── a line of JSON: what to start ───> keeper
-    up <─── a line of JSON: ready, or why not ─ keeper
+    up <─── a line of JSON: ready, or error ── keeper
     up ──── "keep" ──────────────────────────> keeper
 
-Until it is told to keep it, the end of the pipe means that `up` is gone, so the keeper cleans up.
+If the pipe closes before "keep", `up` has ended, and the keeper stops everything.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ LEFT_WHEN_DOWN = {"logs", "state.json"}
 
 
 class PartEndedError(DevClusterError):
-    """A part ended while the control plane was kept."""
+    """A process ended while the control plane was running."""
 
 
 async def _watch(process: ManagedProcess) -> None:
@@ -42,7 +42,7 @@ async def _watch(process: ManagedProcess) -> None:
 
 
 async def _watch_all(plane: ControlPlane) -> None:
-    """Wait until a part ends by itself, and raise."""
+    """Wait until a process ends unexpectedly, and raise."""
     try:
         async with asyncio.TaskGroup() as watchers:
             for process in plane.processes:
@@ -56,7 +56,7 @@ def _answer(**told: object) -> None:
 
 
 def _detach(log: Path) -> None:
-    """Let go of the terminal and of the pipes to `up`."""
+    """Detach from the terminal and from the pipes to `up`."""
     to_log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     from_nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(from_nowhere, STDIN)
@@ -65,7 +65,7 @@ def _detach(log: Path) -> None:
 
 
 async def _told_to_keep() -> None:
-    """Return when `up` says so; cancel the keeper if `up` goes away instead."""
+    """Return when `up` sends "keep"; cancel the keeper if `up` ends instead."""
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     kept = asyncio.Event()
 
@@ -85,9 +85,9 @@ async def _told_to_keep() -> None:
 
 async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
-    assert me is not None  # noqa: S101  a coroutine that runs is in a task
+    assert me is not None  # noqa: S101  a running coroutine is in a task
 
-    def stop() -> None:  # once: a second signal must not cut the clean-up short
+    def stop() -> None:  # once: a second signal must not interrupt the cleanup
         for signum in SIGNALS:
             loop.add_signal_handler(signum, lambda: None)
         me.cancel()
@@ -95,7 +95,7 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
     for signum in SIGNALS:
         loop.add_signal_handler(signum, stop)
 
-    def lose_up() -> None:  # it sends nothing before we are ready, so this is its end
+    def lose_up() -> None:  # `up` sends nothing before we are ready, so this is the end of the pipe
         loop.remove_reader(STDIN)
         me.cancel()
 
@@ -131,7 +131,7 @@ def _clear(folder: Path) -> None:
 
 
 async def _take_lock(place: NamedPlane) -> bool:
-    async def taken() -> bool:  # somebody who asks for the status holds it for a moment, too
+    async def taken() -> bool:  # a process that reads the status also holds it briefly
         return place.lock.try_acquire()
 
     try:
@@ -152,7 +152,7 @@ def _why(error: Exception) -> str:
 
 
 def main() -> int:
-    """Keep the control plane that a line of JSON on standard input describes."""
+    """Run the control plane that a line of JSON on standard input describes."""
     request = json.loads(sys.stdin.readline())
     cache = Path(request["cache"])
     place = NamedPlane(request["name"], cache)
@@ -165,11 +165,11 @@ def main() -> int:
         asyncio.run(_keep(place, Shape.from_json(request["shape"]), cache))
     except asyncio.CancelledError:
         pass
-    except Exception as error:  # noqa: BLE001  the edge of the process: whatever it is, it is told
+    except Exception as error:  # noqa: BLE001  process edge: every error is reported
         last = State("failed", reason=_why(error))
-        if not isinstance(error, PartEndedError):  # then `up` still listens
+        if not isinstance(error, PartEndedError):  # then `up` still waits for the response
             _answer(error=last.reason)
-    with suppress(OSError):  # on a full disk the last state cannot be written, and is not needed
+    with suppress(OSError):  # on a full disk the last state cannot be written and is not needed
         _clear(place.folder)
         place.write(last)
     return 0 if last.phase == "stopped" else 1

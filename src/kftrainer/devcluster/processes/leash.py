@@ -1,13 +1,13 @@
-"""Runs one command and ends it when the process that asked for it is gone, however it went.
+"""Runs one command and kills it when the process that started it ends, for any reason.
 
-Not imported but run as a script of its own, with nothing but the standard library:
+This file is run as a script, not imported, and uses only the standard library:
 
     owner ──pipe──> leash (this file) ──> etcd, kube-apiserver, go build, …
 
-The owner holds the writing end of a pipe that is our standard input. The kernel closes it when the
-owner ends, even by SIGKILL, and then we kill the command's process group. Should we be killed
-ourselves, the kernel kills the command (PR_SET_PDEATHSIG, where there is one). Asking for that
-signal on the owner's side instead would tie the command to the *thread* that started it.
+The owner holds the write end of a pipe that is the leash's standard input. The kernel closes it
+when the owner ends, even by SIGKILL, and then the leash kills the command's process group. If the
+leash itself is killed, the kernel kills the command (PR_SET_PDEATHSIG, where available). Setting
+that signal in the owner instead would tie the command to the *thread* that started it.
 """
 
 import ctypes
@@ -27,11 +27,11 @@ def note_signal(_signum: int, _frame: FrameType | None) -> None:
 
 
 def become(argv: list[str], leash_pid: int) -> None:
-    """Turn the forked child into the command; returns only if that fails."""
+    """Replace the forked child by the command; return only on failure."""
     os.setpgid(0, 0)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != leash_pid:  # it died before we asked to be told
+    if os.getppid() != leash_pid:  # the leash ended before prctl was called
         return
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
@@ -41,7 +41,7 @@ def become(argv: list[str], leash_pid: int) -> None:
 
 
 def hold(pid: int, owner: int, wakeups: int) -> int:
-    """Wait for the command to end, or for its owner; return the command's exit code."""
+    """Wait for the command or its owner to end; return the command's exit code."""
     watched = [owner, wakeups]
     while True:
         ready, _, _ = select.select(watched, [], [])
@@ -61,7 +61,7 @@ def hold(pid: int, owner: int, wakeups: int) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Run argv on a leash whose other end is standard input."""
+    """Run argv until it ends or standard input is closed."""
     owner = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     wakeups, wake = os.pipe()
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
     if pid == 0:
         become(argv, leash_pid)
         os._exit(COMMAND_NOT_FOUND)
-    with suppress(PermissionError, ProcessLookupError):  # it may have been quicker than we are
+    with suppress(PermissionError, ProcessLookupError):  # the child may have done this already
         os.setpgid(pid, pid)
     return hold(pid, owner, wakeups)
 

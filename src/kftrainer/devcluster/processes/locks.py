@@ -1,4 +1,4 @@
-"""Locks between processes: the kernel frees them when their holder ends, so none goes stale."""
+"""Locks between processes; the kernel releases them when the holder ends."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ class FileLock:
         self._fd: int | None = None
 
     def try_acquire(self) -> bool:
-        """Take the lock if it is free."""
+        """Acquire the lock if it is free; return whether it was."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -28,7 +28,7 @@ class FileLock:
         except BlockingIOError:
             os.close(fd)
             return False
-        if os.fstat(fd).st_nlink == 0:  # a sweeper deleted it between our two calls
+        if os.fstat(fd).st_nlink == 0:  # `sweep` deleted it between the two calls
             os.close(fd)
             return False
         os.truncate(fd, 0)
@@ -37,19 +37,19 @@ class FileLock:
         return True
 
     def remove(self) -> None:
-        """Delete the file that we hold, and let go."""
+        """Delete the lock file and release the lock."""
         self.path.unlink(missing_ok=True)
         self.release()
 
     def release(self) -> None:
-        """Let go; the file stays."""
+        """Release the lock; the file stays."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def holder(path: Path) -> int | None:
-    """The process that holds the lock on this file now, or None if nobody does."""
+    """Return the pid of the process that holds the lock on this file, or None."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -57,7 +57,7 @@ def holder(path: Path) -> int | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return int(os.read(fd, 32) or 0)  # 0: it has the lock and has not said who it is yet
+        return int(os.read(fd, 32) or 0)  # 0: it holds the lock but has not written its pid yet
     finally:
         os.close(fd)
     return None
@@ -65,7 +65,7 @@ def holder(path: Path) -> int | None:
 
 @asynccontextmanager
 async def exclusively(path: Path, progress: Progress) -> AsyncIterator[None]:
-    """Hold the lock for the block, waiting for another holder if there is one."""
+    """Hold the lock for the duration of the block; wait if another process holds it."""
     lock = FileLock(path)
     if not lock.try_acquire():
 

@@ -1,4 +1,4 @@
-"""Free loopback ports, reserved between control planes that start side by side."""
+"""Free loopback ports, reserved across control planes that start concurrently."""
 
 import errno
 import random
@@ -9,14 +9,14 @@ from kftrainer.devcluster.errors import PortTakenError
 from kftrainer.devcluster.processes.locks import FileLock
 
 LOOPBACK = "127.0.0.1"
-# Below the range from which kernels take the ports of outgoing connections (32768 and up on Linux):
-# a port from there could be gone again before the server that it was meant for listens.
+# Below the range that kernels use for outgoing connections (32768 and up on Linux): a port from
+# that range could be in use before its server listens.
 FIRST, LAST = 20_000, 29_999
 ATTEMPTS = 200
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now."""
+    """Return whether a server could listen on this loopback port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -33,14 +33,14 @@ def is_free(port: int) -> bool:
 
 
 class PortReservations:
-    """Ports that no other control plane of this machine will choose while this one holds them."""
+    """Ports that no other control plane on this machine selects while they are reserved."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._locks: list[FileLock] = []
 
     def reserve(self) -> int:
-        """Choose a free port and keep it reserved until `release_all`."""
+        """Select a free port and reserve it until `release_all`."""
         for _ in range(ATTEMPTS):
             port = random.randint(FIRST, LAST)  # noqa: S311
             lock = FileLock(self._folder / f"{port}.lock")
@@ -55,7 +55,7 @@ class PortReservations:
         )
 
     def claim(self, port: int) -> int:
-        """Reserve this very port, which a person asked for."""
+        """Reserve this port, which the user selected."""
         lock = FileLock(self._folder / f"{port}.lock")
         if not lock.try_acquire() or not is_free(port):
             lock.release()
@@ -67,7 +67,7 @@ class PortReservations:
         return port
 
     def release_all(self) -> None:
-        """Give every port back."""
+        """Release all ports."""
         for lock in self._locks:
             lock.release()
         self._locks.clear()

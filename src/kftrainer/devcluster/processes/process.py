@@ -1,4 +1,4 @@
-"""One running part of a control plane: a process on a leash, with a log file."""
+"""One running component of a control plane: a process on a leash, with a log file."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ DISK_FULL = "no space left on device"
 
 
 def tail(log: Path, lines: int, start: int = 0) -> str:
-    """The last lines of a log, reading from the given byte on."""
+    """Return the last lines of a log, read from the given byte."""
     if not log.exists() or lines == 0:
         return ""
     with log.open("rb") as file:
@@ -30,14 +30,14 @@ def tail(log: Path, lines: int, start: int = 0) -> str:
 
 
 def last_words(log: Path) -> str:
-    """The end of a log, and before it the fatal line, which a dump of goroutines may follow."""
+    """Return the end of a log, preceded by the fatal line that a goroutine dump may follow."""
     end = tail(log, LINES_SHOWN)
     fatal = [line for line in tail(log, LINES_SEARCHED).splitlines() if FATAL.match(line)]
     return "\n".join([*(line for line in fatal[-1:] if line not in end), end])
 
 
 class ManagedProcess:
-    """Started and stopped by us, and gone when we are."""
+    """A process that is stopped with the program that started it."""
 
     def __init__(self, name: str, argv: Sequence[str | Path], log: Path, home: Path) -> None:
         self.name = name
@@ -45,14 +45,14 @@ class ManagedProcess:
         self._argv = list(argv)
         self._home = home
         self._popen: subprocess.Popen[bytes] | None = None
-        self._life = -1  # reads as ended when the process and its leash are gone
+        self._life = -1  # at end of file when the process and its leash have ended
 
     def _environment(self) -> Mapping[str, str]:
-        # Nothing of the user's: a KUBECONFIG or ~/.kwok of theirs must not reach into this.
+        # Independent of the user's settings, such as KUBECONFIG or ~/.kwok.
         return {"PATH": os.environ.get("PATH", ""), "HOME": str(self._home)}
 
     def start(self) -> None:
-        """Start it, or start it again; its log goes on where it was."""
+        """Start or restart the process; its log is appended to."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._life, breath = os.pipe()
         with self.log.open("ab") as log:
@@ -70,15 +70,15 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process that carries the part's signals and exit code."""
+        """The pid of the leash, which forwards signals and the exit code."""
         return self._popen.pid if self._popen else None
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self._popen is not None and self._popen.poll() is None
 
     def check(self) -> None:
-        """Raise, saying why as far as the log tells, if it has ended."""
+        """Raise an error with the reason found in the log if the process has ended."""
         if self.alive():
             return
         last = last_words(self.log)
@@ -98,7 +98,7 @@ class ManagedProcess:
         )
 
     def ending(self) -> str:
-        """How it ended, in words."""
+        """Describe how it ended."""
         code = self._popen.poll() if self._popen else None
         if code is None:
             return "not started" if self._popen is None else "running"
@@ -106,10 +106,10 @@ class ManagedProcess:
             return f"its leash was killed by {signal.Signals(-code).name}"
         if code - SIGNALLED in set(signal.Signals):
             return f"killed by {signal.Signals(code - SIGNALLED).name}"
-        return f"exit code {code}"  # 255, for one, is what Kubernetes' programs die with
+        return f"exit code {code}"  # for example 255 by Kubernetes programs
 
     async def ended(self) -> None:
-        """Return when it has ended, for whatever reason; only one task may wait for it."""
+        """Return when it has ended for any reason; only one task may wait."""
         if not self.alive():
             return
         loop = asyncio.get_running_loop()
@@ -123,7 +123,7 @@ class ManagedProcess:
             self._popen.wait()  # its files close a moment before it can be waited for
 
     async def stop(self, grace: float = GRACE) -> None:
-        """Ask it to end, and make it end if it has not after the grace."""
+        """Stop it with SIGTERM, and kill it after the grace period."""
         if self._popen is None:
             return
         try:
@@ -137,11 +137,11 @@ class ManagedProcess:
             self.kill()
 
     def kill(self) -> None:
-        """End it now, as SIGKILL does."""
+        """Kill it immediately."""
         if self._popen is None:
             return
         if self._popen.stdin:
-            self._popen.stdin.close()  # the leash kills at the end of this pipe
+            self._popen.stdin.close()  # the leash kills the process when this pipe closes
         self._popen.wait()
         if self._life >= 0:
             os.close(self._life)

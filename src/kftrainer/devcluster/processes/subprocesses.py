@@ -1,4 +1,4 @@
-"""Starting other programs such that none of them outlives us."""
+"""Starts programs so that none outlives this process."""
 
 import sys
 from collections.abc import Sequence
@@ -8,5 +8,5 @@ LEASH = Path(__file__).with_name("leash.py")
 
 
 def leashed(argv: Sequence[str | Path]) -> list[str]:
-    """The command line that runs argv until it ends or its standard input, our pipe, closes."""
+    """Return the command that runs argv until it ends or its standard input closes."""
     return [sys.executable, "-I", "-S", str(LEASH), *map(str, argv)]

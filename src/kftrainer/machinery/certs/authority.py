@@ -1,15 +1,16 @@
-"""A certificate authority of our own and the server certificate that it signs: pure decisions.
+"""Decides when to renew the certificate authority and the server certificate. Pure.
 
-Both live in a Secret. `next_content` says what should be in it instead, if anything: called again
-and again with what is there, it leads from any state to a good one. Who may have died between two
-steps does not matter, for all that is known is in what is read.
+Both are stored in a Secret. `next_content` returns what the Secret should contain instead, if
+anything. Applied repeatedly, it converges from any state to a valid one; all state is in its input,
+so a crash between two steps does no harm.
 
-An authority is replaced in two steps, so that no server ever shows what clients do not trust yet:
+An authority is replaced in steps, so that no server presents a certificate that clients do not
+trust yet:
 
-    ca.crt: old         tls.crt: by old     the old one will expire before long
-    ca.crt: new, old    tls.crt: by old     clients are told to trust both
-    ca.crt: new, old    tls.crt: by new     once all have been told, for long enough
-    ca.crt: new         tls.crt: by new     an hour later, when nobody shows the old one any more
+    ca.crt: old         tls.crt: by old     the old authority expires soon
+    ca.crt: new, old    tls.crt: by old     clients are configured to trust both
+    ca.crt: new, old    tls.crt: by new     after all clients trust the new one for long enough
+    ca.crt: new         tls.crt: by new     an hour later, when no server uses the old one
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,20 +35,20 @@ from kftrainer.machinery.certs.x509_parsing import (
 
 CA_CERTIFICATE, CA_KEY, CERTIFICATE, KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
 RENEW_BEFORE = timedelta(days=90)
-# A certificate of full length always fits into what is left of its authority's time.
+# A certificate of full lifetime always fits into the remaining lifetime of its authority.
 RENEW_AUTHORITY_BEFORE = LEAF_LIFETIME + RENEW_BEFORE
-# Seconds for which all clients must have been told of an authority, by what we see of it: before
-# it is relied on, as some may hear later than we do; and before others are not trusted any more.
+# Seconds for which all clients must have trusted an authority before it is used, because some
+# clients read the configuration later than this process; and before others are removed.
 SETTLED_AFTER = 30.0
 OVERLAP = 3600.0
-MOST_AUTHORITIES = 8  # however often somebody throws them away
+MOST_AUTHORITIES = 8  # limits the bundle if authorities are repeatedly deleted
 
-ToldFor = Mapping[x509.Certificate, float]  # seconds, of authorities that all clients know
+ToldFor = Mapping[x509.Certificate, float]  # seconds; see Trust.told_for
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What is to be written over what is there, and why."""
+    """New content of the Secret, and the reason for the change."""
 
     content: Content
     because: str
@@ -55,20 +56,20 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A certificate that a server can show, with its key; `issuer` has signed it."""
+    """A server certificate with its key; `issuer` signed it."""
 
     certificate: x509.Certificate
     key: PrivateKey
     issuer: x509.Certificate
 
     def pem(self) -> tuple[bytes, bytes]:
-        """Certificate and key, without anything else that may have stood beside them."""
+        """Return certificate and key as PEM, without other data of the Secret."""
         return pem_of([self.certificate]), key_pem(self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What of a Secret's content is of use now."""
+    """The usable parts of a Secret's content."""
 
     authorities: Sequence[x509.Certificate]
     ca_key: PrivateKey | None
@@ -76,7 +77,7 @@ class Stored:
 
     @property
     def issuer(self) -> x509.Certificate | None:
-        """The authority that can sign, because its key is here."""
+        """The authority whose key is in the Secret, so that it can sign."""
         if self.ca_key is None:
             return None
         public_key = self.ca_key.public_key()
@@ -90,7 +91,7 @@ def read(
     now: datetime,
     also_known: Sequence[x509.Certificate] = (),
 ) -> Stored:
-    """Make what can be made of this content; `also_known` are authorities from elsewhere."""
+    """Parse the content; `also_known` are authorities from other sources."""
     found = [*certificates_in(content.get(CA_CERTIFICATE, b"")), *also_known]
     usable = (each for each in found if is_authority(each) and is_valid(each, now))
     authorities = list(dict.fromkeys(usable))
@@ -113,15 +114,14 @@ def _leaf(
 
 
 def ours_in(bundle: bytes, identity: Identity) -> list[x509.Certificate]:
-    """The certificates in a bundle that bear our authority's name."""
+    """Return the certificates in a bundle that have our authority's name."""
     return [each for each in certificates_in(bundle) if each.subject == identity.authority_name]
 
 
 def is_better(leaf: Leaf, shown: Leaf | None, told_for: ToldFor, now: datetime) -> bool:
-    """Whether a server that shows one certificate should show another from now on.
+    """Return whether a server should replace the certificate it presents with another.
 
-    It should not while all clients trust what it shows, and some may not have heard yet of whom
-    they are to trust then.
+    Not while all clients trust the current certificate and some may not trust the new issuer yet.
     """
     if shown is None or not is_valid(shown.certificate, now):
         return True
@@ -137,14 +137,15 @@ def next_content(
     identity: Identity,
     now: datetime,
 ) -> Renewal | None:
-    """What the Secret should hold instead, or None if it is good as it is.
+    """Return what the Secret should contain instead; None if it needs no change.
 
-    `bundles` are what clients are told to trust now.
+    `bundles` are the CA bundles that clients use now.
     """
     stored = read(content, identity, now)
     if stored.issuer is None or told_for.get(stored.issuer, 0.0) < OVERLAP:
-        # What is lost here may be in what clients were told; and what other servers still show
-        # must stay trusted until they show something else.
+        # An authority that is missing from the Secret may be in the clients' bundles, and
+        # authorities that other servers still use must stay trusted until those servers have
+        # changed.
         known = [each for bundle in bundles for each in ours_in(bundle, identity)]
         stored = read(content, identity, now, known)
     issuer = stored.issuer
@@ -179,7 +180,7 @@ def _reason_to_issue(
     leaf = stored.leaf
     if leaf is None:
         return "there is no certificate that can be shown"
-    if leaf.issuer != issuer:  # what is there is good until all know the new one
+    if leaf.issuer != issuer:  # keep it until all clients trust the new authority
         return "the authority is a new one" if is_settled else None
     if leaf.certificate.not_valid_after_utc - now < RENEW_BEFORE:
         return f"the certificate expires at {leaf.certificate.not_valid_after_utc.isoformat()}"
@@ -189,7 +190,7 @@ def _reason_to_issue(
 def _with_new_leaf(
     stored: Stored, issuer: x509.Certificate, identity: Identity, now: datetime, because: str
 ) -> Renewal:
-    assert stored.ca_key is not None  # noqa: S101  the issuer is the one that it belongs to
+    assert stored.ca_key is not None  # noqa: S101  the issuer is selected by this key
     issued = _issued(issuer, stored.ca_key, identity, now)
     return Renewal({CA_CERTIFICATE: pem_of(stored.authorities), **issued}, because)
 
@@ -204,7 +205,7 @@ def _issued(
 def _tidied(
     content: Content, stored: Stored, issuer: x509.Certificate, *, is_alone: bool
 ) -> Renewal | None:
-    """Without authorities that have expired, or that nobody needs any more."""
+    """Remove authorities that have expired or are not needed any more."""
     shows_own = stored.leaf is not None and stored.leaf.issuer == issuer
     left = [issuer] if is_alone and shows_own else stored.authorities
     if left == certificates_in(content.get(CA_CERTIFICATE, b"")):

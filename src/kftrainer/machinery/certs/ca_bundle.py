@@ -1,4 +1,4 @@
-"""Whom the API server trusts when it calls webhooks: `caBundle` in their configurations. Pure."""
+"""CA bundles in webhook configurations, which the API server trusts. Pure."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ VALIDATING_WEBHOOKS: Resource[Manifest] = Resource(
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """A configuration in which the webhooks of one Service are ours; others are left alone."""
+    """A webhook configuration; only the webhooks of one Service are managed."""
 
     name: str
     service: ObjectKey
@@ -37,16 +37,16 @@ class Injected:
         return ObjectKey("", self.name)
 
     def bundles(self, configuration: Manifest) -> list[bytes]:
-        """The bundle of each of our webhooks; empty where there is none."""
+        """Return the bundle of each managed webhook; empty bytes if it has none."""
         webhooks = configuration.get("webhooks") or ()
         return [_bundle(each) for each in webhooks if self._is_ours(each)]
 
     def trusting(
         self, configuration: Manifest, authorities: Sequence[x509.Certificate]
     ) -> Manifest | None:
-        """The configuration with these in each of our webhooks, and only them; None if that is so.
+        """Return the configuration with exactly these authorities; None if it needs no change.
 
-        How a bundle is written does not matter, for somebody else may write it as well.
+        Bundles are compared by certificate, because others may format the PEM differently.
         """
         wanted = list(authorities)
         if all(certificates_in(each) == wanted for each in self.bundles(configuration)):
@@ -63,17 +63,17 @@ class Injected:
         return service is not None and self.service == (service["namespace"], service["name"])
 
 
-Seen = Mapping[Injected, Manifest | None]  # configurations, or that there are none
+Seen = Mapping[Injected, Manifest | None]  # None if the configuration does not exist
 
 
 def bundles_in(seen: Seen) -> list[bytes]:
-    """The bundles of all our webhooks."""
+    """Return the bundles of all managed webhooks."""
     there = ((each, found) for each, found in seen.items() if found is not None)
     return [bundle for each, found in there for bundle in each.bundles(found)]
 
 
 def first_without(authority: x509.Certificate, seen: Seen) -> Injected | None:
-    """A configuration with a webhook of ours that does not trust this authority, if any."""
+    """Return a configuration with a managed webhook that does not trust this authority, or None."""
     for each, found in seen.items():
         if not all(authority in certificates_in(bundle) for bundle in bundles_in({each: found})):
             return each

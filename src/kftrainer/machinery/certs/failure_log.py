@@ -1,4 +1,4 @@
-"""What goes wrong again and again: told once when it begins, and once when it is over."""
+"""Logs recurring failures once when they begin and once when they end."""
 
 from types import TracebackType
 
@@ -6,50 +6,50 @@ import structlog
 
 from kftrainer.kube.client.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
 
-# What was read has changed, come or gone since.
+# The object was changed, created or deleted by others since it was read.
 RACED = (ConflictError, AlreadyExistsError, NotFoundError)
 
 log = structlog.get_logger(__name__)
 
 
 class FailureLog:
-    """The troubles of something that is done over and over, from `begin` to `end` each time."""
+    """The failures of a repeated operation; call `begin` and `end` around each attempt."""
 
     def __init__(self, of: str) -> None:
         self._log = log.bind(of=of)
         self._told: set[str] = set()
         self._now: dict[str, str] = {}
         self._is_done = True
-        self.raced = False  # somebody else was faster, which is no trouble
+        self.raced = False  # another writer was faster, which is not a failure
 
     @property
     def are_none(self) -> bool:
-        """Whether nothing is left to be tried again."""
+        """Whether the attempt is complete and need not be repeated."""
         return self._is_done and not self.raced
 
     def begin(self) -> None:
-        """It is tried again."""
+        """Start an attempt."""
         self._now, self._is_done, self.raced = {}, True, False
 
     def noted(self, what: str) -> "_Noted":
-        """Leave the block without a word if the server does not let it do what it should."""
+        """Return a context manager that records API errors of its block instead of raising them."""
         return _Noted(self, what)
 
     def note(self, what: str, error: Exception) -> None:
-        """This went wrong."""
+        """Record a failure that is to be retried."""
         self.remark(what, str(error))
         self.put_off()
 
     def remark(self, what: str, why: str) -> None:
-        """This is not as it should be, and there is nothing to be done about it."""
+        """Record a problem for which a retry does not help."""
         self._now[what] = why
 
     def put_off(self) -> None:
-        """There is something left to be tried again, and nobody has to be told."""
+        """Require another attempt without recording a failure."""
         self._is_done = False
 
     def end(self) -> str | None:
-        """Tell what is new; all that went wrong in one line, or None."""
+        """Log what began and what ended; return all failures in one line, or None."""
         for what, error in self._now.items():
             if what not in self._told:
                 self._log.warning("trouble.began", trouble=what, error=error)

@@ -1,4 +1,4 @@
-"""Keeps a server's certificate in a Secret fresh, and those who call the server trusting it."""
+"""Rotates a server certificate in a Secret and injects its CA into webhook configurations."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,25 +26,25 @@ from kftrainer.machinery.queue.backoff import spread
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY = 3600.0  # for what the clock alone brings about
+LOOK_EVERY = 3600.0  # seconds; expiry causes no event
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 
 
 class NotThereError(KubeError):
-    """There is no Secret, and we may not create one."""
+    """The Secret does not exist and cannot be created."""
 
 
 class CertificateRotation:
-    """Looks at the Secret and the configurations whenever one of them changes; run as a service.
+    """Checks the Secret and the webhook configurations whenever one changes; a Runnable.
 
-    Any number of replicas do this at the same time: each writes only over what it has read, and
-    what it writes follows from what it has read. Ready at once; whether there is a certificate is
-    for `serving.missing()` to say, and why not.
+    All replicas run it concurrently: writes depend only on what was read and are guarded by the
+    resourceVersion. It is ready at once; `serving.missing()` reports whether a certificate is
+    missing and why.
     """
 
     name = "certificate-rotation"
 
-    def __init__(  # noqa: PLR0913  all that it keeps together
+    def __init__(  # noqa: PLR0913  all independent collaborators
         self,
         client: Client,
         serving: ServingCertificate,
@@ -72,7 +72,7 @@ class CertificateRotation:
         self._surprise: str | None = None
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Keep everything in order until `stop` is set."""
+        """Keep the Secret and the configurations up to date until `stop` is set."""
         ready()
         async with asyncio.TaskGroup() as tasks:
             for informer in self._informers():
@@ -83,7 +83,7 @@ class CertificateRotation:
             rotating.cancel()
 
     def _informers(self) -> Iterator[Informer[Manifest]]:
-        """They only say that something has changed: keys are not to lie about in caches."""
+        """Yield informers that only signal changes; they cache no keys, only metadata."""
         watched = [
             (SECRETS, self._secret),
             *((each.resource, each.key) for each in self._configurations),
@@ -113,11 +113,11 @@ class CertificateRotation:
         return min([LOOK_EVERY, *(each for each in changes if each is not None)])
 
     async def _look_safely(self) -> bool:
-        """As `_look`, whatever goes wrong with it."""
+        """Run `_look`; log unexpected errors and return False instead of raising."""
         try:
             succeeded = await self._look()
         except Exception as error:
-            # Anybody may have written what we read: it must not be able to end the whole manager.
+            # The input may have been written by others; it must not be able to stop the manager.
             if self._surprise != repr(error):
                 log.exception("certificate.look_failed")
             self._surprise = repr(error)
@@ -127,10 +127,10 @@ class CertificateRotation:
         return succeeded
 
     async def _look(self) -> bool:
-        """See to everything once; False if that should be tried again."""
+        """Check and repair everything once; return False if a retry is needed."""
         self._troubles.begin()
-        # In this order: who sees a bundle also sees the Secret that it was made from, and so
-        # nobody puts an old bundle over a new one.
+        # Configurations are read before the Secret, so the Secret is never older than the bundles,
+        # and no replica replaces a new bundle with an old one.
         seen = await self._read_configurations()
         secret = None
         with self._troubles.noted(f"the Secret {self._secret} cannot be read"):
@@ -144,7 +144,7 @@ class CertificateRotation:
         return self._troubles.are_none
 
     async def _read_configurations(self) -> Seen:
-        """Those that can be read, or that we know are not there."""
+        """Return the configurations that could be read; None for those that do not exist."""
         found: dict[Injected, Manifest | None] = {}
         for each in self._configurations:
             with self._troubles.noted(f"{each} cannot be read"):
@@ -152,7 +152,7 @@ class CertificateRotation:
         return found
 
     async def _read_secret(self) -> Manifest:
-        """The Secret, or what we would create if it is not there."""
+        """Return the Secret, or a new empty one if it does not exist."""
         found = await self._get(SECRETS, self._secret)
         return found if found is not None else new_secret(self._secret)
 
@@ -163,12 +163,12 @@ class CertificateRotation:
             return None
 
     async def _see_to(self, secret: Manifest, seen: Seen) -> Seen:
-        """The configurations as they are afterwards."""
+        """Renew, inject and present certificates; return the configurations after the changes."""
         there = {each: found for each, found in seen.items() if found is not None}
         self._take_note(self._read(secret), seen)
         stored = await self._renew(secret, there)
         self._metrics.certificate_read(usable=stored.leaf is not None)
-        # What was read is history if somebody was faster: nothing must be concluded from it.
+        # After a lost race the data is stale and must not be used.
         if stored.authorities and not self._troubles.raced:
             seen = {**seen, **await self._inject(there, stored.authorities)}
             self._take_note(stored, seen)
@@ -177,7 +177,7 @@ class CertificateRotation:
         return seen
 
     def _judge(self, seen: Seen) -> None:
-        """Whether those who call trust what is shown; it stays as it was if we cannot know."""
+        """Update whether clients trust the certificate; keep the old result if that is unknown."""
         if self._troubles.raced or self._shown is None:
             return
         distrusting = first_without(self._shown.issuer, seen)
@@ -187,7 +187,7 @@ class CertificateRotation:
             self._serving.distrust = None
 
     def _may_write(self, what: str) -> bool:
-        """Whether it is time to; somebody may undo what we do as soon as it is done."""
+        """Return whether a write is due; others may revert each write immediately."""
         is_due = self._repairs.is_due(what, self._clock.monotonic())
         if not is_due:
             self._troubles.put_off()
@@ -198,12 +198,12 @@ class CertificateRotation:
         return read(content_of(secret), self._identity, self._clock.now(), also_known)
 
     def _take_note(self, stored: Stored, seen: Seen) -> None:
-        """What clients are told, unless we cannot know it of all of them."""
+        """Record which authorities clients trust, if all configurations could be read."""
         if len(seen) == len(self._configurations):
             self._trust.saw(bundles_in(seen), stored.authorities, self._clock.monotonic())
 
     async def _renew(self, secret: Manifest, there: Mapping[Injected, Manifest]) -> Stored:
-        """What is of use in the Secret after what had to be written."""
+        """Write a new Secret if one is needed; return the usable content afterwards."""
         now, told_for = self._clock.now(), self._trust.told_for(self._clock.monotonic())
         bundles = bundles_in(there)
         renewal = next_content(content_of(secret), bundles, told_for, self._identity, now)
@@ -216,7 +216,7 @@ class CertificateRotation:
                 self._repairs.made(what, self._clock.monotonic())
                 log.info("certificate.renewed", secret=str(self._secret), because=renewal.because)
         if written is None:
-            return self._read(secret, *bundles)  # whoever is trusted stays so until it is written
+            return self._read(secret, *bundles)  # keep trusting them until it is written
         return self._read(written)
 
     async def _write(self, secret: Manifest) -> Manifest:
@@ -233,7 +233,7 @@ class CertificateRotation:
     async def _inject(
         self, there: Mapping[Injected, Manifest], authorities: Sequence[x509.Certificate]
     ) -> dict[Injected, Manifest]:
-        """The configurations as they are after these were put into those that can be written."""
+        """Inject the authorities where needed; return the configurations afterwards."""
         result = dict(there)
         for each, found in there.items():
             wanted = each.trusting(found, authorities)

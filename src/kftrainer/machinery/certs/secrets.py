@@ -1,4 +1,4 @@
-"""Secrets and what is in them."""
+"""Secrets and their content."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ Content = Mapping[str, bytes]
 
 
 def new_secret(key: ObjectKey) -> Manifest:
-    """A Secret with nothing in it."""
+    """Return an empty Secret."""
     return {
         "apiVersion": SECRETS.api_version,
         "kind": SECRETS.kind,
@@ -22,11 +22,11 @@ def new_secret(key: ObjectKey) -> Manifest:
 
 
 def content_of(secret: Manifest) -> Content:
-    """What is in a Secret."""
+    """Return the decoded data of a Secret."""
     return {name: b64decode(value or "") for name, value in (secret.get("data") or {}).items()}
 
 
 def with_content(secret: Manifest, content: Content) -> Manifest:
-    """The Secret with this in it; what else is in it stays."""
+    """Return the Secret with this content merged into its data."""
     encoded = {name: b64encode(value).decode() for name, value in content.items()}
     return {**secret, "data": {**(secret.get("data") or {}), **encoded}}

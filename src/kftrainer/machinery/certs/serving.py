@@ -1,4 +1,4 @@
-"""Certificates that our servers show: from files, read again when they change, or made up."""
+"""Serving certificates: from files that are reloaded when they change, or self-signed."""
 
 import asyncio
 import os
@@ -48,7 +48,7 @@ def server_context(
     try:
         with _as_file(certificate) as certificate_file, _as_file(key) as key_file:
             context.load_cert_chain(certificate_file, key_file, password=_no_password)
-    except OSError as error:  # which every error of the ssl module is
+    except OSError as error:  # every error of the ssl module is an OSError
         raise CertificateError(f"The pair cannot be used: {error}") from error
     return context
 
@@ -63,24 +63,24 @@ def _require_clients_of(authorities: bytes, context: ssl.SSLContext) -> None:
 
 
 def _require_certificates(context: ssl.SSLContext) -> None:
-    """Require client certificates, in every handshake.
+    """Require a client certificate in every handshake.
 
-    A resumed TLS session is not verified again, so there are none: after the authority was
-    replaced, certificates of the old one are refused by new connections.
+    Resumed TLS sessions are not verified again, so session tickets are disabled: after the
+    authority is replaced, new connections with certificates of the old one are rejected.
     """
-    context.minimum_version = ssl.TLSVersion.TLSv1_3  # API servers have had it since 1.12
+    context.minimum_version = ssl.TLSVersion.TLSv1_3  # supported by API servers since 1.12
     context.num_tickets = 0
     context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _no_password() -> NoReturn:
-    """Instead of asking for one on the terminal, with everything at a standstill."""
+    """Raise instead of prompting for a password, which would block the process."""
     raise CertificateError("The pair cannot be used: the key is encrypted")
 
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """The path of a file with this in it, for OpenSSL takes nothing else; gone when it is read."""
+    """Provide the content as a temporary file, because OpenSSL only reads from paths."""
     file, path = _new_file()
     with file:
         file.write(content)
@@ -89,57 +89,57 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 
 def _new_file() -> tuple[IO[bytes], str]:
-    """In memory where that is possible.
+    """Return a new file and its path, in memory if possible.
 
-    The disk may be read-only, and if we are killed it keeps what we were about to delete.
+    The disk may be read-only, and a file on disk would remain if the process were killed.
     """
     try:
         memory = os.memfd_create("tls")
-    except (AttributeError, OSError):  # Linux alone has this, and may forbid it
-        file = NamedTemporaryFile()  # noqa: SIM115  the caller closes it; nobody else can read it
+    except (AttributeError, OSError):  # only on Linux, and may be forbidden
+        file = NamedTemporaryFile()  # noqa: SIM115  the caller closes it; only we can read it
         return file, file.name
     return os.fdopen(memory, "wb"), f"/proc/self/fd/{memory}"
 
 
 def self_signed(now: datetime) -> ssl.SSLContext:
-    """A context with a certificate that nobody knows: it encrypts, and proves nothing."""
+    """Return a TLS context with a self-signed certificate: encryption without authentication."""
     certificate, key = x509_issuing.self_signed(OWN_NAMES, now)
     return server_context(pem_of([certificate]), key_pem(key))
 
 
 class ServingCertificate:
-    """What a TLS server shows; it may be replaced at any time, and is not there at first.
+    """The certificate of a TLS server; it can be replaced at any time and is initially absent.
 
-    New connections see the newest pair. Until there is one they are refused.
+    New connections use the newest certificate. Until there is one they are rejected.
     """
 
     def __init__(self, *, clock: Clock, metrics: Metrics, server: str = "webhooks") -> None:
         self._server = server  # its name in logs and metrics
         self._clock = clock
         self._metrics = metrics
-        # From who sees to the certificate: why there is nothing newer, and why what there is will
-        # not be trusted by those who call.
+        # Set by the provider of the certificate: why there is no newer certificate, and why clients
+        # will not trust the current one.
         self.trouble: str | None = None
         self.distrust: str | None = None
         self._current: ssl.SSLContext | None = None
         self._pair: tuple[bytes, bytes] | None = None
         self._client_authorities: bytes | None = None
         self._expires: datetime | None = None
-        # Loading a bad pair into a context that serves would break it, so each pair gets a context
-        # of its own and the one that listens only passes connections on.
+        # Loading an invalid pair would break a context in use. Each pair therefore gets its own
+        # context, and the listening context only hands connections over.
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.sni_callback = self._pass_on
 
     def show(self, certificate: bytes, key: bytes) -> None:
-        """Show this pair from now on, both as PEM; CertificateError if it cannot be used.
+        """Present this PEM pair from now on; raise CertificateError if it cannot be used.
 
-        Nothing changes for connections that are there, nor for anyone if the pair is no good.
+        Existing connections are not affected. If the pair is invalid, nothing changes.
         """
         context = server_context(certificate, key, self._client_authorities)
         try:
             leaf = certificate_at_the_head_of(certificate)
-        except UnreadableError as error:  # OpenSSL is content with less
+        except UnreadableError as error:  # OpenSSL accepts certificates that cannot be parsed here
             raise CertificateError(str(error)) from error
         self._current, self._expires = context, leaf.not_valid_after_utc
         self._pair = certificate, key
@@ -152,22 +152,23 @@ class ServingCertificate:
         )
 
     def require_clients_of(self, authorities: bytes) -> None:
-        """From now on, accept only clients with a certificate of these authorities, as PEM.
+        """Accept only clients with a certificate of these authorities, as PEM.
 
-        CertificateError if they cannot be used; nothing changes then. Call it before the server
-        listens, and again when the authorities change: connections that exist are not affected.
+        Raises CertificateError if the authorities cannot be used; then nothing changes. Call it
+        before the server listens, and again when the authorities change. Existing connections are
+        not affected.
         """
         if self._pair is None:
             _require_clients_of(authorities, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         else:
             self._current = server_context(*self._pair, authorities)
         self._client_authorities = authorities
-        # Whether a certificate is required is decided before a connection is passed on; which
-        # authorities are trusted, afterwards.
+        # Whether a certificate is required is decided before the handover to the current context;
+        # which authorities are trusted is decided after it.
         _require_certificates(self.context)
 
     def missing(self) -> str | None:
-        """What is wrong with what is shown, for a readiness probe; None if all is well."""
+        """Return why the server is not ready to serve, for a readiness probe; None if it is."""
         if self._expires is None:
             missing = "there is no certificate yet"
         elif self._expires <= self._clock.now():
@@ -188,11 +189,11 @@ class ServingCertificate:
 
 
 class CertificateFiles:
-    """A certificate in files that somebody replaces now and then; run it as a service.
+    """A certificate in files that are replaced from time to time; a Runnable.
 
-    New connections see the newest pair that could be read. A pair that does not fit, as in the
-    moment between two writes, is passed over. Where there is none yet, CertificateError says so
-    at once; with a `serving` that can say so itself, it is waited for.
+    New connections use the newest valid pair. A pair that does not match, as between two writes, is
+    ignored. Without a usable pair the constructor raises CertificateError; with `serving`, it does
+    not read the files, and `run` waits for them.
     """
 
     name = "certificate-files"
@@ -208,7 +209,7 @@ class CertificateFiles:
         self._folder = folder
         self._clock = clock
         self._metrics = metrics
-        self._content: tuple[bytes, bytes] | None = None  # that is shown
+        self._content: tuple[bytes, bytes] | None = None  # the pair in use
         if serving is not None:
             self._serving = serving
         else:
@@ -217,11 +218,11 @@ class CertificateFiles:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the server."""
+        """The TLS context for the server."""
         return self._serving.context
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Look at the files until `stop` is set."""
+        """Check the files until `stop` is set."""
         ready()
         if self._content is None:
             self._look_again()
@@ -267,10 +268,10 @@ class CertificateFiles:
 
 
 class ClientAuthorityFile:
-    """The authorities of client certificates in a file; run it as a service.
+    """The authorities of client certificates in a file; a Runnable.
 
-    The file is read when this is constructed, and again when it changes. One that cannot be used
-    is an error at first and ignored later: the authorities in effect stay.
+    The file is read by the constructor, and again when it changes. An invalid file is an error at
+    construction and ignored later: the current authorities stay in effect.
     """
 
     name = "client-authority-file"
@@ -284,7 +285,7 @@ class ClientAuthorityFile:
         self._reload()
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Read the file again every few seconds until `stop` is set."""
+        """Check the file every few seconds until `stop` is set."""
         ready()
         while not await pause(self._clock, LOOK_EVERY, unless=stop):
             try:

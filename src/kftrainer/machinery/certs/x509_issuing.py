@@ -1,4 +1,4 @@
-"""New certificates: an authority, and what it signs for a server."""
+"""Issues certificates: authorities, server certificates and self-signed ones."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ LONGEST_COMMON_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom certificates are about: the authority, and the server by its names or addresses."""
+    """The subjects of certificates: the authority, and the server with its names or addresses."""
 
     authority: str
     organization: str
@@ -27,12 +27,12 @@ class Identity:
 
     @property
     def authority_name(self) -> x509.Name:
-        """The authority as certificates name it."""
+        """The authority's subject."""
         return _name(self.organization, self.authority)
 
     @property
     def server_name(self) -> x509.Name:
-        """The server as certificates name it; what counts are the alternative names."""
+        """The server's subject; clients verify the alternative names instead."""
         return _name(self.organization, self.host_names[0])
 
 
@@ -44,7 +44,7 @@ def _name(organization: str, common_name: str) -> x509.Name:
 
 
 def new_authority(identity: Identity, now: datetime) -> tuple[x509.Certificate, PrivateKey]:
-    """An authority that signs certificates and nothing else."""
+    """Return a new authority that may only sign certificates."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = identity.authority_name
     builder = (
@@ -59,7 +59,7 @@ def new_authority(identity: Identity, now: datetime) -> tuple[x509.Certificate, 
 def issue(
     authority: x509.Certificate, key: PrivateKey, identity: Identity, now: datetime
 ) -> tuple[x509.Certificate, PrivateKey]:
-    """A certificate for the server, which does not outlive the authority."""
+    """Return a server certificate that does not outlive the authority."""
     own_key = ec.generate_private_key(ec.SECP256R1())
     expires = min(now + LEAF_LIFETIME, authority.not_valid_after_utc)
     builder = (
@@ -74,7 +74,7 @@ def issue(
 
 
 def self_signed(host_names: Sequence[str], now: datetime) -> tuple[x509.Certificate, PrivateKey]:
-    """A certificate for a server that nobody vouches for."""
+    """Return a self-signed server certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host_names[0])])
     builder = _builder(name, name, key.public_key(), now).not_valid_after(now + LEAF_LIFETIME)
@@ -90,7 +90,7 @@ def _for_servers(
 
 
 def _identifier_of(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """As the authority calls its own key, which is not always the SHA-1 of it."""
+    """Return the authority's own key identifier, which is not always the SHA-1 of its key."""
     own = extension(authority, x509.SubjectKeyIdentifier)
     if own is not None:
         return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own)

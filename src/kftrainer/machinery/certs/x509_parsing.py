@@ -1,4 +1,4 @@
-"""Certificates and keys out of PEM that anybody may have written, and what they are good for."""
+"""Parses untrusted PEM into certificates and keys, and checks their use."""
 
 import re
 import warnings
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-# No dash is in a certificate: so a beginning without an end costs no more than its own length.
+# A certificate contains no dash, so an unterminated block costs only its own length.
 BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----[^-]++-----END CERTIFICATE-----")
 UNREADABLE = (
     ValueError,
@@ -25,7 +25,7 @@ UNREADABLE = (
     x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
-# What every client and server of TLS can do.
+# Supported by all TLS clients and servers.
 CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 SHORTEST_RSA = 2048
 STRONG = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
@@ -35,17 +35,17 @@ Extension = TypeVar("Extension", bound=x509.ExtensionType)
 
 
 class UnreadableError(ValueError):
-    """What should be a certificate is none, or of a kind that we do not know."""
+    """The certificate is invalid or of an unsupported kind."""
 
 
 def certificate_at_the_head_of(pem: bytes) -> x509.Certificate:
-    """The first certificate; UnreadableError if it cannot be read, and all of it."""
+    """Return the first certificate; raise UnreadableError unless it can be parsed completely."""
     try:
         with warnings.catch_warnings():
-            # Others make authorities with the serial number 0, which works as well as any.
+            # Some tools create authorities with the serial number 0, which works.
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
             certificate = x509.load_pem_x509_certificate(pem)
-            # These are only read when they are asked for, and may turn out to be nonsense then.
+            # These are parsed on access and may raise then.
             _ = certificate.subject, certificate.issuer, certificate.extensions
             _ = certificate.public_key(), certificate.signature_hash_algorithm
     except UNREADABLE as error:
@@ -54,12 +54,12 @@ def certificate_at_the_head_of(pem: bytes) -> x509.Certificate:
 
 
 def certificates_in(pem: bytes) -> list[x509.Certificate]:
-    """All certificates that can be read; what is between them, and what cannot, is passed over."""
+    """Return all certificates that can be parsed; everything else is ignored."""
     found = (_certificate(block) for block in BLOCK.findall(pem))
     return [each for each in found if each is not None]
 
 
-@lru_cache(maxsize=32)  # the same few are looked at again and again
+@lru_cache(maxsize=32)  # the same few are parsed repeatedly
 def _certificate(block: bytes) -> x509.Certificate | None:
     try:
         return certificate_at_the_head_of(block)
@@ -68,7 +68,7 @@ def _certificate(block: bytes) -> x509.Certificate | None:
 
 
 def key_in(pem: bytes) -> PrivateKey | None:
-    """The private key, if it can be read and is of use for TLS."""
+    """Return the private key if it can be parsed and is suitable for TLS."""
     try:
         key = serialization.load_pem_private_key(pem, None)
     except UNREADABLE:
@@ -81,12 +81,12 @@ def key_in(pem: bytes) -> PrivateKey | None:
 
 
 def pem_of(certificates: Iterable[x509.Certificate]) -> bytes:
-    """All of them, one after the other."""
+    """Return the certificates as concatenated PEM."""
     return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in certificates)
 
 
 def key_pem(key: PrivateKey) -> bytes:
-    """The key, readable by anyone."""
+    """Return the key as unencrypted PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -95,12 +95,12 @@ def key_pem(key: PrivateKey) -> bytes:
 
 
 def is_valid(certificate: x509.Certificate, now: datetime) -> bool:
-    """Whether its time has come, and is not over."""
+    """Return whether the current time is in the validity period."""
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """Whether it may sign others, and nobody else vouches for it."""
+    """Return whether it is a self-signed certificate that may sign others."""
     constraints = extension(certificate, x509.BasicConstraints)
     usage = extension(certificate, x509.KeyUsage)
     may_sign = constraints is not None and constraints.ca and (usage is None or usage.key_cert_sign)
@@ -108,7 +108,7 @@ def is_authority(certificate: x509.Certificate) -> bool:
 
 
 def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether the authority vouches for it, in a way that can be trusted today."""
+    """Return whether the authority signed it with a strong hash algorithm."""
     if not isinstance(certificate.signature_hash_algorithm, STRONG):
         return False
     try:
@@ -119,7 +119,7 @@ def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 
 
 def serves(certificate: x509.Certificate, hosts: Iterable[str]) -> bool:
-    """Whether a server at all of these names or addresses may show it."""
+    """Return whether a server with all of these names or addresses may present it."""
     usage = extension(certificate, x509.ExtendedKeyUsage)
     names = extension(certificate, x509.SubjectAlternativeName)
     if usage is None or ExtendedKeyUsageOID.SERVER_AUTH not in usage or names is None:
@@ -128,7 +128,7 @@ def serves(certificate: x509.Certificate, hosts: Iterable[str]) -> bool:
 
 
 def general_name(host: str) -> x509.GeneralName:
-    """A host name or an address, as certificates have it."""
+    """Convert a host name or an IP address to its X.509 form."""
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
@@ -136,7 +136,7 @@ def general_name(host: str) -> x509.GeneralName:
 
 
 def extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
-    """What it says of this kind, if anything."""
+    """Return the extension of this type, or None."""
     try:
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:

@@ -1,1 +1,4 @@
-"""Prometheus metrics under the names of controller-runtime and client-go, and their server."""
+"""Prometheus metrics with the names of controller-runtime and client-go, and their server.
+
+Metrics are declared in `registry`; `server` and `authorization` expose them.
+"""

@@ -1,4 +1,4 @@
-"""Who may ask our own servers: the API server says whose a token is and what they may do."""
+"""Authenticates and authorizes requests to our servers through the API server."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ ACCESS_REVIEWS: Resource[Manifest] = Resource(
     namespaced=False,
     decode=as_it_is,
 )
-KNOWN_FOR = 60.0  # seconds that it is remembered whose a token is, or that it is nobody's
+KNOWN_FOR = 60.0  # seconds to cache the user of a token, or that there is none
 ALLOWED_FOR = 300.0
 DENIED_FOR = 30.0
 REMEMBERED = 4096
@@ -49,7 +49,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whose a token is, with all that the API server wants to know of them again."""
+    """An authenticated user, with all attributes that a SubjectAccessReview needs."""
 
     name: str
     uid: str
@@ -64,13 +64,13 @@ class _Kept(Generic[V]):
 
 
 def bearer_token(header: str) -> str | None:
-    """The token of an Authorization header, if it holds one."""
+    """Return the token in an Authorization header, or None."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
 def token_review(token: str) -> Manifest:
-    """The question whose a token is."""
+    """Return the TokenReview of a token."""
     return {
         "apiVersion": TOKEN_REVIEWS.api_version,
         "kind": TOKEN_REVIEWS.kind,
@@ -80,7 +80,7 @@ def token_review(token: str) -> Manifest:
 
 
 def user_in(review: Manifest) -> User | None:
-    """Whose the token is, by the answer."""
+    """Return the authenticated user in a TokenReview, or None."""
     status = review.get("status") or {}
     user = status.get("user") or {}
     if not status.get("authenticated") or not user.get("username"):
@@ -95,7 +95,7 @@ def user_in(review: Manifest) -> User | None:
 
 
 def access_review(user: User, verb: str, path: str) -> Manifest:
-    """The question whether this user may do that."""
+    """Return the SubjectAccessReview of a request."""
     return {
         "apiVersion": ACCESS_REVIEWS.api_version,
         "kind": ACCESS_REVIEWS.kind,
@@ -111,7 +111,7 @@ def access_review(user: User, verb: str, path: str) -> Manifest:
 
 
 class Authorization:
-    """Asks the API server about tokens and permissions, and remembers its answers for a while."""
+    """Reviews tokens and permissions through the API server; results are cached for a while."""
 
     def __init__(self, client: Client, *, clock: Clock, rng: Random | None = None) -> None:
         self._client = client
@@ -121,8 +121,8 @@ class Authorization:
         self._permissions: Lru[tuple[User, str, str], _Kept[bool]] = Lru(REMEMBERED)
 
     async def user_of(self, token: str) -> User | None:
-        """Whose the token is; None if it is nobody's. Raises if there is no telling."""
-        digest = hashlib.sha256(token.encode(errors="replace")).digest()  # keep no tokens
+        """Return the user of the token; None if it is invalid. Raises if the review fails."""
+        digest = hashlib.sha256(token.encode(errors="replace")).digest()  # tokens are not stored
         kept = self._users.get(digest)
         if kept is None or kept.until <= self._clock.monotonic():
             user = user_in(await self._ask(TOKEN_REVIEWS, token_review(token)))
@@ -131,7 +131,7 @@ class Authorization:
         return kept.value
 
     async def is_allowed(self, user: User, verb: str, path: str) -> bool:
-        """Whether the user may do that. Raises if there is no telling."""
+        """Return whether the user may perform the request. Raises if the review fails."""
         kept = self._permissions.get((user, verb, path))
         if kept is None or kept.until <= self._clock.monotonic():
             review = await self._ask(ACCESS_REVIEWS, access_review(user, verb, path))
@@ -158,7 +158,7 @@ class Authorization:
 
 
 def guarded(handler: Handler, authorization: Authorization) -> Handler:
-    """The handler, for those only who may do what they ask; says no as controller-runtime does."""
+    """Wrap a handler so that only authorized users reach it; errors as in controller-runtime."""
 
     async def guard(asked: HttpRequest) -> HttpResponse:
         return await _refusal(asked, authorization) or await handler(asked)

@@ -1,12 +1,12 @@
-"""Values of a metric's label that others choose: so many of them at a time, and no more."""
+"""Limits the number of values of a metric label that users choose."""
 
-OTHER = "_other"  # no name of a Kubernetes object has an underscore
+OTHER = "_other"  # cannot be a name of a Kubernetes object, which has no underscore
 
 
 class BoundedLabels:
-    """Which values have a series of their own; those that find no room are all the same one.
+    """The label values with their own series; values beyond the limit share OTHER.
 
-    Who uses a label holds it. When nobody does, there is room for another.
+    A value is in use while it is held. When nothing holds it any more, its slot is free.
     """
 
     def __init__(self, most: int) -> None:
@@ -14,16 +14,16 @@ class BoundedLabels:
         self._holders: dict[str, int] = {}
 
     def label(self, value: str) -> str:
-        """The value itself, if it is held or there is room; else the one of all others."""
+        """Return the value if it is held or a slot is free, else OTHER."""
         return value if value in self._holders or len(self._holders) < self._most else OTHER
 
     def hold(self, label: str) -> None:
-        """One more uses the label."""
+        """Count one more use of the label."""
         if label != OTHER:
             self._holders[label] = self._holders.get(label, 0) + 1
 
     def release(self, label: str) -> None:
-        """One fewer does."""
+        """Count one use less."""
         if label == OTHER:
             return
         self._holders[label] -= 1

@@ -1,4 +1,4 @@
-"""How late the event loop is: everything that it does waits for everything else that it does."""
+"""Measures the lag of the event loop, which delays everything in the process."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ EVERY = 0.25
 
 
 class LoopLag:
-    """Measures, all the time, how much later than asked for the loop comes back."""
+    """Continuously measures how late timers fire; a Runnable."""
 
     name = "event-loop-lag"
 

@@ -1,4 +1,4 @@
-"""The process_* metrics of Go's client, of which prometheus_client knows only some."""
+"""The process_* metrics of Go's client; prometheus_client provides only some of them."""
 
 import resource
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 NETSTAT = Path("/proc/self/net/netstat")
-UNLIMITED = 2.0**64  # how Go's client writes that there is no limit
+UNLIMITED = 2.0**64  # Go's client writes this for no limit
 
 
 def octets(netstat: str) -> tuple[int, int] | None:
-    """Bytes that this network namespace has received and sent, from the text that Linux gives."""
+    """Parse the bytes received and sent by this network namespace from /proc/net/netstat."""
     lines = [line.split()[1:] for line in netstat.splitlines() if line.startswith("IpExt:")]
     if len(lines) != 2:  # noqa: PLR2004  a line of names and a line of values
         return None
@@ -24,14 +24,14 @@ def octets(netstat: str) -> tuple[int, int] | None:
 
 
 class ProcessMetrics(Collector):
-    """Processor time, memory, open files and network traffic, read at each scrape."""
+    """CPU time, memory, open files and network traffic, read at each scrape."""
 
     def __init__(self) -> None:
-        # Never registered anywhere but here: in the scraped registry it would appear twice.
+        # Has its own registry; in the scraped one the metrics would appear twice.
         self._known = ProcessCollector(registry=CollectorRegistry())
 
     def collect(self) -> Iterator[Metric]:
-        """Read them."""
+        """Read all metrics."""
         yield from self._known.collect()
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         yield GaugeMetricFamily(

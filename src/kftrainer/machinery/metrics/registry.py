@@ -1,7 +1,7 @@
-"""What the machinery counts and measures, under controller-runtime's and client-go's names.
+"""The machinery's metrics, with the names of controller-runtime and client-go.
 
-Each `Metrics` has a registry of its own. Series are bound once, where a queue, a controller or an
-informer is made; the methods are cheap enough for every event.
+Each `Metrics` has its own registry. Series are bound once, when a queue, a controller or an
+informer is created, so the methods are cheap enough to call for every event.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ RECONCILE_BUCKETS = (
 REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 RESULTS = ("error", "requeue_after", "requeue", "success")
-# Series that are there from the start: of one that begins at one, no rate tells the first.
+# Series that exist from the start: `rate()` misses the first increment of a new series.
 VERDICTS = (200, 403, 429, 500, 504)
 ANSWERS = (200, 429, 500)
 REASONS_TO_DROP = ("failed", "queue_full", "refused", "spam", "unreachable")
@@ -31,7 +31,7 @@ TOO_MANY_PRIORITIES = "exceeded_cardinality_limit"
 
 
 def _powers_of_ten(start: float, count: int) -> tuple[float, ...]:
-    """As Go computes them, rounding errors included: they are part of the `le` labels."""
+    """Return the powers as Go computes them; rounding errors are part of the `le` labels."""
     bounds = []
     for _ in range(count):
         bounds.append(start)
@@ -89,7 +89,7 @@ class _QueueFamilies:
 
 
 class QueueMetrics:
-    """What one work queue tells."""
+    """Metrics of one work queue."""
 
     def __init__(self, families: _QueueFamilies, name: str) -> None:
         self._name = name
@@ -103,7 +103,7 @@ class QueueMetrics:
         self._retries = families.retries.labels(name, name)
 
     def depth(self, priority: int, delta: int) -> None:
-        """So many more items of this priority wait, or fewer."""
+        """Change the number of waiting items of this priority by delta."""
         gauge = self._depths.get(priority)
         if gauge is None:
             gauge = self._depth_gauge(priority)
@@ -117,23 +117,23 @@ class QueueMetrics:
         return gauge
 
     def added(self) -> None:
-        """An item became ready."""
+        """Count an item that became ready."""
         self._adds.inc()
 
     def handed_out(self, waited: float) -> None:
-        """An item was taken, so many seconds after it had become ready."""
+        """Record that an item was taken this many seconds after it became ready."""
         self._waited.observe(waited)
 
     def done(self, worked: float) -> None:
-        """An item was done, so many seconds after it had been taken."""
+        """Record that an item was done this many seconds after it was taken."""
         self._worked.observe(worked)
 
     def retried(self) -> None:
-        """An item was added to be tried later."""
+        """Count an item that was added for a later retry."""
         self._retries.inc()
 
     def watch_unfinished(self, ages: Callable[[], Sequence[float]]) -> None:
-        """Ask at each scrape for how long each item in progress has been so."""
+        """Register a function that returns the ages of the items in progress at each scrape."""
         self._unfinished.set_function(lambda: sum(ages()))
         self._longest.set_function(lambda: max(ages(), default=0.0))
 
@@ -169,7 +169,7 @@ class _ControllerFamilies:
 
 
 class ControllerMetrics:
-    """What one controller tells."""
+    """Metrics of one controller."""
 
     def __init__(self, families: _ControllerFamilies, name: str) -> None:
         self._results = {result: families.total.labels(name, result) for result in RESULTS}
@@ -182,30 +182,30 @@ class ControllerMetrics:
         self._active = families.active.labels(name)
 
     def max_workers(self, count: int) -> None:
-        """So many reconciles may run at a time."""
+        """Set the maximum number of concurrent reconciles."""
         self._most.set(count)
 
     def active(self, delta: int) -> None:
-        """So many more reconciles are running, or fewer."""
+        """Change the number of running reconciles by delta."""
         self._active.inc(delta)
 
     def reconciled(self, result: Outcome, seconds: float) -> None:
-        """A reconcile ended; an error counts as one here, whatever else is said of it."""
+        """Record a finished reconcile; errors are also counted in the error counter."""
         self._results[result].inc()
         self._seconds.observe(seconds)
         if result == "error":
             self._errors.inc()
 
     def terminal(self) -> None:
-        """The error was one that trying again would not help."""
+        """Count an error that is not retried."""
         self._terminal.inc()
 
     def panicked(self) -> None:
-        """The error was one that nobody expected."""
+        """Count an unexpected exception."""
         self._panics.inc()
 
     def timed_out(self) -> None:
-        """The error was that it took too long."""
+        """Count a timeout."""
         self._timeouts.inc()
 
 
@@ -225,7 +225,7 @@ class _InformerFamilies:
 
 
 class InformerMetrics:
-    """What one informer tells; several of one kind, as of different namespaces, add up."""
+    """Metrics of one informer; informers of the same kind in several namespaces add up."""
 
     def __init__(self, families: _InformerFamilies, group_kind: str) -> None:
         self._kind = group_kind
@@ -239,25 +239,25 @@ class InformerMetrics:
         self._told_bytes = 0
 
     def relisted(self, reason: str) -> None:
-        """All was listed again, for a reason out of a handful."""
+        """Count a relist; `reason` must be one of a few constants."""
         self._relists.labels(self._kind, reason).inc()
 
     def reconnected(self) -> None:
-        """The watch was resumed where it had ended."""
+        """Count a watch that was resumed where it had ended."""
         self._reconnects.inc()
 
     def objects(self, count: int) -> None:
-        """So many objects are in the cache."""
+        """Set the number of objects in the cache."""
         self._objects.inc(count - self._told_objects)
         self._told_objects = count
 
     def bytes_held(self, count: int) -> None:
-        """The objects in the cache take so many bytes."""
+        """Set the size of the objects in the cache."""
         self._bytes.inc(count - self._told_bytes)
         self._told_bytes = count
 
     def event(self, kind: str) -> None:
-        """The watch told of something."""
+        """Count a watch event."""
         counter = self._event_counters.get(kind)
         if counter is None:
             counter = self._event_counters[kind] = self._events.labels(self._kind, kind)
@@ -297,7 +297,7 @@ class _WebhookFamilies:
             "Requests that ended with an unexpected exception.",
             registry=registry,
         )
-        # We convert nothing, so it stays at zero; dashboards ask for it all the same.
+        # Always zero, as there are no conversion webhooks; dashboards query it.
         self.conversion_panics = Counter(
             "controller_runtime_conversion_webhook_panics_total",
             "Conversions that ended with an unexpected exception.",
@@ -306,7 +306,7 @@ class _WebhookFamilies:
 
 
 class WebhookMetrics:
-    """What one webhook tells, by the path that it is called at."""
+    """Metrics of one webhook, by its path."""
 
     def __init__(self, families: _WebhookFamilies, path: str) -> None:
         self._path = path
@@ -317,11 +317,11 @@ class WebhookMetrics:
         self._verdicts = {code: families.verdicts.labels(path, code) for code in VERDICTS}
 
     def in_flight(self, delta: int) -> None:
-        """So many more requests are being answered, or fewer."""
+        """Change the number of requests in progress by delta."""
         self._in_flight.inc(delta)
 
     def answered(self, code: int, seconds: float) -> None:
-        """A request was answered with this HTTP status."""
+        """Record a response with this HTTP status."""
         counter = self._requests.get(code)
         if counter is None:
             counter = self._requests[code] = self._families.requests.labels(self._path, code)
@@ -329,14 +329,14 @@ class WebhookMetrics:
         self._seconds.observe(seconds)
 
     def judged(self, code: int) -> None:
-        """A request was allowed, or refused with this code."""
+        """Count an admitted request, or one denied with this code."""
         counter = self._verdicts.get(code)
         if counter is None:
             counter = self._verdicts[code] = self._families.verdicts.labels(self._path, code)
         counter.inc()
 
     def panicked(self) -> None:
-        """A request ended with an exception that nobody expected."""
+        """Count an unexpected exception."""
         self._families.panics.inc()
 
 
@@ -407,52 +407,52 @@ class Metrics:
         self.registry.register(ProcessMetrics())
 
     def for_queue(self, name: str) -> QueueMetrics:
-        """The series of one work queue; there from now on."""
+        """Return the metrics of one work queue; the series exist from now on."""
         return QueueMetrics(self._queues, name)
 
     def for_controller(self, name: str) -> ControllerMetrics:
-        """The series of one controller; there from now on, at zero."""
+        """Return the metrics of one controller; the series exist from now on, at zero."""
         return ControllerMetrics(self._controllers, name)
 
     def for_informer(self, group_kind: str) -> InformerMetrics:
-        """The series of one informer; there from now on."""
+        """Return the metrics of one informer; the series exist from now on."""
         return InformerMetrics(self._informers, group_kind)
 
     def for_webhook(self, path: str) -> WebhookMetrics:
-        """The series of one webhook; there from now on, at zero."""
+        """Return the metrics of one webhook; the series exist from now on, at zero."""
         return WebhookMetrics(self._webhooks, path)
 
     def observe_request(self, code: str, method: str, host: str, seconds: float) -> None:
-        """A request was answered, or failed with the code `<error>`."""
+        """Record a request to the API server; the code is `<error>` if it failed."""
         self._requests.labels(code, method, host).inc()
         self._request_seconds.labels(method, host).observe(seconds)
 
-    def leader(self, name: str, leading: bool) -> None:  # noqa: FBT001  the state is the message
-        """Whether this process holds the lease of this name."""
+    def leader(self, name: str, leading: bool) -> None:  # noqa: FBT001  the recorded value
+        """Set whether this process holds the lease of this name."""
         self._leading.labels(name).set(int(leading))
 
     def readiness(self, check: str, *, passed: bool) -> None:
-        """How a check of readiness went."""
+        """Set the result of a readiness check."""
         self._readiness.labels(check).set(int(passed))
 
     def loop_lag(self, seconds: float) -> None:
-        """The event loop came back so much later than asked for."""
+        """Record by how many seconds the event loop was late."""
         self._lag.observe(max(0.0, seconds))
 
     def event_dropped(self, reason: str) -> None:
-        """A Kubernetes Event was not written."""
+        """Count a Kubernetes Event that was not written."""
         self._events_dropped.labels(reason).inc()
 
     def certificate_read(self, *, usable: bool) -> None:
-        """A certificate was read from its files, or from its Secret."""
+        """Count an attempt to read a certificate from its files or its Secret."""
         self._certificate_reads.inc()
         if not usable:
             self._certificate_errors.inc()
 
     def certificate_expires(self, server: str, at: float) -> None:
-        """A server shows a certificate that expires then."""
+        """Set when the certificate of a server expires."""
         self._certificate_expiry.labels(server).set(at)
 
     def render(self) -> bytes:
-        """All series as Prometheus reads them."""
+        """Return all series in the Prometheus text format."""
         return exposition(self.registry)

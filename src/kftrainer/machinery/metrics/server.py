@@ -17,7 +17,7 @@ def metrics_server(
     tls: ssl.SSLContext | None,
     authorization: Authorization | None,
 ) -> WebServer:
-    """Serves metrics at an address, over HTTPS if there is a context, to those who may see them."""
+    """Return a server for the metrics, over HTTPS if `tls` is given, for authorized clients."""
 
     async def page(asked: HttpRequest) -> HttpResponse:
         if asked.path != PATH:

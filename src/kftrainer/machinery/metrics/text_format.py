@@ -1,4 +1,4 @@
-"""Prometheus' text format as Go programs write it, so that existing queries match it exactly."""
+"""Prometheus text format exactly as Go programs write it, so that existing queries match."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -10,12 +10,12 @@ from prometheus_client.samples import Sample
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-FIRST_LARGE = 1_000_000  # from here on Go writes an exponent …
-FIRST_SMALL_EXPONENT = -4  # … as it does below this one
+FIRST_LARGE = 1_000_000  # from here on Go writes an exponent
+FIRST_SMALL_EXPONENT = -4  # below this one, too
 
 
 def go_float(value: float) -> str:
-    """A number as Go's shortest formatting has it: `1`, `0.005`, `1e+06`, `9.999e-06`, `+Inf`."""
+    """Format a number as Go does: `1`, `0.005`, `1e+06`, `9.999e-06`, `+Inf`."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -54,13 +54,13 @@ def _family(metric: Metric) -> Iterator[str]:
     yield f"# HELP {name} {_escaped(metric.documentation)}"
     yield f"# TYPE {name} {metric.type}"
     for sample in metric.samples:
-        # When a series began is prometheus_client's own idea; Go's clients do not tell.
+        # Creation times are specific to prometheus_client; Go's clients do not export them.
         if not sample.name.endswith("_created"):
             yield _line(sample, histogram=metric.type == "histogram")
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """All that the registry holds; a family without a single series is left out, as in Go."""
+    """Render the registry; families without series are omitted, as in Go."""
     families: Iterable[Metric] = sorted(registry.collect(), key=lambda metric: metric.name)
     lines = [line for metric in families if metric.samples for line in _family(metric)]
     return "".join(f"{line}\n" for line in lines).encode()

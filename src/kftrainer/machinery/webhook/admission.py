@@ -1,6 +1,6 @@
-"""What the API server asks an admission webhook, and what it may be told.
+"""Admission requests and responses, and the conversion of validation results.
 
-`admission_review` has them as bytes, `admission_handler` answers requests with them.
+`review` encodes and decodes them; `handler` serves them over HTTP.
 """
 
 import re
@@ -13,26 +13,26 @@ from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 
 GOOD = 200
-MOST_ERRORS = 100  # that an answer tells of; a list can hold thousands of the same mistake
+MOST_ERRORS = 100  # in one response; a list can repeat the same mistake thousands of times
 
-# The API server drops a warning with a control character. When all warnings of a request are
-# longer than 4,096 characters it cuts each to 256, and drops what is too much even then.
-# Others may warn of the same object, so some of this is left to them.
+# The API server drops warnings that contain control characters. If the warnings of a request exceed
+# 4,096 characters in total, it truncates each to 256 and drops those that still do not fit. Other
+# webhooks may add warnings for the same object, so this limit is lower.
 MOST_WARNING_TEXT = 4000
 LONGEST_WARNING = 256
 NOT_PRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 async def no_turn() -> None:
-    """Return at once: for requests that share the event loop with nothing."""
+    """Return at once; the default for requests that do not share the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """What somebody is about to do to an object.
+    """An operation on an object, sent by the API server to be allowed or denied.
 
-    A validator that has waited for something awaits `turn` before it works on: it returns in a pass
-    of the event loop in which no other validator works.
+    A validator that has waited for I/O awaits `turn` before it continues: it returns in a pass of
+    the event loop in which no other validator runs.
     """
 
     uid: str
@@ -40,8 +40,8 @@ class AdmissionRequest:
     group: str
     version: str
     kind: str
-    namespace: str  # empty where there is none
-    name: str  # empty where the API server is yet to make one up
+    namespace: str  # empty for cluster-scoped objects
+    name: str  # empty if the API server generates the name later
     object: Manifest | None
     old_object: Manifest | None
     dry_run: bool
@@ -50,7 +50,7 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResponse:
-    """Whether it may be done; if not, the status that the person who tried is shown."""
+    """Whether an operation is allowed; if not, the status returned to the client."""
 
     allowed: bool
     warnings: Sequence[str] = ()
@@ -58,7 +58,7 @@ class AdmissionResponse:
     reason: str = ""
     message: str = ""
     details: Mapping[str, Any] | None = None
-    rules: Sequence[str] = ()  # that it was refused for, each once, in short names for programs
+    rules: Sequence[str] = ()  # violated rules as short machine-readable names, each once
 
 
 ALLOWED = AdmissionResponse(allowed=True)
@@ -66,7 +66,7 @@ Validator = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]
 
 
 def response_for(findings: ValidationResult, request: AdmissionRequest) -> AdmissionResponse:
-    """Errors forbid it, all of them told at once; warnings are told either way."""
+    """Deny the request if there are errors and report all of them; always return the warnings."""
     warnings = told(findings.warnings)
     if not findings.errors:
         return AdmissionResponse(allowed=True, warnings=warnings)
@@ -94,19 +94,19 @@ def response_for(findings: ValidationResult, request: AdmissionRequest) -> Admis
 
 
 def broken_rules(errors: Iterable[FieldError]) -> Sequence[str]:
-    """The rules that the errors are about, each once."""
+    """Return the rules that the errors violate, each once."""
     return tuple(dict.fromkeys(str(error.rule) or OTHER for error in errors))
 
 
 def denied(code: int, reason: str, message: str, *, rule: str = OTHER) -> AdmissionResponse:
-    """A refusal that is not about the fields of the object."""
+    """Return a denial that is not about a field of the object."""
     return AdmissionResponse(
         allowed=False, code=code, reason=reason, message=message, rules=(str(rule),)
     )
 
 
 def told(warnings: Iterable[str]) -> Sequence[str]:
-    """The warnings as the API server will pass them on: each once, on one line, not too much."""
+    """Return the warnings as the API server accepts them: unique, on one line, limited in size."""
     lines = [NOT_PRINTABLE.sub(" ", warning).strip() for warning in warnings]
     lines = list(dict.fromkeys(filter(None, lines)))
     if sum(map(len, lines)) <= MOST_WARNING_TEXT:

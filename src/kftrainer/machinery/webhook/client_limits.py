@@ -1,4 +1,4 @@
-"""The client on whose behalf code runs, and a rate limit for each client."""
+"""The client of the current request, and rate limits per client."""
 
 from contextvars import ContextVar
 
@@ -12,9 +12,10 @@ ALL_TOGETHER = 4  # times the rate of one client
 
 
 class PerClientRateLimiter:
-    """A rate limit for each client of a server, and a larger one for all of them together.
+    """A rate limit per client of a server, and a larger one for all clients together.
 
-    One client cannot use up the rate of another. Clients that were idle longest are forgotten.
+    One client cannot use up the rate of another. The limiters of the clients that were idle longest
+    are discarded.
     """
 
     def __init__(self, qps: float, burst: int, clock: Clock) -> None:

@@ -1,6 +1,6 @@
-"""The connections of a server: bounded in number, and in the time that a request may take to come.
+"""Connections of a server, with limits on their number and on how long a request may take.
 
-With `webserver`, the only server-side module that knows the HTTP library.
+Only this module and `server` use the HTTP library on the server side.
 """
 
 import asyncio
@@ -19,35 +19,36 @@ log = structlog.get_logger(__name__)
 GOOD = 200
 SERVER_ERROR = 500
 END_OF_HEADERS = b"\r\n\r\n"
-USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has one
-AT_ONCE = 0.05  # nearly: the library takes 0 for never
+USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # available on Linux
+AT_ONCE = 0.05  # seconds; the library interprets 0 as no timeout
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What callers may ask of a server."""
+    """Limits on what clients may send, and on how long they may take."""
 
-    body: int = 7 * 1024 * 1024  # as controller-runtime; two objects of the largest size fit in
-    small_body: int = 256 * 1024  # up to which nobody is refused because of the bodies of others
-    bodies: int = 64 * 1024 * 1024  # all larger ones together that are under way
-    # Until the first byte. In a burst the API server opens connections which it then does not need,
-    # and keeps them for 90 s: we must not be the first to close them, as below.
+    body: int = 7 * 1024 * 1024  # as in controller-runtime; two objects of maximum size fit
+    small_body: int = 256 * 1024  # bodies up to this size do not count towards `bodies`
+    bodies: int = 64 * 1024 * 1024  # total size of the larger bodies in progress
+    # Until the first byte. In a burst the API server opens connections that it then does not use
+    # and keeps them for 90 s; like idle connections below, they must not be closed by the server
+    # first.
     silent_within: float = 100.0
-    headers_within: float = 10.0  # from their first byte on
+    headers_within: float = 10.0  # from the first byte of the headers
     body_within: float = 10.0
-    # To read an answer; also how long those may be idle who have had none that was good.
+    # Time to read a response; also the idle timeout of connections without a successful response.
     answer_within: float = 10.0
     connections: int = 1000
-    # Longer than callers keep a connection that is idle (the API server 90 s, Prometheus 300 s):
-    # if we closed it first, a request that is on its way at that moment would fail.
+    # Longer than clients keep an idle connection (API server 90 s, Prometheus 300 s): if the server
+    # closed it first, a request sent at that moment would fail.
     idle_within: float = 330.0
-    drain_within: float = 2.0  # a body that nobody wants to read
-    drain_quiet: float = 0.2  # without a byte of it, after which nothing more is waited for
-    # Of one client, that is, of one source address. The rest waits; nothing is refused at once.
+    drain_within: float = 2.0  # for a body that the handler does not read
+    drain_quiet: float = 0.2  # seconds without a byte of such a body before draining stops
+    # Per client, that is, per source address. Excess work waits; nothing is rejected immediately.
     handshakes: int = 32  # in progress at a time, each for a few seconds at most
     large_bodies: int = 4  # being read or processed at a time
-    # Requests that are processed at a time: of all clients, and of one. An API server sends 200 at
-    # a time by default. They start in turn by client, so one client cannot delay another for long.
+    # Requests processed at a time: of all clients, and of one client. An API server sends up to 200
+    # at a time by default. Clients are served in turn, so one client cannot delay another for long.
     requests: int = 480
     requests_per_client: int = 240
     start_within: float = 10.0
@@ -61,7 +62,8 @@ class Client:
     def __init__(self, address: str, limits: Limits) -> None:
         self.address = address
         self.connections: dict[Connection, None] = {}
-        # Both in the order in which they began to wait. Strangers have never had a good answer.
+        # Both in the order in which they started to wait. `strangers` never got a successful
+        # response.
         self.strangers: dict[Connection, None] = {}
         self.idle: dict[Connection, None] = {}
         self.handshakes = asyncio.Semaphore(limits.handshakes)
@@ -69,7 +71,7 @@ class Client:
 
 
 class Connections:
-    """The connections of one server; called for each new one."""
+    """The connections of one server; a factory for asyncio's `create_server`."""
 
     def __init__(
         self,
@@ -77,10 +79,10 @@ class Connections:
         limits: Limits,
         admits: Callable[[asyncio.BaseTransport], bool] | None = None,
     ) -> None:
-        """With `admits`, a connection for which it returns False is closed."""
+        """If `admits` is given, connections for which it returns False are closed."""
         self.limits = limits
         self.admits = admits or (lambda _: True)
-        self._clients: dict[str, Client] = {}  # by address; each has a connection
+        self._clients: dict[str, Client] = {}  # by address; each has at least one connection
         self._open = 0
         self._full = False
         self._server = web.Server(answer)
@@ -90,10 +92,11 @@ class Connections:
         return Connection(self, self._server, self._loop)
 
     def opened(self, connection: "Connection", address: str) -> bool:
-        """Add a connection, which may still be in its TLS handshake; False if it must be closed.
+        """Add a connection, possibly before its TLS handshake; return False if it must be closed.
 
-        If there are too many, it takes the place of one of the client that has the most, or else
-        of one of its own client that waits: nobody locks others out by opening many.
+        If the limit is exceeded, a connection of the client with the most connections is closed
+        instead, or else a waiting connection of the same client. One client cannot lock out others
+        by opening many connections.
         """
         client = self._clients.get(address)
         if client is None:
@@ -103,7 +106,7 @@ class Connections:
         client.strangers[connection] = None
         self._open += 1
         if self._open > self.limits.connections:
-            if not self._full:  # say it once: whoever opens so many would fill the logs, too
+            if not self._full:  # log once: repeated entries would flood the log
                 self._full = True
                 log.warning("connections.too_many", most=self.limits.connections)
             if not self._make_room(client, connection):
@@ -112,7 +115,7 @@ class Connections:
         return True
 
     def _make_room(self, newcomer: Client, connection: "Connection") -> bool:
-        """Close a connection other than the new one; False if there is none to close."""
+        """Close a connection other than the new one; return False if none can be closed."""
         largest = max(self._clients.values(), key=lambda each: len(each.connections))
         if len(largest.connections) > len(newcomer.connections):
             victim = next(chain(largest.strangers, largest.idle, reversed(largest.connections)))
@@ -127,19 +130,19 @@ class Connections:
         return True
 
     def waits(self, connection: "Connection") -> None:
-        """Nothing would be lost if it were closed now."""
+        """Mark the connection as waiting: closing it now would lose no request."""
         client = connection.client
         if client is not None and connection in client.connections:
             (client.idle if connection.is_known else client.strangers)[connection] = None
 
     def works(self, connection: "Connection") -> None:
-        """A request is under way on it."""
+        """Mark the connection as busy with a request."""
         if (client := connection.client) is not None:
             client.strangers.pop(connection, None)
             client.idle.pop(connection, None)
 
     def closed(self, connection: "Connection") -> None:
-        """Remove a connection, if that has not been done."""
+        """Remove a connection; idempotent."""
         client = connection.client
         if client is None or connection not in client.connections:
             return
@@ -152,13 +155,13 @@ class Connections:
             self._full = False
 
     async def finish(self, within: float) -> None:
-        """Close those that are idle, and the others when their requests are answered."""
-        await asyncio.sleep(0)  # what has come by now is a request under way
+        """Close idle connections, and the others once their requests are answered."""
+        await asyncio.sleep(0)  # data received by now counts as a request in progress
         self._server.pre_shutdown()
         try:
             async with asyncio.timeout(within):
                 await self._server.shutdown(within)
-        except TimeoutError:  # the library would wait once more as long
+        except TimeoutError:  # the library would wait for the same time again
             await self._server.shutdown(AT_ONCE)
             for client in list(self._clients.values()):
                 for connection in list(client.connections):
@@ -166,7 +169,7 @@ class Connections:
 
 
 class _Arrived:
-    """Counts the bytes that come after the headers of a request."""
+    """Counts the bytes received after the headers of a request."""
 
     __slots__ = ("_beyond", "_last")
 
@@ -190,18 +193,17 @@ class _Arrived:
         return self._beyond is not None
 
     def end_with(self, request: web.BaseRequest) -> bool:
-        """Whether nothing has come after this request, which is over."""
+        """Return whether nothing was received after this request, which has ended."""
         if "Transfer-Encoding" in request.headers:
-            return self._last == END_OF_HEADERS  # headers that have begun cannot end like that
+            return self._last == END_OF_HEADERS  # partial headers cannot end this way
         return self._beyond == request.content.total_bytes
 
 
 class Connection(web.RequestHandler):
-    """A connection that is cut off when its caller is too slow.
+    """A connection that is closed when its client is too slow.
 
-    The library limits how large headers are and how long a connection may be idle, but would wait
-    for the end of headers that have begun for as long as somebody sends a byte now and then, and
-    for as long as it takes until an answer is read.
+    The library limits the size of headers and the idle time, but it has no deadline for headers
+    that arrive byte by byte, nor for clients that do not read the response.
     """
 
     __slots__ = (
@@ -222,23 +224,23 @@ class Connection(web.RequestHandler):
         super().__init__(
             server,
             loop=loop,
-            access_log=None,  # type: ignore[arg-type]  # as the library itself allows
+            access_log=None,  # type: ignore[arg-type]  # None is accepted by the library
             keepalive_timeout=everyone.limits.idle_within,
-            lingering_time=0.0,  # the server waits for the rest of bodies, and before it answers
-            auto_decompress=False,  # what is small here may be huge when it is unpacked
+            lingering_time=0.0,  # the server itself drains bodies, before it sends the response
+            auto_decompress=False,  # a small compressed body may expand to a huge one
         )
-        self.is_known = False  # whether a request has been answered well
+        self.is_known = False  # whether it has had a successful response
         self._all = everyone
-        self._expecting = False  # the end of headers that have begun
+        self._expecting = False  # waiting for the end of headers that have begun
         self._answering = False
         self._arrived = _Arrived()
         self._due: asyncio.TimerHandle | None = None
-        self._end_handshake: Callable[[], object] | None = None  # while there is one
+        self._end_handshake: Callable[[], object] | None = None  # only during the handshake
         self._wire: asyncio.Transport | None = None
         self.client: Client | None = None
 
     def accept(self, address: str, close: Callable[[], object]) -> Client | None:
-        """Count the connection from now on, before its TLS handshake; None if it may not be.
+        """Count the connection, before its TLS handshake; return None if it is rejected.
 
         `close` ends the handshake.
         """
@@ -248,15 +250,15 @@ class Connection(web.RequestHandler):
         return self.client
 
     def handshake_ended(self) -> None:
-        """Forget the connection, unless its handshake has succeeded."""
+        """Remove the connection, unless its handshake has succeeded."""
         self._end_handshake = None
         if self._wire is None:
             self._all.closed(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for a request, unless there are too many who do."""
+        """Start to wait for a request, unless the connection exceeds a limit or is not admitted."""
         super().connection_made(transport)
-        # What uvloop hands over is one by what it does, not by its type.
+        # uvloop's transports have this interface but are not subclasses.
         self._wire = cast("asyncio.Transport", transport)
         self._end_handshake = None
         give_up_after(self._all.limits.answer_within, self._wire)
@@ -268,14 +270,14 @@ class Connection(web.RequestHandler):
             self._wire.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget it."""
+        """Remove the connection."""
         super().connection_lost(exc)
         self._wire = None
         self._stop_waiting()
         self._all.closed(self)
 
     def data_received(self, data: bytes) -> None:
-        """The first bytes, and those after a request, are headers."""
+        """Start the header deadline with the first bytes of a request."""
         if data:
             if not self._answering and not self._expecting:
                 self._expect_headers()
@@ -283,7 +285,7 @@ class Connection(web.RequestHandler):
         super().data_received(data)
 
     def request_begins(self) -> None:
-        """The headers are complete."""
+        """Record that the headers are complete and a request is in progress."""
         self._answering = True
         self._expecting = False
         self._stop_waiting()
@@ -292,7 +294,7 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Write the answer; the connection may be idle then."""
+        """Write the response; the connection may be idle afterwards."""
         self._answering = True
         self._expecting = False
         self._wait(self._all.limits.answer_within, self._look_back)
@@ -314,12 +316,12 @@ class Connection(web.RequestHandler):
 
     def _expect_headers(self) -> None:
         self._expecting = True
-        if self.is_known:  # of a stranger there may never be more than their beginning
+        if self.is_known:  # a stranger may never complete them
             self._all.works(self)
         self._wait(self._all.limits.headers_within, self._too_late)
 
     def _look_back(self) -> None:
-        """Some time after an answer: it should have been read, and who asked be no stranger."""
+        """Close the connection if the response is unread or no request ever succeeded."""
         self._due = None
         wire = self._wire
         if wire is not None and (
@@ -338,7 +340,7 @@ class Connection(web.RequestHandler):
             self._due = None
 
     def _too_late(self) -> None:
-        """Its time is up; but read first what has come by now, for it may be us who are late."""
+        """Close the connection after its deadline, but first read the data that has arrived."""
         self._wait(AT_ONCE, self._give_up)
 
     def _give_up(self) -> None:
@@ -346,10 +348,10 @@ class Connection(web.RequestHandler):
         is_about_to_begin = self._expecting and self._arrived.has_headers
         if self._wire is not None and not is_about_to_begin:
             log.debug("connection.cut_off", peer=self._wire.get_extra_info("peername"))
-            self.cut_off()  # whoever sends so slowly may never read either
+            self.cut_off()  # a client that sends this slowly may never read a response either
 
     def cut_off(self) -> None:
-        """Close it at once; what has not been sent yet never will be."""
+        """Close the connection at once and discard unsent data."""
         if self._wire is not None:
             self._wire.abort()
         elif self._end_handshake is not None:
@@ -362,7 +364,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is no HTTP with a line instead of a traceback in the logs."""
+        """Respond to invalid HTTP with one line instead of logging a traceback."""
         if status >= SERVER_ERROR:
             return super().handle_error(request, status, exc, message)
         log.debug("connection.no_http", peer=request.remote, error=type(exc).__name__)
@@ -372,15 +374,15 @@ class Connection(web.RequestHandler):
 
 
 def address_in(peer: object) -> str:
-    """Return the address in a peer's name; IPv4 addresses look the same on all sockets."""
+    """Return the address of a peer; IPv4-mapped IPv6 addresses are returned as IPv4."""
     return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else ""
 
 
 def give_up_after(seconds: float, wire: asyncio.Transport) -> None:
-    """Have the kernel break the connection when nothing that we send is taken for so long.
+    """Make the kernel close the connection when sent data is not acknowledged for this time.
 
-    Below TLS there is a buffer that nobody up here can look into, and it takes a whole answer.
+    The buffer below TLS can hold a whole response and cannot be inspected from here.
     """
     if USER_TIMEOUT is not None and (line := wire.get_extra_info("socket")) is not None:
-        with suppress(OSError):  # it is gone already
+        with suppress(OSError):  # already closed
             line.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(seconds * 1000))

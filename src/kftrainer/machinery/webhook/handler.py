@@ -1,4 +1,4 @@
-"""Answers the API server: reads a review, asks the validator of its path, and says so in time."""
+"""HTTP handler for AdmissionReviews: decode, validate within the deadline, respond."""
 
 import asyncio
 import sys
@@ -37,24 +37,23 @@ from kftrainer.machinery.webhook.server import (
 
 log = structlog.get_logger(__name__)
 
-# Told of each refusal: the path that it was asked at, what was asked, and the answer.
+# Called for each denial with the path, the request and the response.
 Refused = Callable[[str, AdmissionRequest, AdmissionResponse], None]
 
 JSON = "application/json"
 SLOW = 1.0
-# An API server writes 200 objects at a time unless told otherwise, and a validator takes about a
-# millisecond: the last of so many waits half a second. Who comes after them would only wait until
-# the API server gives up on them, so it is better told at once to come again.
+# An API server sends up to 200 writes at a time by default, and a validator takes about a
+# millisecond, so the last of 500 requests waits half a second. Requests beyond that would only wait
+# until the API server times out, so they are rejected at once and can be retried.
 MOST_IN_FLIGHT = 500
-# What is sent as one byte may take twenty when it is decoded, and some microseconds to validate.
-# Reviews that are larger than nearly all others wait for each other, in turn by client, and those
-# that are smaller do not wait for them. After a large one there is a pause as long as it took, up
-# to the longest.
+# One byte of a body may take twenty in memory, and some microseconds to validate. Unusually large
+# reviews wait for each other, in turn by client; smaller ones do not wait for them. After a large
+# review there is a pause as long as its processing took, up to LONGEST_PAUSE.
 LARGE = 32 * 1024
 MOST_LARGE = 2
 MOST_LARGE_OF_A_CLIENT = 1
-# About as many as are answered within the API server's timeout.
-MOST_LARGE_WAITING = 100  # of a client
+# About the number that can be answered within the API server's timeout.
+MOST_LARGE_WAITING = 100  # per client
 LONGEST_PAUSE = 0.25
 
 NOT_POST = HttpResponse(405, "Method Not Allowed\n", headers={"Allow": "POST"})
@@ -81,7 +80,7 @@ OWN_RULES = (OTHER, *TOO_MANY.rules, *TOO_LATE.rules, *BROKEN.rules)
 
 
 def _tell_nobody(_path: str, _request: AdmissionRequest, _verdict: AdmissionResponse) -> None:
-    """For who does not count them."""
+    """Do nothing; the default if denials are not counted."""
 
 
 def admission(
@@ -92,7 +91,7 @@ def admission(
     on_refusal: Refused = _tell_nobody,
     most_in_flight: int = MOST_IN_FLIGHT,
 ) -> Handler:
-    """Handles AdmissionReviews by the path that they are sent to."""
+    """Return a handler that routes AdmissionReviews to validators by path."""
     desks = {
         path: _Desk(path, validator, clock=clock, metrics=metrics, on_refusal=on_refusal)
         for path, validator in validators.items()
@@ -107,7 +106,7 @@ def admission(
 
 
 class _Load:
-    """The requests that are being processed, at all paths together."""
+    """The requests in progress, on all paths together."""
 
     def __init__(self, most: int, clock: Clock) -> None:
         self._most = most
@@ -116,12 +115,12 @@ class _Load:
         self._large = FairQueue(MOST_LARGE, MOST_LARGE_OF_A_CLIENT, MOST_LARGE_WAITING)
         self._next_large = 0.0  # the time at which the next large body may be decoded
         self._last_pause = 0.0  # seconds
-        # The server limits how many requests there are; each waits for one turn at a time.
+        # The server limits the number of requests; each waits for one turn at a time.
         self._turns = FairQueue(1, 1, waiting=sys.maxsize)
 
     @contextmanager
     def counted(self) -> Iterator[bool]:
-        """Count a request for the block; False if there are too many to process it."""
+        """Count a request for the duration of the block; yield False if there are too many."""
         if self._now >= self._most:
             yield False
             return
@@ -133,9 +132,9 @@ class _Load:
 
     @asynccontextmanager
     async def room_for(self, size: int, within: float) -> AsyncIterator[None]:
-        """Wait until a body of this size may be decoded; raises BodyError if that takes too long.
+        """Wait until a body of this size may be decoded; raise BodyError if that takes too long.
 
-        The block begins with a turn.
+        The block starts with a turn.
         """
         if size <= LARGE:
             await self.turn()
@@ -160,13 +159,13 @@ class _Load:
             self._large.release(client)
 
     async def _pause(self, within: float) -> None:
-        """Wait until the pause after the last large body is over."""
+        """Wait for the end of the pause after the last large body."""
         pause = self._next_large - self._clock.monotonic()
         if pause > within:
             raise _too_many_large()
         if pause > 0:
-            # Until this one is done, the next one waits as if it took as long as the last one, and
-            # for a pause after it.
+            # Until this request is done, schedule the next one as if this one took as long as the
+            # last one and were followed by a pause.
             self._next_large += 2 * self._last_pause
             await self._clock.sleep(pause)
 
@@ -175,13 +174,13 @@ class _Load:
         self._next_large = self._clock.monotonic() + self._last_pause
 
     async def turn(self) -> None:
-        """Return in a pass of the event loop in which no other review is worked on.
+        """Return in a pass of the event loop in which no other review is processed.
 
-        Clients take turns, so that a review waits for at most one of each other client. What a
-        pass takes is bounded by what one review takes.
+        Clients take turns, so a review waits for at most one review of each other client. The
+        duration of a pass is bounded by the processing time of one review.
         """
-        # Those who came at the same time are counted before the first of them is looked at:
-        # validators that wait for nothing would otherwise never be seen to be more than one.
+        # Yield first, so that simultaneous requests are all counted before one is processed:
+        # validators without I/O would otherwise never appear to be concurrent.
         await self._clock.sleep(0)
         client = CURRENT_CLIENT.get()
         await self._turns.acquire(client)
@@ -189,7 +188,7 @@ class _Load:
 
 
 class _Desk:
-    """Where the requests for one path are answered."""
+    """Answers the requests for one path."""
 
     def __init__(
         self,
@@ -228,7 +227,7 @@ class _Desk:
                 async with load.room_for(len(body), until - self._clock.monotonic()):
                     request = replace(decoded(body), turn=load.turn)
                     del body
-                    # Each request has a task, and with it a context, of its own: nothing to undo.
+                    # Each request has its own task and context, so this need not be undone.
                     bind_contextvars(
                         webhook=self._path,
                         uid=request.uid,
@@ -244,14 +243,14 @@ class _Desk:
 
     async def _verdict(self, request: AdmissionRequest, until: float) -> AdmissionResponse:
         within = until - self._clock.monotonic()
-        # A validator that waits for nothing is not stopped by a timeout, and may have stood in line
-        # behind others of its kind.
+        # A timeout does not interrupt a validator without I/O, and the request may already have
+        # waited for others.
         return TOO_LATE if within <= 0 else await self._judged(request, within)
 
     def _answered(
         self, request: AdmissionRequest, verdict: AdmissionResponse, began: float
     ) -> HttpResponse:
-        """Record the verdict, and return it as an answer."""
+        """Record the response and encode it."""
         seconds = self._clock.monotonic() - began
         if seconds > SLOW:
             log.warning("admission.slow", seconds=round(seconds, 3), code=verdict.code)
@@ -269,7 +268,7 @@ class _Desk:
     def _bytes(self, request: AdmissionRequest, verdict: AdmissionResponse) -> bytes:
         try:
             return encoded(request.uid, verdict)
-        except TypeError:  # a validator's details are its own
+        except TypeError:  # details come from the validator and may not be serializable
             log.exception("admission.not_encodable")
             self._metrics.panicked()
             return encoded(request.uid, BROKEN)
@@ -292,7 +291,7 @@ def _too_many_large() -> BodyError:
 
 
 def _is_json(headers: Mapping[str, str]) -> bool:
-    """Whether the body says that it is JSON; what it says of its characters does not matter."""
+    """Return whether the body is declared as uncompressed JSON; the charset is ignored."""
     kind, _, _ = headers.get("Content-Type", "").partition(";")
     encoding = headers.get("Content-Encoding", "identity")
     return kind.strip().lower() == JSON and encoding.strip().lower() == "identity"

@@ -1,4 +1,4 @@
-"""A secret in the path of requests: who does not know it gets 404, and no body is read."""
+"""Secret tokens in request paths: other requests get a 404, and their body is not read."""
 
 import re
 from collections.abc import Collection
@@ -8,16 +8,16 @@ from pathlib import Path
 
 from kftrainer.machinery.webhook.server import NOT_FOUND, Handler, HttpRequest, HttpResponse
 
-PLAIN = "plain"  # in place of a token: paths without one are accepted, too
-TOKEN = re.compile(r"[a-z0-9]{16,63}")  # what the API server allows as a part of a path
+PLAIN = "plain"  # instead of a token: paths without a token are accepted as well
+TOKEN = re.compile(r"[a-z0-9]{16,63}")  # allowed by the API server in a path segment
 
 
 class PathTokenError(Exception):
-    """The path tokens cannot be used; the text is for the operator and does not contain them."""
+    """The path tokens cannot be used; the message for the operator does not contain them."""
 
 
 def tokens_in(file: Path) -> Collection[str]:
-    """Return the tokens in a file, one in each line."""
+    """Return the tokens in a file, one per line."""
     try:
         lines = file.read_text().split()
     except (OSError, UnicodeDecodeError) as error:
@@ -33,7 +33,7 @@ def tokens_in(file: Path) -> Collection[str]:
 
 
 def with_tokens(handler: Handler, tokens: Collection[str]) -> Handler:
-    """Let requests reach the handler only if one of the tokens is the last part of their path."""
+    """Pass on only requests whose last path segment is one of the tokens."""
     secrets = [each.encode() for each in tokens if each != PLAIN]
     accepts_plain = PLAIN in tokens
 

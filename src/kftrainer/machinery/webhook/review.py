@@ -1,4 +1,4 @@
-"""AdmissionReview v1 as bytes: the question in, the answer out (pure)."""
+"""Decode AdmissionReview v1 requests and encode responses. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,53 +11,53 @@ from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionRes
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
-# The objects that each operation is about, which are there or it is not that operation.
+# The objects that each operation requires.
 OBJECTS: Mapping[str, Sequence[str]] = {
     "CREATE": ("object",),
     "UPDATE": ("object", "oldObject"),
     "DELETE": ("oldObject",),
     "CONNECT": (),
 }
-# No object of Kubernetes is nested even half as deep. Validators walk through objects recursively
-# and need several frames for a level, so this is what keeps them from running out of them.
+# Kubernetes objects are nested less than half as deep. Validators recurse with several frames per
+# level, so this limit prevents RecursionErrors.
 DEEPEST = 100
-# Nor does any hold so many: the largest that an API server stores would have one every few bytes.
-# In memory each takes a multiple of that.
+# No valid object has more values: the largest that an API server stores would need one every few
+# bytes. In memory each value takes a multiple of that.
 MOST_VALUES = 200_000
-# Before each value there is one of these. That they may stand in texts as well, and that there are
-# two objects and who wrote which field of them, is why there may be so many more.
+# One of these characters precedes each value. The limit is higher than MOST_VALUES because they
+# also occur in strings, and because a review has two objects with managedFields.
 MARKS = (b",", b"[", b"{")
 MOST_MARKS = 1_000_000
-# Of these, objects and lists are the ones that take time to decode. Two objects at the limits of
-# the API have less than a tenth of them, their statuses a fifth, and the managedFields of both as
-# many as the objects again for each manager.
+# Objects and lists take the most time to decode. Two objects at the API's limits have less than a
+# tenth of this number, their statuses a fifth, and their managedFields as many as the objects for
+# each manager.
 OPENINGS = (b"[", b"{")
 MOST_OPENINGS = 100_000
 LONGEST_UID = 128
-LONGEST_TEXT = 253  # of a name, a namespace, and whatever else Kubernetes names
+LONGEST_TEXT = 253  # of names, namespaces and other identifiers
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 PART = r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(h|ms|m|s|us|µs|ns)"
 GO_DURATION = re.compile(f"(?:{PART})+")
 PARTS = re.compile(PART)
-TIMEOUT = 10.0  # the API server's own, where a webhook's configuration says nothing else
-LONGEST_TIMEOUT = 30.0  # that a configuration may ask for
-HEADROOM = 0.5  # so that our answer comes before the API server gives up
+TIMEOUT = 10.0  # the API server's default
+LONGEST_TIMEOUT = 30.0  # the maximum in a webhook configuration
+HEADROOM = 0.5  # so that the response arrives before the API server times out
 
 
 class MalformedReviewError(Exception):
-    """These bytes are no question that can be answered; the text is one line."""
+    """The body is not a valid AdmissionReview; the message is one line."""
 
 
 def decoded(body: bytes) -> AdmissionRequest:
-    """The request in a review; raises MalformedReviewError where there is none."""
+    """Return the request in a review; raise MalformedReviewError if the body is invalid."""
     if len(body) > MOST_MARKS and sum(map(body.count, MARKS)) > MOST_MARKS:
         raise MalformedReviewError(f"The body holds more than {MOST_MARKS} values.")
     if len(body) > MOST_OPENINGS and sum(map(body.count, OPENINGS)) > MOST_OPENINGS:
         raise MalformedReviewError(f"The body holds more than {MOST_OPENINGS} objects and lists.")
     try:
         review = orjson.loads(body)
-    except orjson.JSONDecodeError as error:  # bytes that are no text, and deep nesting, among them
+    except orjson.JSONDecodeError as error:  # includes invalid UTF-8 and deep nesting
         raise MalformedReviewError(f"The body is no JSON: {error}") from None
     if not isinstance(review, dict) or not isinstance(review.get("request"), dict):
         raise MalformedReviewError("The body is no AdmissionReview with a request.")
@@ -111,7 +111,7 @@ def _object(of: Manifest, field: str) -> Manifest | None:
 
 
 def _judged(request: Manifest, field: str) -> Manifest | None:
-    """An object that validators will walk through; no rule is about who wrote which field."""
+    """Return an object for validators, without managedFields, which no rule reads."""
     found = _object(request, field)
     if found is None:
         return None
@@ -124,9 +124,9 @@ def _judged(request: Manifest, field: str) -> Manifest | None:
 
 
 def excess_of(value: object, *, deepest: int = DEEPEST, most: int = MOST_VALUES) -> str | None:
-    """What is too much about it: objects and lists within each other, or values in all of them.
+    """Return which limit the value exceeds, nesting depth or number of values, or None.
 
-    Only those that hold something count as a level. It needs no stack of its own to find out.
+    Empty objects and lists do not count as a level. Not recursive.
     """
     level: list[Any] = [value]
     values = 0
@@ -146,7 +146,7 @@ def excess_of(value: object, *, deepest: int = DEEPEST, most: int = MOST_VALUES)
 
 
 def encoded(uid: str, verdict: AdmissionResponse) -> bytes:
-    """The review that answers the request with this uid."""
+    """Return the review that answers the request with this uid."""
     status: dict[str, Any] = {"code": verdict.code}
     if not verdict.allowed:
         status |= {"status": "Failure", "reason": verdict.reason, "message": verdict.message}
@@ -159,7 +159,7 @@ def encoded(uid: str, verdict: AdmissionResponse) -> bytes:
 
 
 def answer_within(timeout: str | None) -> float:
-    """Seconds that an answer may take when the caller waits that long, in Go's words (`10s`)."""
+    """Return the seconds a response may take; the timeout is a Go duration such as `10s`."""
     seconds = seconds_in(timeout or "")
     if not seconds:
         seconds = TIMEOUT
@@ -168,7 +168,7 @@ def answer_within(timeout: str | None) -> float:
 
 
 def seconds_in(duration: str) -> float | None:
-    """The seconds in `1m30s` and the like; None if it is no such thing."""
+    """Return the seconds in a Go duration such as `1m30s`; None if it is invalid."""
     if GO_DURATION.fullmatch(duration) is None:
         return None
     return sum(float(count) * UNITS[unit] for count, unit in PARTS.findall(duration))

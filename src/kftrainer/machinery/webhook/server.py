@@ -1,4 +1,4 @@
-"""HTTP servers as services; with `connection`, the only ones that know the HTTP library."""
+"""HTTP servers as Runnables. Only this module and `connection` use the HTTP library."""
 
 import asyncio
 import errno
@@ -35,19 +35,19 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class BindError(Exception):
-    """A server cannot listen where it should; the text is for the operator."""
+    """A server cannot listen on its address; the message is for the operator."""
 
 
 async def no_body() -> bytes:
-    """The body of a request that has none."""
+    """Return the empty body of a request without one."""
     return b""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request, as far as handlers look at it; the names of headers are in any case.
+    """A request as handlers receive it; header names are case-insensitive.
 
-    The body is read when a handler wants it, and raises BodyError if it does not come as it should.
+    The body is read on demand; `read_body` raises BodyError if it cannot be received.
     """
 
     method: str
@@ -59,7 +59,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What a handler answers; text is for people, so no browser should guess what it is."""
+    """A handler's response; plain text by default, and browsers must not guess its type."""
 
     status: int
     body: str | bytes
@@ -69,14 +69,14 @@ class HttpResponse:
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 NOT_FOUND = HttpResponse(404, "404 page not found\n")
-# What reading raises when the other side has gone, or has sent what is no HTTP. A timeout is an
-# OSError, too; the library has a RuntimeError for those who had gone before anybody read.
+# Raised by reading if the client has disconnected or sent invalid HTTP. A timeout is an OSError;
+# the library raises RuntimeError if the client disconnected before the body was read.
 BROKEN_OFF = (OSError, RuntimeError, web.RequestPayloadError)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class BodyError(Exception):
-    """The body cannot be had; the caller should be given this answer."""
+    """The body cannot be read; `answer` is the response to send."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -84,7 +84,7 @@ class BodyError(Exception):
 
 
 def parse_bind(address: str) -> tuple[str | None, int] | None:
-    """Host and port of `host:port` or `:port`, where no host means all; None means off."""
+    """Parse `host:port` or `:port` (all hosts); return None if the server is disabled."""
     if address in OFF:
         return None
     host, colon, port = address.rpartition(":")
@@ -96,9 +96,9 @@ def parse_bind(address: str) -> tuple[str | None, int] | None:
 
 
 class WebServer:
-    """Answers requests at an address from the moment that it is ready; off, it merely waits."""
+    """HTTP server at an address; does nothing if the address disables it."""
 
-    def __init__(  # noqa: PLR0913  all that is said of a server
+    def __init__(  # noqa: PLR0913  independent settings of a server
         self,
         name: str,
         address: str,
@@ -110,11 +110,11 @@ class WebServer:
         linger: float = 0.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """With `client_names`, a client's certificate must have one of these common names.
+        """Configure the server; it starts to listen in `run`.
 
-        With `linger`, it goes on for so many seconds after it was told to stop.
-
-        Those who are sent here by others, as by the endpoints of a Service, learn of it late.
+        With `client_names`, a client's certificate must have one of these common names. With
+        `linger`, the server accepts requests for this many seconds after `stop` is set, because
+        load balancers and the endpoints of a Service are updated with a delay.
         """
         self.name = name
         self._address = address
@@ -127,10 +127,10 @@ class WebServer:
         self._clock = clock
         self._stopping = False
         self._shared = _Shared(limits)
-        self.port: int | None = None  # once it listens; the one given, or one that was free for 0
+        self.port: int | None = None  # set while listening; for port 0, the port that was chosen
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Serve until `stop` is set; requests under way are answered for a few seconds more."""
+        """Serve until `stop` is set; then requests in progress have a few seconds to complete."""
         if self._bind is None:
             ready()
             await stop.wait()
@@ -148,7 +148,7 @@ class WebServer:
     async def _listening(
         self, connections: Connections, host: str | None, port: int
     ) -> AsyncIterator[None]:
-        """Accept connections for the block; then requests in progress are answered."""
+        """Accept connections for the duration of the block, then complete requests in progress."""
         if self._tls is None:
             with self._bind_errors():
                 listener = await asyncio.get_running_loop().create_server(
@@ -228,7 +228,7 @@ async def bound_sockets(
         except OSError as error:
             if error.errno not in NO_SUCH_FAMILY:
                 raise
-            failure = error  # a machine without IPv6 may still have addresses of it
+            failure = error  # a host without IPv6 may still resolve IPv6 addresses
         else:
             listener.listen(WAITING_TO_CONNECT)
             sockets.append(listener)
@@ -238,7 +238,7 @@ async def bound_sockets(
 
 
 class _Shared:
-    """What the requests of all clients share: memory for bodies, and time."""
+    """State shared by the requests of all clients: memory for bodies, and the queue."""
 
     def __init__(self, limits: Limits) -> None:
         self.held = 0  # bytes of the larger bodies of all requests in progress
@@ -246,7 +246,7 @@ class _Shared:
 
 
 class _Body:
-    """The body of one request, which takes memory and a place in progress until it is forgotten."""
+    """The body of one request; holds memory and a queue slot until `forget` is called."""
 
     def __init__(
         self, request: web.BaseRequest, limits: Limits, shared: _Shared, client: Client
@@ -261,7 +261,7 @@ class _Body:
         self._has_started = False
 
     async def read(self) -> bytes:
-        """Return all of it, once it is this client's turn; raises BodyError."""
+        """Return the whole body when it is this client's turn; raise BodyError."""
         if (self._request.content_length or 0) > self._limits.body:
             raise self._too_large()
         content = await self._in_time()
@@ -272,7 +272,7 @@ class _Body:
         await self._ask_for_it()
         deadline = asyncio.timeout(self._limits.body_within)
         try:
-            # Small ones have mostly come with their headers, and need no timer.
+            # Most small bodies arrive together with the headers and need no timer.
             if self._request.content.is_eof():
                 return await self._read()
             async with deadline:
@@ -318,24 +318,24 @@ class _Body:
         self._has_started = True
 
     async def _ask_for_it(self) -> None:
-        """Some send their headers, and the body only when they are told that it is wanted."""
+        """Send `100 Continue` if the client waits for it before it sends the body."""
         request = self._request
         if (
             request.headers.get("Expect", "").lower() == "100-continue"
             and request.version >= HttpVersion11
             and not request.content.is_eof()
         ):
-            with suppress(ConnectionError):  # reading tells of it
+            with suppress(ConnectionError):  # reported by the following read
                 await request.writer.write(CONTINUE)
-            request.writer.output_size = 0  # of the answer itself nothing has been sent
+            request.writer.output_size = 0  # nothing of the response itself has been sent
 
     def _too_large(self) -> BodyError:
         return BodyError(413, f"The body is larger than {self._limits.body} bytes.")
 
     async def is_over(self) -> bool:
-        """Whether nothing of it is left to come; what nobody has read is waited for a little.
+        """Return whether the body was received completely; wait briefly for an unread remainder.
 
-        Who is still sending when we close the connection may never see the answer.
+        A client that is still sending when the connection is closed may not receive the response.
         """
         content = self._request.content
         if content.is_eof():

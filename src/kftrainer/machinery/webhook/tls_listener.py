@@ -14,16 +14,16 @@ from kftrainer.machinery.webhook.connection import Client, Connection, Connectio
 log = structlog.get_logger(__name__)
 
 HANDSHAKE_WITHIN = 5.0
-WAIT_WITHIN = 10.0  # for one of the client's handshakes to end, and for this one
+WAIT_WITHIN = 10.0  # for a free handshake slot of the client, and for this handshake
 WARN_EVERY = 60.0
-RETRY_AFTER = 1.0  # as when there are no file descriptors or buffers left
+RETRY_AFTER = 1.0  # for example when file descriptors or buffers are exhausted
 
 
 class TlsListener:
-    """Accepts connections; one reaches HTTP only after its handshake.
+    """Accepts connections and completes their TLS handshake before HTTP starts.
 
-    asyncio's own TLS server hands over a connection when its handshake is over, so until then
-    nothing could count it.
+    asyncio's own TLS server reports a connection only after its handshake, so connections in a
+    handshake could not be counted.
     """
 
     def __init__(self, connections: Connections, context: ssl.SSLContext) -> None:
@@ -33,7 +33,7 @@ class TlsListener:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, sockets: Sequence[socket.socket]) -> None:
-        """Accept connections until this is cancelled; handshakes in progress end with it."""
+        """Accept connections until cancelled; handshakes in progress are cancelled as well."""
         async with asyncio.TaskGroup() as tasks:
             for each in sockets:
                 tasks.create_task(self._accept(each, tasks))
@@ -43,12 +43,12 @@ class TlsListener:
             try:
                 line, peer = await self._loop.sock_accept(listener)
             except OSError as error:
-                if error.errno != errno.ECONNABORTED:  # that one the client has given up
+                if error.errno != errno.ECONNABORTED:  # the client has closed the connection
                     log.warning("accept_failed", error=str(error))
                     await asyncio.sleep(RETRY_AFTER)
                 continue
             task = tasks.create_task(self._serve(line, address_in(peer)))
-            # A task that is cancelled before its first step cannot close anything itself.
+            # A task that is cancelled before its first step cannot close the socket itself.
             task.add_done_callback(partial(_close_if_cancelled, line))
 
     async def _serve(self, line: socket.socket, address: str) -> None:
@@ -80,7 +80,7 @@ class TlsListener:
             raise
 
     def _report(self, client: Client, reason: str) -> None:
-        """Log a failed handshake; as a warning now and then, because anybody can cause them."""
+        """Log a failed handshake; rate-limit warnings, because any client can cause them."""
         now = self._loop.time()
         if self._context.verify_mode == ssl.CERT_REQUIRED and (
             self._warned_at is None or now - self._warned_at >= WARN_EVERY
@@ -97,7 +97,7 @@ def _close_if_cancelled(line: socket.socket, ended: asyncio.Task[None]) -> None:
 
 
 def only_names(names: Collection[str]) -> Callable[[asyncio.BaseTransport], bool]:
-    """Return a check of the client's certificate: it must have one of these common names."""
+    """Return a check that the client certificate has one of these common names."""
     allowed = frozenset(names)
 
     def is_allowed(wire: asyncio.BaseTransport) -> bool:
@@ -111,6 +111,6 @@ def only_names(names: Collection[str]) -> Callable[[asyncio.BaseTransport], bool
 
 
 def common_names(certificate: object) -> set[str]:
-    """Return the common names in a certificate as the ssl module decodes it."""
+    """Return the common names in a certificate as decoded by the ssl module."""
     subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
     return {value for part in subject for key, value in part if key == "commonName"}
