@@ -1,9 +1,9 @@
 {{/*
-What the schema of the values cannot say, because it hangs on several of them. Each message begins
-with the path of a value and says what to do.
+Checks that the schema of the values cannot express, because they depend on several values. Each
+message begins with the path of a value and says what to do.
 */}}
 
-{{/* A duration such as 1m30s in milliseconds. */}}
+{{/* Converts a duration such as 1m30s to milliseconds. */}}
 {{- define "kftrainer.milliseconds" -}}
 {{- $day := 86400000.0 -}}
 {{- $units := dict "y" (mulf 365.0 $day) "w" (mulf 7.0 $day) "d" $day "h" 3600000.0 "m" 60000.0 "s" 1000.0 "ms" 1.0 "us" 0.001 "µs" 0.001 "ns" 0.000001 -}}
@@ -15,17 +15,17 @@ with the path of a value and says what to do.
 {{- $sum -}}
 {{- end }}
 
-{{/* The longest life of a certificate that cert-manager's authority here may sign. */}}
+{{/* The longest validity of a certificate that the release's own cert-manager authority signs. */}}
 {{- define "kftrainer.longestCertificate" -}}43800h{{- end }}
 
-{{/* A number or a word as text; nothing if there is none. */}}
+{{/* A number or string as text; empty if it is not set. */}}
 {{- define "kftrainer.said" -}}
 {{- if not (kindIs "invalid" .) }}{{ . }}{{ end -}}
 {{- end }}
 
 {{/*
-How many of the replicas a number or a percentage is, rounded up. Takes a dict: of (as text),
-replicas.
+Converts a number or a percentage of the replicas to a number, rounded up. Takes a dict: of (as
+text), replicas.
 */}}
 {{- define "kftrainer.countOf" -}}
 {{- if hasSuffix "%" .of -}}
@@ -63,7 +63,7 @@ replicas.
 
 {{- $election := $values.config.leaderElection -}}
 {{- if and (gt (int $values.replicaCount) 1) (not $election.leaderElect) -}}
-{{- fail "replicaCount: with config.leaderElection.leaderElect=false there must be 1 replica at most, as all of them would work: switch the election on, or set 1" -}}
+{{- fail "replicaCount must be 0 or 1 while leader election is off, otherwise all replicas reconcile at once: set config.leaderElection.leaderElect=true, or replicaCount=1" -}}
 {{- end -}}
 {{- $rolls := eq ($values.strategy | default dict | dig "type" "RollingUpdate") "RollingUpdate" -}}
 {{- if and $values.strategy $rolls (not $election.leaderElect) -}}

@@ -1,13 +1,13 @@
 {{/*
-Names, labels and images that several templates share.
+Names, labels and images used by several templates.
 */}}
 
-{{/* What the names of all objects begin with. */}}
+{{/* The prefix of all object names. */}}
 {{- define "kftrainer.fullname" -}}
 {{- .Values.fullnameOverride | default .Release.Name -}}
 {{- end }}
 
-{{/* The manager's name: of its Deployment, its Service and its roles. */}}
+{{/* The name of the manager's Deployment, Service and roles. */}}
 {{- define "kftrainer.manager" -}}
 {{- include "kftrainer.fullname" . }}-controller-manager
 {{- end }}
@@ -22,19 +22,19 @@ Names, labels and images that several templates share.
 {{- if eq .Values.certs.mode "provided" -}}
 {{- .Values.certs.existingSecret -}}
 {{- else if eq .Values.certs.mode "cert-manager" -}}
-{{- /* Not that of the manager: who changes the mode must not meet a Secret of the other kind. */ -}}
+{{- /* Not the manager's own Secret: after a change of the mode its content would be invalid. */ -}}
 {{- include "kftrainer.fullname" . }}-webhook-tls
 {{- else -}}
 {{- include "kftrainer.fullname" . }}-webhook-cert
 {{- end -}}
 {{- end }}
 
-{{/* The name by which the API server, and Prometheus, call the Service. */}}
+{{/* The host name under which the API server and Prometheus call the Service. */}}
 {{- define "kftrainer.serverName" -}}
 {{- include "kftrainer.manager" . }}.{{ .Release.Namespace }}.svc
 {{- end }}
 
-{{/* Whether there are certificates from elsewhere that a server of ours uses; empty if not. */}}
+{{/* Whether a server uses a certificate that the manager does not create; empty if not. */}}
 {{- define "kftrainer.mountsCertificate" -}}
 {{- if and (ne .Values.certs.mode "self-managed") (or .Values.webhook.enabled (and .Values.metrics.enabled .Values.metrics.secure)) -}}
 true
@@ -51,7 +51,7 @@ true
 
 
 {{/*
-Whether a built-in plugin runs; empty if not. Takes a dict: root, plugin.
+Whether a built-in plugin is enabled; empty if not. Takes a dict: root, plugin.
 */}}
 {{- define "kftrainer.runsPlugin" -}}
 {{- if not (has .plugin .root.Values.config.plugins.disabled) -}}
@@ -60,8 +60,8 @@ true
 {{- end }}
 
 {{/*
-Labels by which selectors find the pods of a component. They are those of Kubeflow Trainer's own
-chart, so that a release of it can be upgraded to this one: a Deployment's selector cannot change.
+Labels in selectors of a component's pods. They are those of Kubeflow Trainer's own chart, so that a
+release of it can be upgraded to this one: the selector of a Deployment is immutable.
 Takes a dict: root, component.
 */}}
 {{- define "kftrainer.selectorLabels" -}}
@@ -71,15 +71,15 @@ app.kubernetes.io/part-of: kubeflow
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{/* Labels by which the manager's pods are found. Takes the root. */}}
+{{/* Labels in selectors of the manager's pods. Takes the root. */}}
 {{- define "kftrainer.managerSelectorLabels" -}}
 {{- $ours := include "kftrainer.selectorLabels" (dict "root" . "component" "manager") | fromYaml -}}
 {{- toYaml (merge $ours (.Values.selectorLabels | default dict)) -}}
 {{- end }}
 
 {{/*
-All labels of an object; ours win over those of the values. Takes a dict: root, component and
-perhaps labels, which are this object's own.
+All labels of an object; those of the chart override those of the values. Takes a dict: root,
+component and optionally labels, which are specific to this object.
 */}}
 {{- define "kftrainer.labels" -}}
 {{- $ours := include "kftrainer.selectorLabels" . | fromYaml -}}
@@ -91,10 +91,10 @@ perhaps labels, which are this object's own.
 {{- end }}
 
 {{/*
-The metadata of an object. Takes a dict: root, name, component and perhaps
-  namespace     if it is not the release's
-  clusterScoped if it is in none
-  labels, annotations of this object alone
+The metadata of an object. Takes a dict: root, name, component and optionally
+  namespace           if it is not the namespace of the release
+  clusterScoped       if the object has no namespace
+  labels, annotations specific to this object
 */}}
 {{- define "kftrainer.metadata" -}}
 name: {{ .name | quote }}
@@ -110,13 +110,13 @@ annotations:
 {{- end }}
 
 {{/*
-The reference of an image. Takes a dict: root, image, path (of the value, for messages) and perhaps
-tag, if the image says none.
+The reference of an image. Takes a dict: root, image, path (of the value, for messages) and
+optionally tag, the default tag.
 */}}
 {{- define "kftrainer.image" -}}
 {{- $registry := .root.Values.global.imageRegistry | default .image.registry | default "" -}}
 {{- $mirrored := ne (.root.Values.global.imageRegistry | default "") "" -}}
-{{- /* With a mirror, what looks like a host may be the folder of one there. */ -}}
+{{- /* With a mirror, a part that looks like a host may be a folder in the mirror. */ -}}
 {{- if and $registry (or (contains ":" .image.repository) (and (not $mirrored) (regexMatch "^[^/]*[.][^/]*/" .image.repository))) -}}
 {{- fail (printf "%s.repository: %s names a registry, and so does %s: leave one of them out" .path .image.repository (ternary "global.imageRegistry" (printf "%s.registry" .path) $mirrored)) -}}
 {{- end -}}
@@ -136,7 +136,7 @@ tag, if the image says none.
 {{- include "kftrainer.image" (dict "root" . "image" .Values.image "path" "image" "tag" .Chart.AppVersion) -}}
 {{- end }}
 
-{{/* Pull secrets as a pod names them; each may be a name or `{name: …}`. Takes a list. */}}
+{{/* The imagePullSecrets of a pod. Takes a list of names or of `{name: …}`. */}}
 {{- define "kftrainer.pullSecrets" -}}
 {{- $names := list -}}
 {{- range . -}}
@@ -148,12 +148,12 @@ imagePullSecrets:
 {{- end -}}
 {{- end }}
 
-{{/* Pull secrets of our own pods. Takes the root. */}}
+{{/* The imagePullSecrets of the chart's own pods. Takes the root. */}}
 {{- define "kftrainer.ownPullSecrets" -}}
 {{- include "kftrainer.pullSecrets" (concat (.Values.global.imagePullSecrets | default list) (.Values.imagePullSecrets | default list)) -}}
 {{- end }}
 
-{{/* The namespace that `helm test` asks in. */}}
+{{/* The namespace in which `helm test` calls the webhook. */}}
 {{- define "kftrainer.testNamespace" -}}
 {{- .Values.hooks.test.namespace | default (first (append (.Values.watchNamespaces | default list) .Release.Namespace)) -}}
 {{- end }}

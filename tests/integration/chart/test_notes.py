@@ -23,8 +23,8 @@ def test_how_to_go_on(helm_program: Path) -> None:
     assert JOBSET in told
     assert "rollout status deployment/kubeflow-trainer-controller-manager" in told
     assert "helm -n kubeflow-system test kubeflow-trainer" in told
-    assert "Nobody scrapes the metrics yet" in told
-    assert "leaves the CustomResourceDefinitions" in told
+    assert "The metrics are not scraped yet" in told
+    assert "keeps the CustomResourceDefinitions" in told
 
 
 def test_the_first_train_job_is_one(helm_program: Path) -> None:
@@ -41,9 +41,9 @@ def test_the_first_train_job_is_one(helm_program: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (NOTHING, "There are no metrics"),
-        (NOTHING, "There are no runtimes of this chart"),
-        (NOTHING, "Nobody looks at TrainJobs before"),
+        (NOTHING, "Metrics are disabled"),
+        (NOTHING, "No runtimes are installed"),
+        (NOTHING, "TrainJobs are admitted without validation"),
         (GOES, "DELETES ALL TrainJobs"),
         (CELLS["namespaces"], "in these namespaces only: team-a, team-b"),
         (CELLS["namespaces"], "kftrainer purge --release-runtimes --yes"),

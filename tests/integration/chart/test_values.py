@@ -256,7 +256,7 @@ CONTRADICTIONS = {
     ),
     ("webhook.clientCA.names={a}",): "webhook.clientCA.names: has no effect without an authority",
     ("replicaCount=0",): "replicaCount: with 0 nobody answers the webhook, and webhook.failurePol",
-    ("config.leaderElection.leaderElect=false",): "replicaCount: with config.leaderElection",
+    ("config.leaderElection.leaderElect=false",): "replicaCount must be 0 or 1 while leader elec",
     ("config.leaderElection.leaseDuration=9s",): "config.leaderElection.leaseDuration: 9s must be",
     ("config.leaderElection.leaseDuration=1h1ms", "config.leaderElection.renewDeadline=60.5m"): (
         "config.leaderElection.leaseDuration: 1h1ms must be longer than renewDeadline"

@@ -1,33 +1,33 @@
 {{/*
-What the hooks have in common. Their pods are of one component, which a NetworkPolicy knows.
+Parts shared by the hooks. Their pods have one component label, which a NetworkPolicy selects.
 */}}
 
 {{/*
-Annotations of a hook's object. Takes a dict: event, weight and perhaps log, for what runs. Helm
-deletes what has served when all hooks of the event are done.
+Annotations of a hook's object. Takes a dict: event, weight and optionally log, for Jobs and pods.
+Helm deletes the objects after all hooks of the event have completed.
 */}}
 {{- define "kftrainer.hookAnnotations" -}}
 helm.sh/hook: {{ .event }}
 helm.sh/hook-weight: {{ .weight | quote }}
 {{- if .log }}
-# What has failed stays, to be looked at, until the hook runs again.
+# A failed hook is kept for debugging until it runs again.
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
-# helm prints what the pod has said, whatever becomes of it.
+# helm prints the log of the pod, whether it succeeds or fails.
 helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- else }}
-# Rights do not stay, whatever happens.
+# Permissions are always removed.
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
 {{- end }}
 {{- end }}
 
-{{/* The metadata of a hook's object. Takes a dict: root, event, name, weight and perhaps namespace, clusterScoped, log. */}}
+{{/* The metadata of a hook's object. Takes a dict: root, event, name, weight and optionally namespace, clusterScoped, log. */}}
 {{- define "kftrainer.hookMetadata" -}}
 {{- include "kftrainer.metadata" (merge (dict "component" "hook" "annotations" (include "kftrainer.hookAnnotations" . | fromYaml)) .) -}}
 {{- end }}
 
 {{/*
-A ServiceAccount that exists while the hook runs, and what it may do. Takes a dict: root, event, name
-and perhaps
+A ServiceAccount that exists while the hook runs, and its permissions. Takes a dict: root, event,
+name and optionally
   clusterRules   as a list
   rules          as a list, in `namespace`
   ownRules       as a list, in the namespace of the release
@@ -91,7 +91,7 @@ subjects:
 {{- end }}
 {{- end }}
 
-{{/* The pod of a hook, from spec on. Takes a dict: root, name, args. */}}
+{{/* The pod spec of a hook. Takes a dict: root, name, args. */}}
 {{- define "kftrainer.hookPodSpec" -}}
 {{- $values := .root.Values -}}
 serviceAccountName: {{ .name | quote }}

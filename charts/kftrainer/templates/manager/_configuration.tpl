@@ -1,6 +1,6 @@
 {{/*
-The manager's configuration file. Ports come from the values that containers, Services, probes and
-policies use, too.
+The manager's configuration file. Its ports come from the same values as those of
+containers, Services, probes and policies.
 */}}
 
 {{- define "kftrainer.readinessEndpoint" -}}readyz{{- end }}

@@ -1,6 +1,6 @@
 {{/*
-What Prometheus calls the manager in the label job: the Service with a ServiceMonitor, and with a
-PodMonitor that itself.
+The label job of the manager in Prometheus: the name of the Service with a ServiceMonitor, or
+<namespace>/<name> of the PodMonitor.
 */}}
 {{- define "kftrainer.prometheusJob" -}}
 {{- $metrics := .Values.metrics -}}

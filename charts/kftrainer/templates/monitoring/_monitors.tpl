@@ -1,6 +1,6 @@
 {{/*
-How Prometheus reads the metrics; what ServiceMonitor and PodMonitor have in common. Takes a dict:
-root, monitor (its values), port, bearer (how the token is shown if the values do not say).
+The scrape settings shared by ServiceMonitor and PodMonitor. Takes a dict: root, monitor (its
+values), port, bearer (the default credentials).
 */}}
 {{- define "kftrainer.scraping" -}}
 {{- $metrics := .root.Values.metrics -}}
@@ -11,7 +11,7 @@ interval: {{ .monitor.interval | quote }}
 {{- with .monitor.scrapeTimeout }}
 scrapeTimeout: {{ . | quote }}
 {{- end }}
-# What is told of TrainJobs has a label `namespace`, which is theirs and not the manager's.
+# The label `namespace` of TrainJob metrics is that of the TrainJob, not that of the manager.
 honorLabels: true
 {{- if .monitor.authorization }}
 authorization:
@@ -30,7 +30,7 @@ tlsConfig:
       name: {{ include "kftrainer.certSecretName" .root | quote }}
       key: ca.crt
   {{- else }}
-  # The authority of the certificate cannot be read from where Prometheus is, or there is none.
+  # Prometheus cannot read the authority of the certificate, or there is none.
   insecureSkipVerify: true
   {{- end }}
 {{- end }}

@@ -1,11 +1,11 @@
 {{/*
-Admission policies for the requests of the manager's ServiceAccount, and of nobody else. RBAC says
-which kinds the manager may write; these policies say which objects of those kinds.
+Admission policies for the requests of the manager's ServiceAccount only. RBAC limits which kinds
+the manager may write; these policies limit which objects of those kinds.
 */}}
 
 {{/*
-Whether the policies are rendered; empty if not. Without a cluster, helm knows no kinds: all
-releases of Kubernetes that the chart is for serve this one.
+Whether the policies are rendered; empty if not. Without a cluster, helm cannot look up kinds; all
+Kubernetes releases that the chart supports serve this one.
 */}}
 {{- define "kftrainer.hasManagerPolicy" -}}
 {{- $served := .Capabilities.APIVersions -}}
@@ -15,8 +15,8 @@ true
 {{- end }}
 
 {{/*
-A policy and its binding. Takes a dict: root, name, rules (resourceRules), validations and perhaps
-variables; the last three as YAML text.
+A policy and its binding. Takes a dict: root, name, rules (resourceRules), validations and
+optionally variables; the last three as YAML text.
 */}}
 {{- define "kftrainer.managerPolicy" -}}
 {{- $name := printf "%s-manager-%s" (include "kftrainer.fullname" .root) .name -}}

@@ -45,13 +45,13 @@ written is limited further by templates/policy.
   verbs: [list, watch, create, patch]
 {{- if include "kftrainer.runsPlugin" (dict "root" . "plugin" "MPI") }}
 # MPI creates the Secret with the SSH keys of a TrainJob, and finds out by an empty patch in a dry
-# run whether it still exists. There is no right to get, list or watch Secrets; managerPolicy denies
-# patches, also empty ones, of Secrets that do not belong to a TrainJob.
+# run whether it still exists. There is no permission to get, list or watch Secrets; managerPolicy
+# denies patches, also empty ones, of Secrets that do not belong to a TrainJob.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create, patch]
 # MPI creates the ConfigMap with the hostfile of a TrainJob, and replaces it while no pods run. Only
-# the metadata of ConfigMaps is read, but RBAC has no right for that alone.
+# the metadata of ConfigMaps is read, but RBAC has no separate permission for it.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [get, list, watch, create, patch]

@@ -1,9 +1,9 @@
 {{/*
-Pieces of the runtimes. All take a dict with root.
+Parts of the runtimes. All take a dict with root.
 */}}
 
 {{/*
-The head of a runtime, up to mlPolicy. Takes a dict: root, name, framework.
+The beginning of a runtime, up to mlPolicy. Takes a dict: root, name, framework.
 */}}
 {{- define "kftrainer.runtimeHead" -}}
 {{- $labels := merge (dict "trainer.kubeflow.org/framework" .framework) (.root.Values.runtimes.labels | default dict) -}}
@@ -33,12 +33,12 @@ imagePullPolicy: {{ . }}
 {{- end }}
 
 {{/*
-A job of one container. Takes a dict: root, name, image, path and perhaps
-  step          which the job is of a TrainJob; none for MPI's workers
-  container     its name, unless it is the job's
-  rest          of the container, as a dict
-  pod           the rest of the pod, as a dict
-  job           the rest of the job, as a dict
+A job with one container. Takes a dict: root, name, image, path and optionally
+  step          the step of the job in a TrainJob; none for MPI workers
+  container     the name of the container; the default is the name of the job
+  rest          other fields of the container, as a dict
+  pod           other fields of the pod, as a dict
+  job           other fields of the job, as a dict
 */}}
 {{- define "kftrainer.runtimeJob" -}}
 - name: {{ .name }}

@@ -1,9 +1,9 @@
 {{/*
-The runtimes, each a document that `kftrainer validate -f` accepts. All take the root, but for those
-that several runtimes share.
+The runtimes, each a document that `kftrainer validate -f` accepts. All take the root, except
+those that several runtimes share.
 */}}
 
-{{/* The rest of a container: its resources, if there are any. Takes a dict: resources. */}}
+{{/* The other fields of a container: its resources, if set. Takes a dict: resources. */}}
 {{- define "kftrainer.resourcesOnly" -}}
 {{- with .resources }}
 resources:
@@ -73,7 +73,7 @@ spec:
 {{- end }}
 
 {{/*
-A runtime for MPI: workers that wait to be logged in to, and a launcher that is one of the nodes.
+An MPI runtime: workers that run an SSH server, and a launcher that is one of the nodes.
 Takes a dict: root, framework, values, path.
 */}}
 {{- define "kftrainer.runtime.mpi" -}}
@@ -112,22 +112,22 @@ spec:
 {{- end }}
 
 {{- define "kftrainer.runtime.llama1b" -}}
-{{- include "kftrainer.runtime.plugins.torch.torchtune" (dict "root" . "name" "torchtune-llama3.2-1b" "config" "llama3_2/1B" "model" "hf://meta-llama/Llama-3.2-1B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/original/tokenizer.model")) -}}
+{{- include "kftrainer.runtime.torchtune" (dict "root" . "name" "torchtune-llama3.2-1b" "config" "llama3_2/1B" "model" "hf://meta-llama/Llama-3.2-1B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/original/tokenizer.model")) -}}
 {{- end }}
 
 {{- define "kftrainer.runtime.llama3b" -}}
-{{- include "kftrainer.runtime.plugins.torch.torchtune" (dict "root" . "name" "torchtune-llama3.2-3b" "config" "llama3_2/3B" "model" "hf://meta-llama/Llama-3.2-3B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/original/tokenizer.model")) -}}
+{{- include "kftrainer.runtime.torchtune" (dict "root" . "name" "torchtune-llama3.2-3b" "config" "llama3_2/3B" "model" "hf://meta-llama/Llama-3.2-3B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/original/tokenizer.model")) -}}
 {{- end }}
 
 {{- define "kftrainer.runtime.qwen1b5" -}}
-{{- include "kftrainer.runtime.plugins.torch.torchtune" (dict "root" . "name" "torchtune-qwen2.5-1.5b" "config" "qwen2_5/1.5B" "model" "hf://Qwen/Qwen2.5-1.5B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/vocab.json" "tokenizer.merges_file=/workspace/model/merges.txt")) -}}
+{{- include "kftrainer.runtime.torchtune" (dict "root" . "name" "torchtune-qwen2.5-1.5b" "config" "qwen2_5/1.5B" "model" "hf://Qwen/Qwen2.5-1.5B-Instruct" "tokenizer" (list "tokenizer.path=/workspace/model/vocab.json" "tokenizer.merges_file=/workspace/model/merges.txt")) -}}
 {{- end }}
 
 {{/*
-A runtime that fetches a dataset and a model, and tunes the model. Takes a dict: root, name, config,
-model, tokenizer.
+A runtime that downloads a dataset and a model, and fine-tunes the model. Takes a dict: root, name,
+config, model, tokenizer.
 */}}
-{{- define "kftrainer.runtime.plugins.torch.torchtune" -}}
+{{- define "kftrainer.runtime.torchtune" -}}
 {{- $values := .root.Values.runtimes.torchtune -}}
 {{- $path := "runtimes.torchtune" -}}
 {{- $mounts := list (dict "name" "initializer" "mountPath" "/workspace") -}}
@@ -176,7 +176,7 @@ spec:
           ) | nindent 6 }}
 {{- end }}
 
-{{/* The runtimes that are switched on, as a YAML map from their file's name to the file. */}}
+{{/* The enabled runtimes, as a YAML map from file name to file content. */}}
 {{- define "kftrainer.runtimeFiles" -}}
 {{- $values := .Values.runtimes -}}
 {{- $switches := dict

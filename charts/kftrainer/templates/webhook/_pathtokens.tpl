@@ -14,7 +14,7 @@ one. See docs/decisions/0010-who-may-call-the-webhook.md.
 {{- include "kftrainer.fullname" . }}-webhook-path
 {{- end }}
 
-{{/* The tokens as a JSON list. They are found once in a rendering: a generated one is random. */}}
+{{/* The tokens as a JSON list, computed once per rendering: a generated token is random. */}}
 {{- define "kftrainer.pathTokens" -}}
 {{- if not (hasKey .Values.webhook "foundPathTokens") -}}
 {{- $_ := set .Values.webhook "foundPathTokens" (include "kftrainer.findPathTokens" .) -}}
@@ -54,9 +54,9 @@ one. See docs/decisions/0010-who-may-call-the-webhook.md.
 {{/*
 Whether a token can be generated; empty if not.
 - Helm must be able to read the cluster. Otherwise, as with `helm template` and Argo CD, each
-  rendering would have another token. Every cluster has the role cluster-admin, and those who
-  install ClusterRoles can read it.
-- No manager may run yet: those that run would reject the new path until they are replaced.
+  rendering would have a different token. Every cluster has the role cluster-admin, and users who
+  can install ClusterRoles can read it.
+- No manager may be running: a running manager would reject the new path until it is replaced.
 */}}
 {{- define "kftrainer.mayGeneratePathToken" -}}
 {{- $canRead := lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "cluster-admin" -}}
@@ -66,8 +66,8 @@ true
 {{- end }}
 
 {{/*
-Whether nothing that the chart sets keeps pods from calling the webhook; empty if something does.
-The tokens [plain] count: they are a decision.
+Whether no setting of the chart prevents pods from calling the webhook; empty if one does. The
+tokens [plain] count as such a setting, because they are explicit.
 */}}
 {{- define "kftrainer.isWebhookOpen" -}}
 {{- $isRestricted := and .Values.networkPolicy.enabled .Values.networkPolicy.webhookFrom (not .Values.hostNetwork) -}}

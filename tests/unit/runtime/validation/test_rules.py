@@ -15,7 +15,7 @@ SOURCES = ROOT / "src" / "kftrainer"
 DOCUMENT = ROOT / "docs" / "admission.md"
 MAKERS = ("invalid", "required", "forbidden", "FieldError", "refused")
 NAMED = re.compile(r"^\| `([a-z_-]+)` \| (?!.*\*warning:\*)", re.MULTILINE)
-WARNED = "is warned:\n\n"  # before a table of rules that refuse nothing
+WARNED = "Warnings (the object is stored):\n\n"  # before a table of rules that only warn
 FILES = sorted(
     file for folder in ("runtime", "webhooks") for file in (SOURCES / folder).rglob("*.py")
 )
