@@ -1,4 +1,4 @@
-"""Configuration: the manager's settings, as its configuration file holds them."""
+"""Configuration: the settings in the manager's configuration file."""
 
 import re
 from collections.abc import Mapping
@@ -25,26 +25,26 @@ CONTROLLERS = {
 }
 DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|µs|us|ns|m|s)")
-# A holder must see its own renewals in time: client-go refuses anything tighter, too.
+# The renew deadline must exceed the retry period by this factor, as in client-go.
 RETRY_JITTER = 1.2
 LAST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What may stand there, in words for the documentation; a validator sees to it."""
+    """Description of the allowed values, for docs/configuration.md; a validator checks them."""
 
     words: str
 
 
 class Duration(str):
-    """A time as Go writes it, such as 1m30s; it stays as it was written."""
+    """A duration in Go's notation, such as 1m30s; keeps its original text."""
 
     __slots__ = ()
 
     @property
     def seconds(self) -> float:
-        """How long that is."""
+        """The duration in seconds."""
         parts = DURATION_PART.findall(self)
         return sum(float(amount) * DURATION_UNITS[unit] for amount, unit in parts)
 
@@ -87,14 +87,14 @@ EndpointName = Annotated[
 
 
 class Settings(KubeModel):
-    """Settings that somebody wrote by hand: a field that is not known is a mistake."""
+    """Base class of settings; unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
     def _empty_is_unset(cls, document: object) -> object:
-        """A key without a value, as `webhook:` alone, says nothing."""
+        """Treat a key without a value, such as `webhook:`, as not set."""
         if not isinstance(document, Mapping):
             return document
         return {key: value for key, value in document.items() if value is not None}
@@ -150,7 +150,7 @@ class Webhook(Settings):
 
     @property
     def address(self) -> str:
-        """Where to listen; empty if it is switched off."""
+        """Address to listen on; empty if the server is disabled."""
         return f"{self.host}:{self.port}" if self.port else ""
 
 
@@ -219,7 +219,7 @@ class Metrics(Settings):
 
     @property
     def address(self) -> str:
-        """Where to listen; an empty address means the default."""
+        """Address to listen on; the default if the setting is empty."""
         default: str = type(self).model_fields["bind_address"].default
         return self.bind_address or default
 
@@ -239,7 +239,7 @@ class Health(Settings):
 
     @property
     def address(self) -> str:
-        """Where to listen; an empty address means the default."""
+        """Address to listen on; the default if the setting is empty."""
         default: str = type(self).model_fields["health_probe_bind_address"].default
         return self.health_probe_bind_address or default
 
@@ -267,7 +267,7 @@ class Controller(Settings):
     ] = {}
 
     def concurrency(self, kind: str) -> int:
-        """How many objects of this kind are reconciled at once."""
+        """Return the number of concurrent reconciles for this kind."""
         key = f"{kind}.{names.GROUP}"
         return self.group_kind_concurrency.get(key, CONTROLLERS[key])
 
@@ -355,7 +355,7 @@ class Plugins(Settings):
 
 
 class Configuration(Settings):
-    """All settings of the manager; what is not said has its default."""
+    """All settings of the manager; settings that are missing have their defaults."""
 
     api_version: Literal["config.trainer.kubeflow.org/v1alpha1"]
     kind: Literal["Configuration"]

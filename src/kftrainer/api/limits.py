@@ -1,4 +1,4 @@
-"""Limits on TrainJobs and runtimes, so that the cost of admitting and planning one is bounded.
+"""Limits on TrainJobs and runtimes, which bound the cost of admitting and planning one.
 
 The CRDs, the webhook, the manager and the command line enforce the same limits. An object that was
 stored before a limit existed, or that bypassed admission, is checked before it is decoded.
@@ -18,36 +18,39 @@ T = TypeVar("T")
 
 KIB: Final = 1024
 
-# Limits of the part that clients write: all but the status and system metadata. Of compact JSON.
+# Limits of the part that clients write: everything but the status and system metadata. In bytes of
+# compact JSON.
 OBJECT_BYTES: Final = 256 * KIB
-# Fields of objects and items of lists, at all levels together.
+# Fields of objects and items of lists, in total.
 OBJECT_VALUES: Final = 3_000
-# Resource quantities: each is parsed, compared and written again.
+# Resource quantities, each of which is parsed, compared and rewritten.
 OBJECT_QUANTITIES: Final = 500
-# Objects and lists within each other.
+# Nesting of objects and lists.
 OBJECT_DEPTH: Final = 64
 
-# The status, and the metadata besides labels and annotations: the API server and controllers add to
-# it after admission, so that it does not count above. The status of STATUS_ROWS jobs fits.
+# Limits of the status and of the metadata except labels and annotations. The API server and
+# controllers add to it after admission, so it does not count above. The status of STATUS_ROWS jobs
+# fits.
 SYSTEM_BYTES: Final = 512 * KIB
 SYSTEM_VALUES: Final = 10_000
 
 REPLICATED_JOBS: Final = 100
-STATUS_ROWS: Final = 1000  # of jobs that were created under looser limits
-OVERRIDES: Final = 100  # and target jobs of each
+STATUS_ROWS: Final = 1000  # above REPLICATED_JOBS, for jobs created under higher limits
+OVERRIDES: Final = 100  # also the maximum number of target jobs of each override
 CONTAINERS: Final = 64  # of each kind in a pod
 VOLUMES: Final = 128
 ENV_VARS: Final = 512
-WORDS: Final = 1024  # of a command or its arguments
+WORDS: Final = 1024  # items of a command or its arguments
 FEW, MANY = 64, 256
-OTHER_ITEMS: Final = 1024  # of other lists and maps, in the CRDs only
+OTHER_ITEMS: Final = 1024  # items of other lists and maps, in the CRDs only
 
 QUANTITY_LENGTH: Final = 64
-# Of any other text, in the CRDs only. Linux accepts no longer argument or environment variable.
+# Other strings, in the CRDs only. It is the maximum length of an argument or environment variable
+# in Linux.
 TEXT_LENGTH: Final = 128 * KIB
-ANNOTATION_LENGTH: Final = 256 * KIB  # as the API server has it for all annotations together
+ANNOTATION_LENGTH: Final = 256 * KIB  # the API server's limit for all annotations together
 
-# The most items of lists, by the names of their fields at any level.
+# Maximum number of items of lists, by field name at any level.
 MAX_ITEMS: Final[Mapping[str, int]] = {
     "args": WORDS,
     "claims": FEW,
@@ -76,10 +79,10 @@ MAX_ITEMS: Final[Mapping[str, int]] = {
     "volumeMounts": VOLUMES,
     "volumes": VOLUMES,
 }
-# The maps whose values are quantities, and the objects that have one.
+# Maps whose values are quantities, and objects that contain a quantity.
 QUANTITY_MAPS: Final = frozenset({"limits", "overhead", "requests"})
 QUANTITY_HOLDERS: Final = frozenset({"emptyDir", "resourceFieldRef"})
-# The most entries of maps.
+# Maximum number of entries of maps, by field name.
 MAX_PROPERTIES: Final[Mapping[str, int]] = {
     "annotations": MANY,
     "labels": MANY,
@@ -94,7 +97,7 @@ WITH_QUANTITIES: Final = QUANTITY_MAPS | QUANTITY_HOLDERS
 NESTED: Final = frozenset({dict, list})
 
 ROOT: Final = "<root>"
-# The metadata that clients write.
+# Metadata that clients write.
 CLIENT_METADATA: Final = frozenset({"annotations", "labels"})
 IGNORED_METADATA: Final = frozenset({"managedFields"})
 IN_SYSTEM_PART: Final = " in status and metadata, without labels and annotations"
@@ -105,7 +108,7 @@ class LimitProblem(Problem):
 
 
 class LimitExceededError(InvalidDocumentError):
-    """The document exceeds a limit, and was not decoded."""
+    """The document exceeds a limit and was not decoded."""
 
     def __init__(self, error: FieldError) -> None:
         said = str(error).removeprefix(f"{error.path}: ")
@@ -114,7 +117,7 @@ class LimitExceededError(InvalidDocumentError):
 
 
 def within_limits(decode: Callable[[Manifest], T]) -> Callable[[Manifest], T]:
-    """Return the function, such that it raises LimitExceededError before it decodes anything."""
+    """Wrap a decoder so that it raises LimitExceededError before it decodes a large object."""
 
     def checked(manifest: Manifest) -> T:
         if (error := exceeded(manifest)) is not None:
@@ -125,19 +128,19 @@ def within_limits(decode: Callable[[Manifest], T]) -> Callable[[Manifest], T]:
 
 
 def size_of(manifest: Manifest) -> int:
-    """Return the bytes that count of a TrainJob or runtime: the compact JSON of the client part."""
+    """Return the size that is limited: bytes of compact JSON of the part that clients write."""
     return _size(_parts(manifest)[0])
 
 
 def _size(part: Manifest) -> int:
     try:
         return len(orjson.dumps(part))
-    except TypeError:  # an integer of a file that no JSON parser would return
+    except TypeError:  # an integer from a file that is too large for JSON
         return len(json.dumps(part, separators=(",", ":"), default=str))
 
 
 def _parts(manifest: Manifest) -> tuple[Manifest, Manifest]:
-    """Return the part that clients write, and the part that is added or changed after admission."""
+    """Return the part that clients write, and the part that changes after admission."""
     written: dict[str, Any] = dict(manifest)
     system: dict[str, Any] = {}
     if "status" in written:
@@ -151,7 +154,7 @@ def _parts(manifest: Manifest) -> tuple[Manifest, Manifest]:
 
 
 def values_in(value: Any) -> int:
-    """Return the number of fields and items in a value at all levels."""
+    """Return the total number of fields and items in a value."""
     level: list[Any] = [value]
     values = 0
     while level:
@@ -168,7 +171,7 @@ def values_in(value: Any) -> int:
 def exceeded(manifest: Manifest, *, rule: str = "") -> FieldError | None:
     """Return an error for the first limit that the object exceeds.
 
-    Encodes the object once; the rest of the work does not grow with an object beyond the limits.
+    Encodes the object once; apart from that, the cost is bounded for objects beyond the limits.
     """
     written, system = _parts(manifest)
     return (
@@ -188,7 +191,7 @@ def _too_long(part: Manifest, most: int, where: str, rule: str) -> FieldError | 
 
 
 def _too_many(manifest: Manifest, most: int, where: str, rule: str) -> FieldError | None:
-    """Count fields and items level by level, and compare those of each list and map."""
+    """Return an error if the numbers of fields, items or quantities exceed their limits."""
     level: list[_Part] = [("", manifest)]
     values = quantities = 0
     for _ in range(OBJECT_DEPTH):
@@ -215,7 +218,7 @@ _Part = tuple[str, Any]  # a list or an object, and the name of its field
 
 
 def _inner(level: list[_Part]) -> list[_Part]:
-    """Return the lists and objects in those of a level, without the empty ones."""
+    """Return the non-empty lists and objects one level below."""
     found: list[_Part] = []
     for _, part in level:
         if type(part) is list:

@@ -1,4 +1,4 @@
-"""Names that are part of the contract with users, SDKs, Kueue and each other's code."""
+"""Names that are part of the contract with users, the SDK, Kueue and other components."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ CLUSTER_TRAINING_RUNTIME: Final = "ClusterTrainingRuntime"
 CONFIG_API_VERSION: Final = "config.trainer.kubeflow.org/v1alpha1"
 CONFIGURATION: Final = "Configuration"
 
-# The ClusterTrainingRuntimes that come with the operator.
+# ClusterTrainingRuntimes that ship with the operator.
 SHIPPED_RUNTIMES: Final = (
     "torch-distributed",
     "torch-distributed-with-cache",
@@ -24,7 +24,7 @@ SHIPPED_RUNTIMES: Final = (
     "plain",
 )
 
-# Who may be in charge of a TrainJob.
+# Values of `spec.managedBy`.
 MANAGED_BY_US: Final = "trainer.kubeflow.org/trainjob-controller"
 MANAGED_BY_MULTIKUEUE: Final = "kueue.x-k8s.io/multikueue"
 
@@ -36,9 +36,9 @@ LABEL_FRAMEWORK: Final = "trainer.kubeflow.org/framework"
 LABEL_POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 ANNOTATION_VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
 ANNOTATION_VOLCANO_QUEUE: Final = "scheduling.volcano.sh/queue-name"
-# On JobSets and TrainJobs whose suspension Kueue decides about.
+# On JobSets and TrainJobs whose suspension Kueue controls.
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
-# On the runtimes that the manager applies: that it did, and which document.
+# On runtimes that the manager applies: the manager's mark and the hash of the document.
 LABEL_MANAGED_BY: Final = "trainer.kubeflow.org/managed-by"
 MANAGED_BY_KFTRAINER: Final = "kftrainer"
 ANNOTATION_SHIPPED_HASH: Final = "trainer.kubeflow.org/shipped-hash"
@@ -46,7 +46,7 @@ ANNOTATION_SHIPPED_HASH: Final = "trainer.kubeflow.org/shipped-hash"
 FINALIZER_RUNTIME_IN_USE: Final = "trainer.kubeflow.org/resource-in-use"
 FIELD_MANAGER: Final = "trainer"
 
-# The steps of a job, which are also the names of their containers, but for the trainer's.
+# Steps of a TrainJob, which are also the names of their containers, except the trainer's.
 STEP_TRAINER: Final = "trainer"
 STEP_DATASET_INITIALIZER: Final = "dataset-initializer"
 STEP_MODEL_INITIALIZER: Final = "model-initializer"
@@ -58,7 +58,7 @@ CONTAINER_NODE: Final = "node"
 CONDITION_SUSPENDED: Final = "Suspended"
 CONDITION_COMPLETE: Final = "Complete"
 CONDITION_FAILED: Final = "Failed"
-CONDITION_BLOCKED: Final = "Blocked"  # there only while something keeps the job from going on
+CONDITION_BLOCKED: Final = "Blocked"  # present only while the TrainJob cannot make progress
 REASON_SUSPENDED: Final = "Suspended"
 REASON_RESUMED: Final = "Resumed"
 REASON_SUSPENDING: Final = "Suspending"
@@ -69,7 +69,7 @@ REASON_PODS_NOT_CREATED: Final = "PodsNotCreated"
 REASON_RUNTIME_NOT_SUPPORTED: Final = "TrainingRuntimeNotSupported"
 EVENT_CREATION_FAILED: Final = "TrainJobResourcesCreationFailed"
 
-# The environment of containers.
+# Environment variables of containers.
 ENV_STORAGE_URI: Final = "STORAGE_URI"
 ENV_TORCH: Final = (
     "PET_NNODES",

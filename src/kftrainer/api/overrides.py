@@ -1,4 +1,4 @@
-"""Overrides of a runtime's pod templates, in the dialects of the releases 2.1 and 2.0."""
+"""Types of the overrides of a runtime's pod templates, as in releases 2.1 and 2.0."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -12,7 +12,7 @@ from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 
 POD = "replicatedJobs[].template.spec.template.spec"
 CONTAINER = f"{POD}.containers[]"
-MOST = 100  # overrides, and jobs of each: each is merged into each, while others wait
+MOST = 100  # overrides, and target jobs of each; bounds the merges, which block the event loop
 
 
 class TargetJob(KubeModel):
@@ -125,6 +125,6 @@ class LegacyPodSpecOverride(PodSpecOverride):
 
     @cached_property
     def modern(self) -> PodTemplateOverride:
-        """This override in the dialect of release 2.1; converted once, and read by many rules."""
+        """This override in the form of release 2.1, converted once."""
         spec = self.dump()
         return PodTemplateOverride.parse({"targetJobs": spec.pop("targetJobs"), "spec": spec})

@@ -1,4 +1,4 @@
-"""The kinds that the operator reads or writes, and where the API server serves them."""
+"""Resources that the operator reads or writes."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
 def _foreign(
     group: str, version: str, kind: str, plural: str, *, namespaced: bool = True
 ) -> Resource[Manifest]:
-    """Somebody else's kind, which is read as it is on the wire."""
+    """Return a resource of another project, which is not decoded."""
     return Resource(group, version, kind, plural, namespaced=namespaced, decode=as_it_is)
 
 

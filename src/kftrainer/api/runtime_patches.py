@@ -1,4 +1,4 @@
-"""The form of `spec.runtimePatches` (Kubeflow Trainer 2.2), whose content is not served.
+"""Types of `spec.runtimePatches` (Kubeflow Trainer 2.2), whose content is not served.
 
 Kueue 0.17 and later adds an entry without content to every TrainJob and fails if that entry is
 not stored. Entries without content are therefore accepted; content is rejected by name.

@@ -1,4 +1,4 @@
-"""Metadata for templates and overrides: what may be put on objects that do not exist yet."""
+"""Type of the labels and annotations in templates and overrides."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -12,10 +12,10 @@ from kftrainer.kube.objects.model import KubeModel
 class TemplateMetadata(KubeModel):
     """Labels and annotations for objects that are made from a template."""
 
-    # Kubeflow Trainer takes the three others and does nothing with them.
+    # Kubeflow Trainer accepts the three other fields and ignores them.
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
-            # Letting empty values pass as well would cost more than the API server allows a rule.
+            # A rule that also permits empty values would exceed the API server's cost limit.
             "!has(self.name) && !has(self.namespace) && !has(self.finalizers)",
             "only labels and annotations have an effect here",
         ),

@@ -1,4 +1,4 @@
-"""TrainingRuntime and ClusterTrainingRuntime: how jobs are run, as a platform team wrote it."""
+"""Types of the TrainingRuntime and ClusterTrainingRuntime APIs."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -23,8 +23,8 @@ from kftrainer.api.unserved_policies import (
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.model import KubeModel, Opaque
 
-# A policy is applied as a whole. Where the last field of a granular object is removed by
-# server-side apply, the API server computes null instead of {} and rejects it.
+# A policy is applied as a whole: if server-side apply removes the last field of a granular object,
+# the API server computes null instead of {} and rejects it.
 WHOLE = Atomic()
 
 

@@ -1,4 +1,4 @@
-"""TrainJob: what to train, on which runtime, and how it went."""
+"""Types of the TrainJob API."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
@@ -209,7 +209,7 @@ class TrainJobSpec(KubeModel):
     ] = names.MANAGED_BY_US
 
     def overrides(self) -> Sequence[PodTemplateOverride]:
-        """The overrides of pod templates, in whichever dialect they were written."""
+        """Return the overrides of either field, in the form of release 2.1."""
         if self.pod_template_overrides:
             return self.pod_template_overrides
         return [override.modern for override in self.pod_spec_overrides or ()]

@@ -1,7 +1,7 @@
-"""Parts of runtimes that other releases of Kubeflow Trainer have and that are not served here.
+"""Parts of runtimes that other releases of Kubeflow Trainer serve and this one does not.
 
-Their fields are declared in full, but for the items of lists: the API server compares an object
-with its old value by the declared fields only, and it ratchets rules where the two are equal.
+All their fields are declared, except those of list items: the API server compares an object with
+its old value by declared fields only, and ratchets rules where the two are equal.
 """
 
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What to do about a runtime that comes with the operator: applied, deleted or left alone; pure."""
+"""Decides whether to apply, delete or keep a runtime that ships with the operator. Pure."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ NOT_OURS = (
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """A runtime as it is to be applied; its mark says from which document it was made."""
+    """A runtime to apply; its mark is the hash of the document that it comes from."""
 
     name: str
     manifest: Manifest
@@ -36,7 +36,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the runtime, if it is still the one that was seen."""
+    """Delete the runtime if it has not changed since it was read."""
 
     uid: str | None
     resource_version: str | None
@@ -44,7 +44,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Leave the runtime as it is, and tell people why."""
+    """Do not modify the runtime, and log the reason."""
 
     event: str
     why: str
@@ -54,7 +54,7 @@ Step = Apply | Delete | Leave
 
 
 def shipped(document: Manifest) -> Shipped:
-    """The runtime in a document, marked as ours."""
+    """Return the runtime of a document, with our label and the hash of the document."""
     content = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     metadata: dict[str, Any] = {**document["metadata"]}
     name = str(metadata["name"])
@@ -69,11 +69,12 @@ def shipped(document: Manifest) -> Shipped:
 def next_step(
     wanted: Shipped | None, there: ObjectMeta | None, kept_because: str | None = None
 ) -> Step | None:
-    """What to do about one name; pure. What is wanted no more may be kept, for a reason.
+    """Return the next step for the runtime of one name; None if there is nothing to do. Pure.
 
-    What people have made, or have changed by hand, stays: the one until they hand it over, the
-    other until the document changes. A runtime that is being deleted is left alone: if it is
-    wanted, it comes back when it is gone.
+    A runtime that is no longer wanted is kept if `kept_because` gives a reason. A runtime that a
+    user created is not modified until it gets our label; one that a user changed by hand is
+    not modified until the document changes. A runtime that is being deleted is not modified; if it
+    is wanted, it is created again after the deletion.
     """
     if there is None:
         return Apply(wanted, "it is not there") if wanted is not None else None
@@ -99,12 +100,12 @@ def _step_to(wanted: Shipped, there: ObjectMeta) -> Step | None:
 
 
 def replacement(shipped: Shipped, live: Manifest, field_manager: str) -> list[dict[str, Any]]:
-    """Return the JSON patch that makes a live runtime the shipped one; pure.
+    """Return the JSON patch that turns a live runtime into the shipped one. Pure.
 
-    The spec is replaced as a whole: a merge would keep what other field managers have added to
-    it. Finalizers, and labels and annotations of others, stay; labels and annotations that the
-    field manager has set before and that are no longer in the document are removed. The patch
-    fails with a conflict if the runtime has changed since it was read.
+    The spec is replaced as a whole: a merge would keep fields that other field managers have
+    added. Finalizers, and labels and annotations of other field managers, are kept. Labels and
+    annotations that our field manager owns and that are no longer in the document are removed. The
+    patch fails with a conflict if the runtime has changed since it was read.
     """
     metadata = live["metadata"]
     operations = [{"op": "add", "path": "/spec", "value": shipped.manifest.get("spec") or {}}]
@@ -129,9 +130,9 @@ def _owned_keys(
 
 
 def is_shipped(there: ObjectMeta) -> bool:
-    """Whether we have applied it, and nobody took our label off.
+    """Whether the manager applied the runtime, and its label was not removed since.
 
-    A copy under another name has our label, but not its mark.
+    A copy under another name has the label, but its mark contains the original name.
     """
     return _is_labelled(there) and _is_marked(there)
 

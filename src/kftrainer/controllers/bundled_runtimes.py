@@ -1,4 +1,4 @@
-"""Keeps the runtimes that come with the operator in the cluster, as its folder has them."""
+"""Applies the runtimes that ship with the operator, as in its folder of documents."""
 
 from collections.abc import Iterable, Mapping
 
@@ -44,7 +44,7 @@ CONTROLLER = "shippedruntimes_controller"
 FIELD_MANAGER = "kftrainer-runtimes"
 LATER = Result(requeue=True)
 RECONCILE_WITHIN = 120.0
-# At first our own webhook may not be reached yet, for seconds; a right may be missing for hours.
+# Seconds. After start-up our webhook may be unavailable for seconds; a permission, for hours.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
 IN_USE = "it is in no file any more, but TrainJobs refer to it"
 PERHAPS_IN_USE = (
@@ -53,11 +53,11 @@ PERHAPS_IN_USE = (
 
 
 class ShippedRuntimesReconciler:
-    """Creates what is missing, replaces what has another document, deletes what was left out.
+    """Create missing runtimes, replace outdated ones, delete those without a document.
 
-    That something could not be written is told once, and tried again; all else goes on. What
-    somebody else undoes is done again more and more slowly. As long as something is to be done,
-    a metric says so.
+    A failed write is logged once and retried; it does not affect other runtimes. A change that
+    another client undoes is repeated at growing intervals. A metric reports each runtime that is
+    out of date.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ShippedRuntimesReconciler:
         self._wanted = wanted
         self._sees_all = sees_all  # the TrainJobs of all namespaces
         self._contest = Contest(clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
-        self._told: dict[Request, str] = {}  # what the log has last said of a runtime
+        self._told: dict[Request, str] = {}  # the last log message of each runtime
         self._out_of_date = Gauge(
             "kftrainer_shipped_runtime_out_of_date",
             "Whether a runtime that comes with the operator is still to be applied or deleted; one "
@@ -85,7 +85,7 @@ class ShippedRuntimesReconciler:
         )
 
     async def reconcile(self, request: Request) -> Result:
-        """Do what is due, if anything is."""
+        """Create, replace or delete the runtime if that is necessary."""
         seen = self._cache.informer(CLUSTER_TRAINING_RUNTIMES).seen(request)
         there = None if seen is None else ObjectMeta.parse(seen.metadata)
         step = next_step(self._wanted.get(request.name), there, self._kept_because(request))
@@ -101,9 +101,9 @@ class ShippedRuntimesReconciler:
         return await self._delete(request, step)
 
     def _tell(self, request: Request, step: Step | None) -> None:
-        """Whether it is out of date; of what is in no file only if it is.
+        """Set the metric that reports whether the runtime is out of date.
 
-        What was done is not told before it is seen: it may have been in vain.
+        A write counts only once the cache has it: another client may undo it.
         """
         is_out_of_date = isinstance(step, Apply | Delete)
         if is_out_of_date or request.name in self._wanted:
@@ -138,7 +138,7 @@ class ShippedRuntimesReconciler:
         return DONE
 
     async def _write(self, request: Request, shipped: Shipped) -> Manifest | None:
-        """Create or replace the runtime; None if the live one needs neither: an event follows."""
+        """Create or replace the runtime; None if the live one is already up to date."""
         client, resource = self._client, CLUSTER_TRAINING_RUNTIMES
         try:
             live = await client.get(resource, request)
@@ -158,7 +158,7 @@ class ShippedRuntimesReconciler:
                 resource_version=step.resource_version,
             )
         except (ConflictError, NotFoundError) as error:
-            log.debug("shipped_runtime.changed_meanwhile", error=str(error))  # news will follow
+            log.debug("shipped_runtime.changed_meanwhile", error=str(error))  # an event follows
             return DONE
         except KubeError as error:
             return self._later(request, "shipped_runtime.not_deleted", error)
@@ -190,7 +190,7 @@ class ShippedRuntimesReconciler:
 
 
 def _others(applied: Manifest) -> list[str]:
-    """Who else has written to the object; another manager of ours has our own name."""
+    """Return the other field managers of the object; other replicas of ours share our name."""
     entries = applied["metadata"].get("managedFields") or ()
     return sorted({each.get("manager", "") for each in entries} - {FIELD_MANAGER})
 
@@ -204,7 +204,7 @@ def shipped_runtimes_controller(
     metrics: Metrics,
     sees_all: bool,
 ) -> Controller:
-    """The controller that has these documents applied, whether or not anything is there."""
+    """Return the controller that applies these documents; it starts with a request for each."""
     wanted = {each.name: each for each in map(shipped, documents)}
     controller = Controller(
         CONTROLLER,
@@ -217,7 +217,7 @@ def shipped_runtimes_controller(
         metrics=metrics,
     )
     controller.watch(cache.informer(CLUSTER_TRAINING_RUNTIMES), enqueue_self)
-    # What TrainJobs refer to is kept for them, until they go.
+    # A runtime without a document is kept until no TrainJob refers to it.
     used = enqueue_runtime(CLUSTER_TRAINING_RUNTIMES)
     controller.watch(cache.informer(TRAIN_JOBS), used, generation_changed)
     for name in wanted:

@@ -1,4 +1,4 @@
-"""Back-off for undoing other clients' changes: two that want different things must not race."""
+"""Back-off for reverting other clients' changes, so that two controllers do not race."""
 
 from dataclasses import dataclass
 
@@ -6,27 +6,27 @@ from kftrainer.machinery.controller.reconcile import Request
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.backoff import Backoff
 
-CALM = 60.0  # seconds after which an earlier write does not matter any more
-SWEEP_AT = 1_000  # writes that are remembered before the calm ones are dropped
+CALM = 60.0  # seconds after which an earlier write is ignored
+SWEEP_AT = 1_000  # number of stored writes at which those older than CALM are dropped
 
 
 @dataclass(slots=True)
 class _Act:
     what: str
     at: float
-    repeats: int  # earlier writes of the same, with no calm in between
-    due: float | None = None  # when it may be written again; None until it is found undone
+    repeats: int  # consecutive earlier writes of the same content
+    due: float | None = None  # when it may be written again; None until it is found reverted
 
     def is_calm(self, now: float) -> bool:
         return now - max(self.at, self.due or 0.0) >= CALM
 
 
 class Contest:
-    """Remembers what was written, and delays writing the same again.
+    """Record writes, and delay repeated writes of the same content.
 
-    The first write and every write of something else happen at once: a user who suspends, resumes
-    and suspends a TrainJob does not wait. A cache that lags looks like a contest at first, and is
-    given the same pause.
+    The first write and every write of different content are not delayed: a user who suspends,
+    resumes and suspends a TrainJob does not wait. A lagging cache cannot be distinguished from a
+    contest at first, and causes the same pause.
     """
 
     def __init__(self, clock: Clock, backoff: Backoff) -> None:
@@ -35,7 +35,7 @@ class Contest:
         self._acts: dict[Request, _Act] = {}
 
     def pause(self, request: Request, what: str = "") -> float:
-        """Return the seconds to wait before writing this; 0 unless it was just written."""
+        """Return the seconds to wait before writing this; 0 unless it was written recently."""
         now, last = self._clock.monotonic(), self._acts.get(request)
         if last is None:
             return 0.0
@@ -47,7 +47,7 @@ class Contest:
         return max(0.0, last.due - now)
 
     def acted(self, request: Request, what: str = "") -> bool:
-        """Note the write; whether it is the first repetition, which is worth reporting."""
+        """Record the write; return whether it is the first repetition, which should be logged."""
         last = self._acts.get(request)
         repeats = last.repeats + 1 if last is not None and last.what == what else 0
         now = self._clock.monotonic()
@@ -58,11 +58,11 @@ class Contest:
         return repeats == 1
 
     def forget(self, request: Request) -> None:
-        """Drop what is known of the object, for instance because it was deleted."""
+        """Drop the writes of an object, for example because it was deleted."""
         self._acts.pop(request, None)
         self._backoff.forget(request)
 
     def settled(self, request: Request) -> None:
-        """Note that the object is as wanted; if it is undone, the pause starts then."""
+        """Record that the object is as wanted; the pause starts when it is found reverted."""
         if (last := self._acts.get(request)) is not None:
             last.due = None

@@ -1,7 +1,8 @@
-"""Large objects: the cache holds a part of them, and the whole is read while it is needed.
+"""Reconciles TrainJobs with large objects, of which the cache holds only a part.
 
-They are worked on one at a time, and in each namespace with pauses longer than the work: a tenant
-whose objects are large waits longer, and nobody else does.
+The complete objects are read for the duration of a reconcile. Large objects are processed one at a
+time, and within a namespace with pauses longer than the processing, so that only the tenant that
+owns them waits longer.
 """
 
 import asyncio
@@ -29,14 +30,14 @@ from kftrainer.machinery.manager.clock import Clock
 log = structlog.get_logger(__name__)
 
 LATER: Final = Result(requeue=True)
-BUSY: Final = 0.05  # seconds until the next attempt while another large object is worked on
-# A pause is this many times as long as the work before it: most of that time is the API server's,
-# which works for other tenants too.
+BUSY: Final = 0.05  # seconds until the next attempt while another large object is processed
+# A pause is this many times as long as the processing before it. Most of that time is spent by the
+# API server, which serves other tenants too.
 PAUSE_RATIO: Final = 3
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0  # seconds
 
 PREFIX: Final = f"{names.GROUP}/"
-# ClusterTrainingRuntimes are held whole: they are few, used by many, and not a tenant's.
+# ClusterTrainingRuntimes are cached completely: they are few, and no tenant owns them.
 REDUCTIONS: Final[Mapping[Resource[Any], Reduction]] = {
     TRAIN_JOBS: Reduction(
         spec=("runtimeRef", "managedBy", "suspend"), status=("jobsStatus", "jobSet"), prefix=PREFIX
@@ -44,26 +45,29 @@ REDUCTIONS: Final[Mapping[Resource[Any], Reduction]] = {
     TRAINING_RUNTIMES: Reduction(prefix=PREFIX),
     JOB_SETS: Reduction(spec=("suspend",), status=("replicatedJobsStatus",), prefix=PREFIX),
 }
-# Of other kinds nothing but their existence, owner and applied plan is read.
+# For other kinds only existence, owner and applied plan are read.
 METADATA: Final = Reduction(prefix=PREFIX)
 
 
 def reduction_of(resource: Resource[Any], *, is_owned: bool) -> Reduction | None:
-    """Return what to hold of large objects; `is_owned`: all that are cached belong to TrainJobs."""
+    """Return the part to cache of large objects; None to cache them completely.
+
+    `is_owned` is true if all cached objects of the kind belong to TrainJobs.
+    """
     return REDUCTIONS.get(resource) or (METADATA if is_owned else None)
 
 
 class Schedule:
-    """When large objects of each namespace are worked on: with pauses after the work."""
+    """Time slots for the large objects of each namespace, with pauses between them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._free: dict[str, float] = {}  # by namespace
+        self._free: dict[str, float] = {}  # start of the next free slot, by namespace
         self._pauses: dict[str, float] = {}
         self._slots: dict[Request, float] = {}
 
     def delay(self, request: Request) -> float:
-        """Return the seconds until the turn of this object; 0 if it is now."""
+        """Return the seconds until the slot of this object; 0 if it is now."""
         now, namespace = self._clock.monotonic(), request.namespace
         slot = self._slots.get(request)
         if slot is None:
@@ -76,7 +80,7 @@ class Schedule:
         return 0.0
 
     def worked(self, request: Request, seconds: float) -> None:
-        """Record how long the work took: the next object waits PAUSE_RATIO times as long."""
+        """Record the duration of a reconcile; the next object waits PAUSE_RATIO times as long."""
         now, namespace = self._clock.monotonic(), request.namespace
         pause = min(max(PAUSE_RATIO * seconds, SHORTEST_PAUSE), LONGEST_PAUSE)
         self._free = {each: free for each, free in self._free.items() if free > now}
@@ -85,12 +89,12 @@ class Schedule:
         self._pauses[namespace] = pause
 
     def forget(self, request: Request) -> None:
-        """Give the turn of this object away."""
+        """Drop the slot of this object."""
         self._slots.pop(request, None)
 
 
 class LargeObjectReconciler:
-    """Reconciles TrainJobs by another reconciler, which finds the whole objects in the view."""
+    """Load large objects into the OverlayCache and call the wrapped reconciler."""
 
     def __init__(
         self, reconciler: Reconciler, client: Client, view: OverlayCache, *, clock: Clock
@@ -103,7 +107,7 @@ class LargeObjectReconciler:
         self._working = asyncio.Lock()
 
     async def reconcile(self, request: Request) -> Result:
-        """Read what is large about the TrainJob, if anything is, and reconcile it."""
+        """Read the large objects of the TrainJob, if there are any, and reconcile it."""
         if not any(self._reduced(request, None)):
             self._schedule.forget(request)
             with self._view.scope(request):
@@ -127,7 +131,7 @@ class LargeObjectReconciler:
             except KubeError as error:
                 log.warning("large_object_not_read", error=str(error))
                 return LATER
-            # Its deletion is still to be watched.
+            # If the TrainJob was deleted, the watch has not reported that yet.
             return await self._reconciler.reconcile(request) if is_there else DONE
 
     async def _load(self, request: Request, scope: Scope) -> bool:
@@ -145,7 +149,7 @@ class LargeObjectReconciler:
     def _reduced(
         self, request: Request, job: Manifest | None
     ) -> Iterator[tuple[Resource[Any], ObjectKey]]:
-        """Yield what planning the TrainJob reads and the cache holds a part of."""
+        """Yield the objects that planning reads and of which the cache holds only a part."""
         held = job if job is not None else self._view.held(TRAIN_JOBS, request)
         if held is None:
             return
@@ -169,14 +173,14 @@ def reduced_objects(
 
 
 async def read_train_job(client: Client, key: ObjectKey) -> Manifest | None:
-    """Read a TrainJob by a list: that right is needed for the cache too."""
+    """Read a TrainJob with a list request, which needs no extra permission."""
     selector = f"metadata.name={key.name}"
     page = await client.list(TRAIN_JOBS, namespace=key.namespace, field_selector=selector)
     return page.items[0] if page.items else None
 
 
 async def read_if_found(client: Client, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
-    """Read an object that may have been deleted."""
+    """Read an object; None if it does not exist."""
     try:
         return await client.get(resource, key)
     except NotFoundError:

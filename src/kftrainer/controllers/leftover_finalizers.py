@@ -1,7 +1,7 @@
-"""Removes finalizers of runtimes in namespaces that the manager does not watch any more.
+"""Removes finalizers from runtimes in namespaces that the manager does not watch.
 
-A manager that watched all namespaces, or Kubeflow Trainer, may have left them there: deletions of
-these runtimes, and of their namespaces, would hang for ever.
+A manager that watched all namespaces, or Kubeflow Trainer, may have added them. Without their
+removal, the deletion of these runtimes and of their namespaces would never complete.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from kftrainer.machinery.manager.pause import pause
 log = structlog.get_logger(__name__)
 
 SWEEP_EVERY = 60.0  # seconds
-ASK_AGAIN = 600.0  # seconds, for rights that are missing
-# What it takes in all namespaces; with rights in the watched ones only, nothing is done.
+ASK_AGAIN = 600.0  # seconds until missing permissions are checked again
+# Permissions that are needed in all namespaces; without them, nothing is done.
 NEEDED = (("list", TRAINING_RUNTIMES), ("patch", TRAINING_RUNTIMES), ("list", TRAIN_JOBS))
 
 
 class LeftoverFinalizers:
-    """A service for the leader of a manager with some namespaces, if its rights reach further.
+    """Runnable for the leader of a manager that watches some namespaces but may access all.
 
-    It only removes the finalizer of a runtime that is being deleted, and only when a live list
-    shows no TrainJob that uses it: whoever watches that namespace would decide the same.
+    It removes the finalizer only from a runtime that is being deleted, and only if a live list has
+    no TrainJob that uses it. A manager that watches that namespace would do the same.
     """
 
     name = "leftover finalizers"
@@ -42,7 +42,7 @@ class LeftoverFinalizers:
         self._clock = clock
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Look for them now and then until `stop` is set."""
+        """Sweep periodically until `stop` is set."""
         ready()
         while not stop.is_set():
             try:
@@ -53,7 +53,7 @@ class LeftoverFinalizers:
             await pause(self._clock, SWEEP_EVERY if permitted else ASK_AGAIN, unless=stop)
 
     async def _sweep(self) -> bool:
-        """Remove what is due; returns False without the rights to."""
+        """Remove leftover finalizers; return False if permissions are missing."""
         for verb, resource in NEEDED:
             if not await may_everywhere(self._client, verb, resource):
                 return False
@@ -72,13 +72,13 @@ class LeftoverFinalizers:
         try:
             await write_finalizers(self._client, TRAINING_RUNTIMES, key, metadata, others)
         except (ConflictError, NotFoundError) as error:
-            log.debug("runtime.changed_meanwhile", error=str(error))  # the next sweep sees it
+            log.debug("runtime.changed_meanwhile", error=str(error))  # the next sweep retries
         else:
             log.info("leftover_finalizer_removed", runtime=str(key))
 
 
 def is_leftover(metadata: ObjectMeta, watched: Collection[str]) -> bool:
-    """Whether our finalizer keeps a runtime that is being deleted and that is not watched."""
+    """Whether our finalizer blocks the deletion of a runtime that is not watched."""
     return (
         metadata.deletion_timestamp is not None
         and FINALIZER in (metadata.finalizers or ())

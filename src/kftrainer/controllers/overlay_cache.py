@@ -1,4 +1,4 @@
-"""What the manager knows of the cluster, with what the server has just told it."""
+"""OverlayCache: the cache plus recent responses of the API server, such as our own writes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,35 +14,35 @@ from kftrainer.machinery.controller.events import ObservedObject
 
 T = TypeVar("T")
 
-SWEEP_AT = 1_000  # answers that are remembered before those that the cache knows are forgotten
+SWEEP_AT = 1_000  # number of stored responses at which those that the cache has are dropped
 NO_REDUCTIONS: Mapping[Resource[Any], Reduction] = MappingProxyType({})
 
 Which = tuple[Resource[Any], ObjectKey]
 
 
 class ReducedObjectError(LookupError):
-    """A part of the object is all that the cache holds, and nobody has loaded the whole."""
+    """The cache holds only a part of the object, and the complete object is not loaded."""
 
     def __init__(self, resource: Resource[Any], key: ObjectKey) -> None:
         super().__init__(f"{resource.kind} {key} is large, and was not loaded")
 
 
 class Scope:
-    """Whole objects that can be read from the view until the scope is left."""
+    """Complete objects that can be read from the OverlayCache until the scope is left."""
 
     def __init__(self, loaded: dict[Which, list[Manifest | None]]) -> None:
         self._loaded = loaded
         self._ours: list[Which] = []
-        # What was read whole: an object that becomes large meanwhile stays as it was read.
+        # Complete objects that were read: one that becomes large meanwhile is read unchanged.
         self.read: dict[Which, ObservedObject[Any]] = {}
 
     def load(self, resource: Resource[Any], key: ObjectKey, manifest: Manifest | None) -> None:
-        """Let the whole object be read; None if it does not exist any more."""
+        """Make the complete object readable; None if it no longer exists."""
         self._ours.append((resource, key))
         self._loaded.setdefault((resource, key), []).append(manifest)
 
     def unload(self) -> None:
-        """Forget the objects, except those that another scope has loaded too."""
+        """Drop the objects, except those that another scope has loaded too."""
         for which in self._ours:
             self._loaded[which].pop(0)
             if not self._loaded[which]:
@@ -51,12 +51,13 @@ class Scope:
 
 
 class OverlayCache:
-    """Reads from the cache, which lags: what we wrote or asked for is remembered until it has it.
+    """ClusterReader of the cache, overlaid with recent responses of the API server.
 
-    Without that, a reconcile that comes soon after a write would not see it, and write again.
+    A response is kept until the cache has reached its version. Without it, a reconcile soon after a
+    write would not find the written object and would write again.
 
-    Of large objects parts are held, see `reductions`. The whole can be read in a scope that has
-    loaded it; without one, reads of a kind in `whole` raise ReducedObjectError.
+    Only parts of large objects are cached, see `reductions`. The complete object can be read in a
+    scope that has loaded it; without one, reads of a kind in `whole` raise ReducedObjectError.
     """
 
     def __init__(
@@ -68,8 +69,8 @@ class OverlayCache:
         whole: Collection[Resource[Any]] = (),
     ) -> None:
         self._cache = cache
-        self._watched = frozenset(watched)  # as soon as they are installed
-        self._partial = partial  # kinds of which only the metadata is cached
+        self._watched = frozenset(watched)  # also kinds that are not installed yet
+        self._partial = partial  # kinds whose metadata only is cached
         self._whole = frozenset(whole)
         self._makers: dict[Resource[Any], CachedObjectFactory[Any]] = {
             each: CachedObjectFactory(each, None, {}, reduction=reductions.get(each))
@@ -81,7 +82,10 @@ class OverlayCache:
 
     @contextmanager
     def scope(self, key: ObjectKey) -> Iterator[Scope]:
-        """In the block, objects that are loaded, or written under this key, can be read whole."""
+        """Return a context in which loaded objects can be read completely.
+
+        That includes large objects with this key that are written in the context.
+        """
         scope = self._scopes[key] = Scope(self._loaded)
         try:
             yield scope
@@ -94,40 +98,40 @@ class OverlayCache:
         return resource in self._watched
 
     def knows(self, resource: Resource[Any], namespace: str | None = None) -> bool:
-        """Whether the kind is cached, installed, and has been read, if need be in a namespace."""
+        """Whether the kind is installed and its cache is synced, optionally in one namespace."""
         try:
             return self._cache.informer(self._cached(resource)).is_readable(namespace)
         except NotCachedError:
             return False
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """The object of this key, as the cache has it or as we were told since."""
+        """Return the object with this key from the cache or a more recent response, or None."""
         if (loaded := self._loaded.get((resource, key))) is not None:
             return None if loaded[-1] is None else resource.decode(loaded[-1])
         found = self._whole_entry(resource, key)
         return None if found is None else found.object
 
     def manifest(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
-        """Return the object as it is on the wire, also where `get` rejects it."""
+        """Return the object as it is on the wire, also if it cannot be decoded."""
         if (loaded := self._loaded.get((resource, key))) is not None:
             return loaded[-1]
         found = self._whole_entry(resource, key)
         return None if found is None else found.manifest
 
     def held(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
-        """Return the object, or what is held of it if it is large."""
+        """Return the object, or the cached part if it is large."""
         found = self._entry(resource, key)
         return None if found is None else found.manifest
 
     def is_reduced(self, resource: Resource[Any], key: ObjectKey) -> bool:
-        """Whether a part of the object is all that can be read."""
+        """Whether only a part of the object can be read."""
         if (resource, key) in self._loaded:
             return False
         found = self._entry(resource, key)
         return found is not None and found.is_reduced
 
     def cached_as(self, resource: Resource[Any]) -> Resource[Any]:
-        """Return the kind as it is cached: of some kinds, such as Secrets, as metadata only."""
+        """Return the resource as it is cached: some kinds, such as Secrets, as metadata only."""
         return self._cached(resource)
 
     def version(self, resource: Resource[Any], key: ObjectKey) -> str:
@@ -135,21 +139,21 @@ class OverlayCache:
         return self._reached(resource, key)
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """The objects in the cache."""
+        """Return the objects in the cache; empty if the kind is not cached."""
         try:
             return self._cache.list(self._cached(resource), namespace)
         except NotCachedError:
             return ()
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """The same objects, each decoded when it is asked for."""
+        """Yield the objects that `list` returns, decoded one by one."""
         try:
             return self._cache.iterate(self._cached(resource), namespace)
         except NotCachedError:
             return iter(())
 
     def saw(self, resource: Resource[Any], manifest: Manifest) -> None:
-        """Remember an object as the server answered it; of a Secret, not what is in it."""
+        """Store an object that the API server returned; only metadata of metadata-only kinds."""
         if resource not in self._watched:
             return
         if resource in self._partial:
@@ -162,13 +166,13 @@ class OverlayCache:
         self._load((resource, entry.key), entry, manifest)
 
     def _remember(self, which: Which, entry: CachedObject[Any]) -> None:
-        """Keep the newest: several may ask for an object, and answers come in any order."""
+        """Keep the newest response: concurrent requests may complete in any order."""
         known = self._seen.get(which)
         if known is None or not is_older(entry.resource_version, known.resource_version):
             self._seen[which] = entry
 
     def _load(self, which: Which, entry: CachedObject[Any], manifest: Manifest) -> None:
-        """Replace what is loaded by something newer."""
+        """Replace loaded objects by a newer version."""
         if loaded := self._loaded.get(which):
             known = loaded[-1]
             if known is None or not is_older(entry.resource_version, _version(known)):
@@ -192,7 +196,7 @@ class OverlayCache:
         raise ReducedObjectError(resource, key)
 
     def _entry(self, resource: Resource[T], key: ObjectKey) -> ObservedObject[T] | None:
-        """Return the object as it was seen last, by the cache or by us."""
+        """Return the latest version of the object, from the cache or a response."""
         if (seen := self._not_yet_cached(resource, key)) is not None:
             return seen
         try:
@@ -201,7 +205,7 @@ class OverlayCache:
             return None
 
     def _not_yet_cached(self, resource: Resource[Any], key: ObjectKey) -> CachedObject[Any] | None:
-        """What we saw, unless the cache has come that far: then it knows, or knows better."""
+        """Return the stored response, unless the cache has reached its version."""
         seen = self._seen.get((resource, key))
         if seen is None:
             return None
@@ -211,35 +215,35 @@ class OverlayCache:
         return None
 
     def _reached(self, resource: Resource[Any], key: ObjectKey) -> str:
-        """Up to which version the cache knows everything about the kind."""
+        """Return the resourceVersion that the cache of the kind has reached."""
         return self._cache.informer(self._cached(resource)).version_in(key.namespace)
 
 
 class HeldParts:
-    """What exists, with what is held of large objects: for handlers of events, which read nothing.
+    """ClusterReader for event handlers, which cannot load large objects: returns cached parts.
 
-    Which runtime a TrainJob has, whether it has ended, and whether its JobSet is suspended, is
-    held of every one.
+    The cached part of every TrainJob includes its runtimeRef and whether it has finished; that of
+    every JobSet, whether it is suspended.
     """
 
     def __init__(self, view: OverlayCache) -> None:
         self._view = view
 
     def knows(self, resource: Resource[Any]) -> bool:
-        """As the view says."""
+        """Whether the kind is installed and its cache is synced."""
         return self._view.knows(resource)
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """Return the object, or what is held of it."""
+        """Return the object, or its cached part, or None."""
         found = self._view.held(resource, key)
         return None if found is None else resource.decode(found)
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """Return the objects in the cache, or what is held of them."""
+        """Return the cached objects, large ones in part."""
         return self._view.list(resource, namespace)
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """The same, each decoded when it is asked for."""
+        """Yield the objects that `list` returns, decoded one at a time."""
         return self._view.iterate(resource, namespace)
 
 

@@ -1,6 +1,6 @@
-"""Reconciles every unfinished TrainJob once in a long while, in case that an event was missed.
+"""Reconciles every unfinished TrainJob once per period, in case that an event was missed.
 
-Settled TrainJobs cost no write, and they are spread over the whole period: there is no burst.
+TrainJobs that are up to date cause no write. They are spread over the period to avoid bursts.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.pause import pause
 
 PERIOD = 10 * 3600.0  # seconds, as controller-runtime's SyncPeriod
-SLOTS = 600  # so that with the default period some are enqueued every minute
+SLOTS = 600  # one per minute with the default period
 
 
 class Resync:
-    """A service for the leader: enqueues each unfinished TrainJob once in each period.
+    """Runnable for the leader that enqueues each unfinished TrainJob once per period.
 
     The period is divided into slots. The slot of a TrainJob depends on its key and on a seed of
-    this process, so that a TrainJob that is created at any time is enqueued within one period.
+    this process, so that a TrainJob is enqueued within one period whenever it is created.
     """
 
     name = "resync"
@@ -44,7 +44,7 @@ class Resync:
         self._seed = (rng if rng is not None else SystemRandom()).getrandbits(32)
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Enqueue one slot after the other until `stop` is set."""
+        """Enqueue the TrainJobs of one slot after the other until `stop` is set."""
         ready()
         slot = 0
         while not await pause(self._clock, self._period / SLOTS, unless=stop):
@@ -54,7 +54,7 @@ class Resync:
     def _in_slot(self, slot: int) -> Iterator[Request]:
         try:
             requests = unfinished(self._cache)
-        except NotCachedError:  # not listed yet: all of them will be enqueued then
+        except NotCachedError:  # not listed yet: the initial list will enqueue all of them
             return
         for request in requests:
             if crc32(str(request).encode(), self._seed) % SLOTS == slot:

@@ -1,8 +1,7 @@
-"""The controllers of runtimes: one that TrainJobs refer to is not deleted under them.
+"""Controllers that protect runtimes in use by TrainJobs from deletion, with a finalizer.
 
-A finalizer that nobody will ever remove is worse than none: deletions of the runtime, and of its
-namespace, hang. So a manager adds it only where it can remove it later, and removes it also where
-an earlier manager has left it.
+A finalizer that is never removed blocks the deletion of the runtime and of its namespace. A manager
+therefore adds it only where it can remove it later, and also removes those of earlier managers.
 """
 
 from collections.abc import Iterable
@@ -37,22 +36,22 @@ log = structlog.get_logger(__name__)
 
 FINALIZER = names.FINALIZER_RUNTIME_IN_USE
 LATER = Result(requeue=True)
-# Nothing reports the end of TrainJobs that are not watched.
+# No event reports that an unwatched TrainJob was deleted, so check periodically.
 LOOK_AGAIN = Result(requeue_after=60.0)
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0  # before a finalizer that others remove is added again
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0  # seconds before adding a removed finalizer again
 
 
 class RuntimeUseReconciler:
-    """Keeps a finalizer on the runtimes of one kind that are in use.
+    """Maintain the finalizer of the runtimes of one kind that are in use.
 
-    It is put on when the first TrainJob refers to the runtime, and taken off when the runtime is
-    being deleted and the last one is gone; a runtime that merely rests keeps it.
+    The finalizer is added when the first TrainJob refers to the runtime. It is removed when the
+    runtime is being deleted and no TrainJob refers to it any more, not before.
 
-    A manager that watches some namespaces only cannot tell whether a ClusterTrainingRuntime is in
-    use: it never adds the finalizer there, and removes one that it finds when no TrainJob that it
-    can read uses the runtime any more. To TrainingRuntimes it adds the finalizer only if it may
-    patch them in all namespaces: a Role is deleted together with its namespace, and the finalizer
-    would remain.
+    A manager that watches only some namespaces cannot determine whether a ClusterTrainingRuntime is
+    in use. It never adds the finalizer to one, and removes an existing one when no TrainJob that it
+    can read uses the runtime. It adds the finalizer to TrainingRuntimes only if it may patch them
+    in all namespaces: a Role is deleted together with its namespace, and the finalizer would
+    remain.
     """
 
     def __init__(
@@ -68,12 +67,12 @@ class RuntimeUseReconciler:
         self._cache = cache
         self._resource = resource
         self._sees_all = sees_all  # the TrainJobs of all namespaces
-        self._may_add = True if sees_all else None  # None: yet to be found out
+        self._may_add = True if sees_all else None  # None: not determined yet
         self._contest = Contest(clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
-        self._answered: dict[ObjectKey, str | None] = {}  # versions that we have changed already
+        self._answered: dict[ObjectKey, str | None] = {}  # resourceVersions already patched
 
     async def reconcile(self, request: Request) -> Result:
-        """Put the finalizer on or take it off, if that is due."""
+        """Add or remove the finalizer if that is necessary."""
         seen = self._cache.informer(self._resource).seen(request)
         if seen is None:
             self._answered.pop(request, None)
@@ -84,13 +83,13 @@ class RuntimeUseReconciler:
             self._contest.settled(request)
             return DONE
         if self._answered.get(request) == metadata.resource_version:
-            return DONE  # the cache lags: there will be news of what we wrote
+            return DONE  # the cache lags: the event of our write follows
         return await self._change(request, metadata, None if seen.is_reduced else wanted)
 
     async def _change(
         self, request: Request, metadata: ObjectMeta, wanted: list[str] | None
     ) -> Result:
-        """Write the finalizers; without `wanted`, those of a large runtime that is read first."""
+        """Write the finalizers; without `wanted`, read a large runtime first to compute them."""
         try:
             if wanted is None:
                 live = await self._client.get(self._resource.only_metadata(), request)
@@ -102,7 +101,7 @@ class RuntimeUseReconciler:
                 return await self._add(request, metadata, wanted)
             return await self._remove(request, metadata, wanted)
         except (ConflictError, NotFoundError) as error:
-            log.debug("runtime.changed_meanwhile", error=str(error))  # and there will be news of it
+            log.debug("runtime.changed_meanwhile", error=str(error))  # an event follows
             return DONE
         except KubeError as error:
             log.warning("runtime.finalizers_not_written", error=str(error))
@@ -141,14 +140,14 @@ class RuntimeUseReconciler:
         return self._may_add
 
     async def _remove(self, key: Request, metadata: ObjectMeta, wanted: list[str]) -> Result:
-        """Remove the finalizer, unless what the cache does not show uses the runtime."""
+        """Remove the finalizer, unless a TrainJob that is not cached may use the runtime."""
         if await self._may_be_used(key):
             return LOOK_AGAIN
         await self._write(key, metadata, wanted)
         return DONE
 
     async def _may_be_used(self, key: Request) -> bool:
-        """Return whether TrainJobs that are not in the cache use the runtime, as far as we see."""
+        """Whether TrainJobs that are not cached may use the runtime."""
         if self._resource.namespaced:
             return not self._cache.informer(TRAIN_JOBS).is_readable(key.namespace)
         if self._sees_all or not await may_everywhere(self._client, "list", TRAIN_JOBS):
@@ -168,7 +167,10 @@ async def write_finalizers(
     metadata: ObjectMeta,
     finalizers: list[str],
 ) -> None:
-    """Replace the finalizers of the runtime; ConflictError if it has changed since it was read."""
+    """Replace the finalizers of the runtime.
+
+    Raises ConflictError if the runtime has changed since it was read.
+    """
     changed = {"finalizers": finalizers, "resourceVersion": metadata.resource_version}
     await client.merge_patch(
         resource, key, {"metadata": changed}, field_manager=names.FIELD_MANAGER
@@ -176,7 +178,7 @@ async def write_finalizers(
 
 
 async def is_used(client: Client, resource: Resource[Any], key: ObjectKey) -> bool:
-    """Return whether a TrainJob refers to the runtime, by a live list that ends at the first."""
+    """Whether a TrainJob refers to the runtime, by a live list that stops at the first one."""
     value, namespace = index_value(resource, key), key.namespace or None
     async with aclosing(client.list_pages(TRAIN_JOBS, namespace=namespace)) as pages:
         async for page in pages:
@@ -186,7 +188,7 @@ async def is_used(client: Client, resource: Resource[Any], key: ObjectKey) -> bo
 
 
 def wanted_finalizers(metadata: ObjectMeta, *, in_use: bool) -> list[str]:
-    """The finalizers that a runtime should have."""
+    """Return the finalizers that a runtime should have."""
     present = list(metadata.finalizers or ())
     deleting = metadata.deletion_timestamp is not None
     if FINALIZER not in present and in_use and not deleting:
@@ -197,7 +199,7 @@ def wanted_finalizers(metadata: ObjectMeta, *, in_use: bool) -> list[str]:
 
 
 def enqueue_runtime(resource: Resource[Any]) -> Handler:
-    """Look at the runtime of this kind that a TrainJob refers to, or referred to."""
+    """Return a handler that enqueues the runtime that a TrainJob refers or referred to."""
     kind = f"{resource.group_kind} "
 
     def runtimes(change: ObjectEvent[TrainJob]) -> Iterable[Request]:

@@ -1,7 +1,7 @@
-"""Indexes of the TrainJob cache: keys are found without decoding any TrainJob.
+"""Indexes of the TrainJob cache, which find keys without decoding TrainJobs.
 
-They are read from manifests as they are on the wire, also of TrainJobs that our model rejects:
-those were stored under an older schema, and use their runtimes all the same.
+Index values are computed from wire manifests, including TrainJobs that our model rejects: those
+were stored under an older schema and still use their runtimes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,19 +12,19 @@ from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.controller.events import ObservedObject
 
 INDEX_RUNTIME = "runtime"  # all TrainJobs, by their runtimes
-INDEX_UNFINISHED = "unfinished"  # those that have not ended: by runtime, by namespace, and all
+INDEX_UNFINISHED = "unfinished"  # unfinished TrainJobs: by runtime, by namespace, and all
 ALL = "*"
-LONGEST_NAME = 253  # of an object
+LONGEST_NAME = 253  # characters of an object's name
 FINAL_CONDITIONS = (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
 
 
 def index_value(resource: Resource[Any], key: ObjectKey) -> str:
-    """Return what TrainJobs on this runtime have in the index."""
+    """Return the index value of TrainJobs that refer to this runtime."""
     return f"{resource.group_kind} {key}"
 
 
 def in_namespace(namespace: str) -> str:
-    """Return what the unfinished TrainJobs of a namespace have in the index."""
+    """Return the index value of the unfinished TrainJobs of a namespace."""
     return f"{ALL} {namespace}"
 
 
@@ -34,7 +34,7 @@ def runtimes_of_job(seen: ObservedObject[Any]) -> Iterable[str]:
 
 
 def unfinished_job(seen: ObservedObject[Any]) -> Iterable[str]:
-    """Index the TrainJobs that have not ended."""
+    """Index the TrainJobs that have not finished."""
     manifest = seen.manifest
     if is_finished_manifest(manifest):
         return ()
@@ -65,7 +65,7 @@ def runtime_of_manifest(manifest: Manifest) -> str:
 
 
 def _name(reference: Mapping[str, Any], field: str, default: str) -> str:
-    """Return a name; none where it is too long, as no object has such a one."""
+    """Return the name in this field; empty if it is too long for any object."""
     value = reference.get(field, default)
     return value if isinstance(value, str) and len(value) <= LONGEST_NAME else ""
 

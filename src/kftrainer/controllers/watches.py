@@ -1,4 +1,4 @@
-"""Which kinds the manager reads, and whom their changes concern."""
+"""Kinds that the manager watches, and the TrainJobs that their events enqueue."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ RUNTIME_KINDS = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 
 @dataclass(frozen=True, slots=True)
 class WatchedKind:
-    """A kind that plugins want to be watched, however many of them."""
+    """A kind that one or more plugins watch."""
 
-    resource: Resource[Any]  # as it is cached, perhaps with its metadata only
+    resource: Resource[Any]  # as it is cached: complete or metadata only
     handlers: Sequence[Handler]
     keep: Callable[[Manifest], bool] | None
 
 
 def watched_kinds(watches: Iterable[Watch], existing: ClusterReader) -> list[WatchedKind]:
-    """The kinds of the plugins' watches, each once."""
+    """Return the kinds that plugins watch, each once, with all their handlers."""
     by_resource: dict[Resource[Any], list[Watch]] = {}
     for watch in watches:
         by_resource.setdefault(watch.resource, []).append(watch)
@@ -63,7 +63,7 @@ def _handler(
 
 
 def belongs_to_train_job(manifest: Manifest) -> bool:
-    """Whether a TrainJob controls the object; others are not kept in memory."""
+    """Whether a TrainJob controls the object; other objects are not cached."""
     return any(
         reference.get("controller")
         and reference["kind"] == names.TRAIN_JOB
@@ -73,7 +73,7 @@ def belongs_to_train_job(manifest: Manifest) -> bool:
 
 
 def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:
-    """Look at the TrainJobs on a runtime that has come, gone or changed."""
+    """Return a handler that enqueues the unfinished TrainJobs of a changed runtime."""
 
     def jobs(change: ObjectEvent[Any]) -> Iterable[Request]:
         return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, index_value(resource, change.key))
@@ -82,13 +82,16 @@ def enqueue_unfinished(cache: Cache, resource: Resource[Any]) -> Handler:
 
 
 def unfinished(cache: Cache, namespace: str | None = None) -> list[Request]:
-    """Return all TrainJobs that have not ended, or those of a namespace."""
+    """Return the unfinished TrainJobs, of all namespaces or of one."""
     value = ALL if namespace is None else in_namespace(namespace)
     return cache.index_keys(TRAIN_JOBS, INDEX_UNFINISHED, value)
 
 
 def partial_kinds(watches: Sequence[Watch]) -> Mapping[Resource[Any], Resource[Any]]:
-    """Kinds of which only the metadata is cached, by what plugins call them."""
+    """Return the metadata-only resources by the resources in the plugins' watches.
+
+    A kind is cached as metadata only if no watch needs the complete object.
+    """
     whole = {watch.resource for watch in watches if not watch.metadata_only}
     every = dict.fromkeys(watch.resource for watch in watches)
     return {each: each.only_metadata() for each in every if each not in whole}

@@ -1,4 +1,4 @@
-"""What is there already, for planning to look at."""
+"""Read access to existing objects for planning and validation."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -9,30 +9,30 @@ T = TypeVar("T")
 
 
 class ClusterReader(Protocol):
-    """Reads that take no time and change nothing: a cache, or objects from files."""
+    """Synchronous, read-only access to objects: a cache, or objects from files."""
 
     def knows(self, resource: Resource[Any]) -> bool:
-        """Whether an object of this kind that is not found does not exist, as far as one can see.
+        """Whether an object of this kind that is not found can be assumed not to exist.
 
-        A kind whose definition is not installed is known: it has no objects.
+        True also for a kind whose CRD is not installed: it has no objects.
         """
         ...
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """The object of this key; None also where the kind is not known."""
+        """Return the object with this key; None if it does not exist or the kind is unknown."""
         ...
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """All objects of the kind, or those of a namespace; none where the kind is not known."""
+        """Return all objects of the kind, or of one namespace; empty if the kind is unknown."""
         ...
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """The same objects, each decoded when it is asked for: for kinds with many objects."""
+        """Yield the objects that `list` returns, decoded one by one; for large lists."""
         ...
 
 
 class GivenObjects:
-    """The objects that somebody gave us, and nothing else; of other kinds nothing is known."""
+    """ClusterReader of given manifests; kinds without a manifest are unknown."""
 
     def __init__(self, manifests: Iterable[Manifest] = ()) -> None:
         self._kinds: dict[tuple[str, str], dict[ObjectKey, Manifest]] = {}
@@ -41,20 +41,20 @@ class GivenObjects:
             self._kinds.setdefault(kind, {})[key_of(manifest)] = manifest
 
     def knows(self, resource: Resource[Any]) -> bool:
-        """Whether there is one of this kind among the given."""
+        """Whether a manifest of this kind was given."""
         return (resource.api_version, resource.kind) in self._kinds
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """The given object of this key."""
+        """Return the given object with this key, or None."""
         found = self._of(resource).get(key)
         return None if found is None else resource.decode(found)
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """The given objects of the kind."""
+        """Return the given objects of the kind."""
         return [*self.iterate(resource, namespace)]
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """The same, each decoded when it is asked for."""
+        """Yield the given objects of the kind, decoded one by one."""
         for key, manifest in self._of(resource).items():
             if namespace is None or key.namespace == namespace:
                 yield resource.decode(manifest)

@@ -1,13 +1,13 @@
-"""Why a TrainJob cannot be planned.
+"""Errors of planning.
 
     PlanningError
-    ├── UnsupportedRuntimeError   spec.runtimeRef names a kind that is no runtime
-    ├── RuntimeNotFoundError      the runtime is not there
+    ├── UnsupportedRuntimeError   spec.runtimeRef names a kind that is not a runtime
+    ├── RuntimeNotFoundError      the runtime does not exist
     ├── InvalidRuntimeError       the runtime cannot be used; paths are in the runtime
-    ├── InvalidTrainJobError      the TrainJob does not fit; paths are in the TrainJob
+    ├── InvalidTrainJobError      the TrainJob is not valid; paths are in the TrainJob
     └── PluginFailedError         a plugin has a bug
 
-All but the last are somebody's mistake in a document, and say in which field it is.
+All but the last are errors in the TrainJob or the runtime.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ from kftrainer.kube.objects.field_errors import FieldError
 
 
 class PlanningError(Exception):
-    """There is no plan for this TrainJob; `errors` says where the trouble is, if in a field."""
+    """The TrainJob cannot be planned; `errors` are the field errors, if there are any."""
 
-    reason: ClassVar[str] = "ResourcesCreationFailed"  # in one word, for conditions
+    reason: ClassVar[str] = "ResourcesCreationFailed"  # reason of conditions
 
     def __init__(self, message: str, errors: Iterable[FieldError] = ()) -> None:
         super().__init__(message)
@@ -27,13 +27,13 @@ class PlanningError(Exception):
 
 
 class UnsupportedRuntimeError(PlanningError):
-    """The TrainJob refers to something that is not a runtime."""
+    """The TrainJob refers to a kind that is not a runtime."""
 
     reason = "TrainingRuntimeNotSupported"
 
 
 class RuntimeNotFoundError(PlanningError):
-    """The TrainJob refers to a runtime that is not there."""
+    """The TrainJob refers to a runtime that does not exist."""
 
     reason = "RuntimeNotFound"
 
@@ -45,18 +45,18 @@ class _InvalidDocumentError(PlanningError):
 
 
 class InvalidRuntimeError(_InvalidDocumentError):
-    """The runtime cannot be used, whoever refers to it."""
+    """The runtime cannot be used; the paths of `errors` are in the runtime."""
 
     reason = "InvalidRuntime"
 
 
 class InvalidTrainJobError(_InvalidDocumentError):
-    """The TrainJob does not fit its runtime."""
+    """The TrainJob is not valid for its runtime; the paths of `errors` are in the TrainJob."""
 
     reason = "InvalidTrainJob"
 
 
 class PluginFailedError(PlanningError):
-    """A plugin raised what it should not."""
+    """A plugin raised an exception that is not a PlanningError."""
 
     reason = "PluginFailed"

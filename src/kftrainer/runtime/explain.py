@@ -1,4 +1,4 @@
-"""Which plugin set what, and from which field: a tape that keeps everything."""
+"""Explanation: the Trace of `--explain`, with the plugin and field behind each value."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ import orjson
 from kftrainer.kube.objects.model import FIELD_NAME
 from kftrainer.runtime.planned_object import PlannedObject
 
-# What tells the items of a list apart, if it is not their name.
+# Fields that identify the items of a list, where it is not the name.
 _KEYS = {"volumeMounts": "mountPath", "ports": "containerPort", "volumeDevices": "devicePath"}
-# Fields of objects whose keys are no fields, even where they look like some.
+# Fields that are maps with arbitrary keys.
 _MAPS = frozenset(
     {
         "annotations",
@@ -28,19 +28,19 @@ _MAPS = frozenset(
         "stringData",
     }
 )
-# What every object has, and no plugin chooses.
+# Fields that every object has and that no plugin chooses.
 _HEAD = ("apiVersion", "kind")
 _IDENTITY = ("name", "namespace", "ownerReferences")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value that a plugin has set, and why; of a JobSet, one that the template did not have."""
+    """A value that a plugin has set; in a JobSet, one that differs from the template."""
 
     path: str
     value: Any
     plugin: str
-    source: str | None  # the field that it comes from, where the plugin has said so
+    source: str | None  # the field that the value comes from, if the plugin recorded it
     removed: bool = False
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Setting:
 
 
 class Explanation:
-    """A tape for one TrainJob: compares the JobSet before and after each plugin's turn."""
+    """Trace of one TrainJob that compares the JobSet before and after each plugin."""
 
     def __init__(self) -> None:
         self._jobset: Mapping[str, Any] = {}
@@ -61,13 +61,13 @@ class Explanation:
         self._makers: list[tuple[PlannedObject, str]] = []
 
     def attend(self, jobset: Mapping[str, Any]) -> None:
-        """Look at the JobSet as the runtime's template has it."""
+        """Record the JobSet before any plugin has changed it."""
         self._jobset = jobset
         self._leaves = dict(leaves(jobset))
 
     @contextmanager
     def turn(self, plugin: str) -> Iterator[None]:
-        """Whatever is changed in this block was done by this plugin."""
+        """Attribute every change in this context to the plugin."""
         self._plugin = plugin
         self._notes = {}
         yield
@@ -77,24 +77,24 @@ class Explanation:
         self._take_what_was_said()
 
     def note(self, path: str, source: str) -> None:
-        """Whatever has been changed at this path since the last look comes from this field."""
+        """Record that the latest change at this path comes from this field."""
         self._notes[path] = source
-        # An item or a key is nobody else's in this turn: there is time to look at the end of it.
-        # A TrainJob may have a thousand variables.
+        # A list item or map key is set once per turn, so it is compared at the end of the turn. A
+        # TrainJob may have a thousand variables.
         if not path.endswith("]"):
             self._look(path)
 
     def made(self, planned: Sequence[PlannedObject]) -> None:
-        """Keep who made these."""
+        """Record which plugin has built these objects."""
         self._makers += [(each, self._plugin) for each in planned]
 
     def settings(self) -> list[Setting]:
-        """What was set in the JobSet, in its order; what was removed, at the end."""
+        """Return the values set in the JobSet, in its order, then those that were removed."""
         there = [self._settings[path] for path in self._leaves if path in self._settings]
         return there + [each for each in self._settings.values() if each.removed]
 
     def settings_of(self, planned: PlannedObject, manifest: Mapping[str, Any]) -> list[Setting]:
-        """All that is in an object other than the JobSet; `manifest` is how its values are told."""
+        """Return all values of an object other than the JobSet, as `manifest` has them."""
         plugin = self.maker(planned)
         metadata = {k: v for k, v in manifest["metadata"].items() if k not in _IDENTITY}
         body = {k: v for k, v in manifest.items() if k not in _HEAD} | {"metadata": metadata}
@@ -106,11 +106,11 @@ class Explanation:
         ]
 
     def maker(self, planned: PlannedObject) -> str:
-        """The plugin that made this very object."""
+        """Return the plugin that built this object."""
         return next(plugin for each, plugin in self._makers if each is planned)
 
     def _look(self, where: str) -> None:
-        """Keep what is changed at this path; if there is nothing now, the end of the turn will."""
+        """Record changes at this path; removed values are recorded at the end of the turn."""
         found = _at(self._jobset, where)
         if found is _NOTHING:
             return
@@ -121,19 +121,19 @@ class Explanation:
         self._leaves |= now
 
     def _compare(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Keep what is not as it was."""
+        """Record the differences."""
         for path, value in now.items():
             if path not in before or not _same(before[path], value):
                 self._set(path, value)
         gone = [path for path in before if path not in now]
         parents = {up for path in now for up in _upwards(path)} if gone else set()
         for path in gone:
-            # What has become a part, or has parts now, is still there.
+            # A path whose parent or child exists now was restructured, not removed.
             if path not in parents and not any(up in now for up in _upwards(path)):
                 self._set(path, None, removed=True)
 
     def _take_what_was_said(self) -> None:
-        """Who says a value has set it, even to what it was: the last one to do so stands."""
+        """Attribute noted values to the current plugin, even if they did not change."""
         for path, value in self._leaves.items() if self._notes else ():
             note = _nearest(path, self._notes)
             if note is not None and (note == path or note.endswith("]")):
@@ -145,7 +145,7 @@ class Explanation:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a document and their paths, with names for the items of lists."""
+    """Yield the values of a document with their paths, which identify list items by name."""
     if isinstance(value, Mapping) and value:
         for field, each in value.items():
             yield from leaves(each, _below(path, field))
@@ -157,7 +157,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _items(items: list[Any], path: str) -> Iterator[tuple[str, Any, str | None]]:
-    """The items, each with its path and the field that has its name; None if it has a number."""
+    """Yield each item, its path and the field that identifies it; None if it has an index."""
     key: str | None = _KEYS.get(path.rpartition(".")[2], "name")
     names: Sequence[Any] = [each.get(key) if isinstance(each, Mapping) else None for each in items]
     if None in names or len(set(map(str, names))) < len(names):
@@ -170,7 +170,7 @@ def _named_item(item: Mapping[str, Any], key: str, path: str) -> Iterator[tuple[
     rest = {field: value for field, value in item.items() if field != key}
     if not rest:
         yield path, item
-    elif list(rest) == ["value"]:  # a variable, about which there is no more to say
+    elif list(rest) == ["value"]:  # a variable with a plain value
         yield path, rest["value"]
     else:
         yield from leaves(rest, path)
@@ -186,7 +186,7 @@ _NOTHING = object()
 
 
 def _at(document: Any, where: str) -> Any:
-    """What is at this path."""
+    """Return the value at this path."""
     path, value = "", document
     while path != where:
         inner = (each for each in _children(value, path) if _within(where, each[0]))
@@ -207,12 +207,12 @@ def _source(path: str, sources: Mapping[str, str]) -> str | None:
 
 
 def _nearest(path: str, known: Mapping[str, str]) -> str | None:
-    """The longest of the known paths that has this one in it."""
+    """Return the longest known path that contains this one, or None."""
     return next((up for up in _upwards(path) if up in known), None)
 
 
 def _upwards(path: str) -> Iterator[str]:
-    """The path, and those that it is in, up to the whole."""
+    """Yield the path and its parents, up to the root."""
     yield path
     while path:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
@@ -224,4 +224,4 @@ def _within(path: str, outer: str) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    return one == other and type(one) is type(other)  # 1 is not true
+    return one == other and type(one) is type(other)  # in Python, 1 == True

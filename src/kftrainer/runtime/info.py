@@ -1,4 +1,4 @@
-"""Info: the one thing that changes while a TrainJob is planned, and that nobody keeps."""
+"""Info: the intermediate form of a TrainJob, which plugins change during one plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,16 +24,17 @@ from kftrainer.runtime.trace import Trace
 
 AnyRuntime = TrainingRuntime | ClusterTrainingRuntime
 NO_TRAINER = Trainer()
-DEFAULT = "default"  # how sources say that nobody says it
-RUNTIME = "runtime"  # how sources say that a value comes from the runtime, not from the TrainJob
+DEFAULT = "default"  # source of a value that neither the TrainJob nor the runtime sets
+RUNTIME = "runtime"  # prefix of sources that are fields of the runtime, not of the TrainJob
 
 
 @dataclass(slots=True)
 class Info:
-    """What is known and wanted of one TrainJob; plugins change it, phase by phase.
+    """Intermediate form of one TrainJob; the plugins of each phase change it in place.
 
-    `template` is the runtime's JobSet spec with the TrainJob's overrides and resources in it. The
-    PodSets show its replicated jobs, in the same order: changing them changes the template.
+    `template` is the runtime's JobSet spec with the TrainJob's overrides and resources applied.
+    The PodSets are views of its replicated jobs, in the same order: changing a PodSet changes the
+    template.
     """
 
     runtime: AnyRuntime
@@ -43,14 +44,14 @@ class Info:
     labels: dict[str, str]  # of the JobSet
     annotations: dict[str, str]
     tape: Trace
-    command: list[str] | None = None  # of the trainer, where it is not the template's
+    command: list[str] | None = None  # command of the trainer, if it replaces the template's
     command_source: str = "spec.trainer.command"
     reserved_env: set[str] = field(default_factory=set)  # names that the TrainJob cannot set
-    # These are asked for dozens of times, so they are found once.
-    policy: TorchPolicy | MPIPolicy | None = field(init=False)  # what trains; None if plain
-    # The pods that train, or that start the training; None if no job has the step `trainer`.
+    # The following are read dozens of times per plan, so they are computed once.
+    policy: TorchPolicy | MPIPolicy | None = field(init=False)  # None for plain training
+    # The pods that train or start the training; None if no job has the step `trainer`.
     trainer: PodSet | None = field(init=False)
-    trainer_container: Container | None = field(init=False)  # None exactly if `trainer` is
+    trainer_container: Container | None = field(init=False)  # container of the trainer
 
     def __post_init__(self) -> None:
         ml_policy = self.ml_policy
@@ -62,75 +63,75 @@ class Info:
 
     @property
     def runtime_metadata(self) -> ObjectMeta:
-        """The runtime's own metadata."""
+        """Metadata of the runtime."""
         return self.runtime.metadata
 
     @property
     def runtime_spec(self) -> TrainingRuntimeSpec:
-        """The runtime as its author wrote it."""
+        """Spec of the runtime, without overrides of the TrainJob."""
         return self.runtime.spec or TrainingRuntimeSpec()
 
     @property
     def ml_policy(self) -> MLPolicy | None:
-        """How training is spread over nodes."""
+        """The runtime's mlPolicy."""
         return self.runtime_spec.ml_policy
 
     @property
     def pod_group_policy(self) -> PodGroupPolicy | None:
-        """Whether pods are scheduled together, and by whom."""
+        """The runtime's podGroupPolicy; None if pods are not gang-scheduled."""
         return self.runtime_spec.pod_group_policy
 
     def pod_set(self, name: str) -> PodSet | None:
-        """The pods of the replicated job of this name."""
+        """Return the PodSet of the replicated job with this name, or None."""
         return next((each for each in self.pod_sets if each.name == name), None)
 
     def with_ancestor(self, step: str) -> Sequence[PodSet]:
-        """The pods that do this step."""
+        """Return the PodSets of the jobs that are labelled as this step."""
         return [each for each in self.pod_sets if each.ancestor == step]
 
     def num_nodes(self, job: TrainJob) -> int | None:
-        """How many nodes to train on, as the TrainJob or else the runtime says."""
+        """Return the number of nodes from the TrainJob or else the runtime; None if not set."""
         asked = (job.spec.trainer or NO_TRAINER).num_nodes
         if asked is not None:
             return asked
         return self.ml_policy.num_nodes if self.ml_policy else None
 
     def num_nodes_source(self, job: TrainJob) -> str:
-        """Which field that comes from."""
+        """Return the field that `num_nodes` comes from, for `--explain`."""
         if (job.spec.trainer or NO_TRAINER).num_nodes is not None:
             return "spec.trainer.numNodes"
         return DEFAULT if self.num_nodes(job) is None else f"{RUNTIME} spec.mlPolicy.numNodes"
 
     def subdomain(self, job: TrainJob) -> str:
-        """The domain that the pods' host names are in."""
+        """Return the DNS subdomain of the pods' host names."""
         network: Mapping[str, Any] = self.template.get("network") or {}
         return network.get("subdomain") or job.metadata.name
 
     def first_host(self, job: TrainJob, pod_set: PodSet) -> str:
-        """The host name of the first pod of the set, in its first replica."""
+        """Return the host name of the first pod of the PodSet, in its first replica."""
         return f"{job.metadata.name}-{pod_set.name}-0-0.{self.subdomain(job)}"
 
 
 def trainer_container(pod_set: PodSet, policy: TorchPolicy | MPIPolicy | None) -> Container | None:
-    """The container that the TrainJob's trainer is about, in a set of pods that train."""
+    """Return the container of the PodSet that `spec.trainer` of a TrainJob configures."""
     found = map(pod_set.container, container_names(pod_set.name, policy))
     return next((each for each in found if each is not None), None)
 
 
 def container_names(job_name: str, policy: object) -> tuple[str, ...]:
-    """What the container that trains can be called in this job, the better name first."""
+    """Return the possible names of the trainer container in this job, the preferred one first."""
     if isinstance(policy, MPIPolicy) and job_name == names.JOB_LAUNCHER:
         return names.CONTAINER_NODE, names.JOB_LAUNCHER
     return (names.CONTAINER_NODE,)
 
 
 def key_of_job(job: TrainJob, name: str | None = None) -> ObjectKey:
-    """The key of an object in the TrainJob's namespace, of the same name unless told otherwise."""
+    """Return the key of an object in the TrainJob's namespace, by default with its name."""
     return ObjectKey(job.metadata.namespace or "", name or job.metadata.name)
 
 
 def own_job_set(job: TrainJob, existing: ClusterReader) -> Manifest | None:
-    """Return the TrainJob's JobSet, unless the status records that another one was created.
+    """Return the JobSet that the TrainJob controls, unless its status records another UID.
 
     Every client that may write JobSets can set an owner reference; only the controller writes the
     status of TrainJobs.
@@ -147,19 +148,19 @@ def claimed_job_set(job: TrainJob, existing: ClusterReader) -> Manifest | None:
 
 
 def recorded_job_set(job: TrainJob) -> str | None:
-    """Return the UID of the TrainJob's JobSet as its status records it."""
+    """Return the UID of the JobSet that the TrainJob's status records, or None."""
     reference = None if job.status is None else job.status.job_set
     return None if reference is None else reference.uid
 
 
 def runs(job: TrainJob, existing: ClusterReader) -> bool:
-    """Whether there are pods, so that what was made for them is to stay as it is."""
+    """Whether the TrainJob and its JobSet are not suspended, so that pods may exist."""
     job_set = own_job_set(job, existing)
     return not job.spec.suspend and job_set is not None and not job_set["spec"].get("suspend")
 
 
 def is_controlled_by(manifest: Manifest, job: TrainJob) -> bool:
-    """Whether the object belongs to this very TrainJob."""
+    """Whether the TrainJob controls the object, compared by UID."""
     return any(
         reference.get("controller") and reference.get("uid") == job.metadata.uid
         for reference in manifest["metadata"].get("ownerReferences") or ()

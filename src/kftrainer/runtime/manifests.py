@@ -1,4 +1,4 @@
-"""Small pieces of Kubernetes objects, and how they get into lists."""
+"""Helpers that build parts of Kubernetes objects and insert them into lists."""
 
 from collections.abc import Callable, Hashable, Mapping, MutableSequence, Sequence
 from typing import Any
@@ -14,22 +14,22 @@ COMPLETION_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-ind
 
 
 def thaw(value: Any) -> Any:
-    """A copy that may be changed freely, of what came from JSON: this is the fastest way."""
+    """Return a deep, mutable copy of a JSON value; faster than `copy.deepcopy`."""
     return orjson.loads(orjson.dumps(value))
 
 
 def env_var(name: str, value: str | int) -> Piece:
-    """An environment variable."""
+    """Return an environment variable with a value."""
     return {"name": name, "value": str(value)}
 
 
 def env_from_field(name: str, field_path: str) -> Piece:
-    """An environment variable that the kubelet fills from a field of the pod."""
+    """Return an environment variable that the kubelet sets from a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field_path}}}
 
 
 def upsert(pieces: MutableSequence[Any], piece: Piece, key: Callable[[Piece], Hashable]) -> None:
-    """Put the piece in the place of the first one with the same key, or at the end."""
+    """Replace the first piece with the same key, or append the piece."""
     wanted = key(piece)
     for index, there in enumerate(pieces):
         if key(there) == wanted:
@@ -39,30 +39,30 @@ def upsert(pieces: MutableSequence[Any], piece: Piece, key: Callable[[Piece], Ha
 
 
 def places_by_name(pieces: Sequence[Any]) -> dict[Hashable, int]:
-    """The index of the first piece of each name: for lists that may be long."""
+    """Return the index of the first piece of each name, in linear time."""
     places = {piece.get("name"): index for index, piece in enumerate(pieces)}
-    if len(places) < len(pieces):  # then some of them are those of the last
+    if len(places) < len(pieces):  # some names occur twice, and their last index was kept
         places = {pieces[index].get("name"): index for index in reversed(range(len(pieces)))}
     return places
 
 
 def by_name(piece: Piece) -> Hashable:
-    """What tells variables and volumes apart."""
+    """Return the key of a variable or volume: its name."""
     return piece.get("name")
 
 
 def by_mount_path(piece: Piece) -> Hashable:
-    """What tells mounts apart."""
+    """Return the key of a volume mount: its path."""
     return piece.get("mountPath")
 
 
 def by_port(piece: Piece) -> Hashable:
-    """What tells ports apart: their number and protocol, whatever they are called."""
+    """Return the key of a port: its number and protocol."""
     return piece.get("containerPort"), piece.get("protocol") or "TCP"
 
 
 def owner_reference(job: TrainJob) -> Piece:
-    """Who the objects that are made for a TrainJob belong to."""
+    """Return the owner reference that makes the TrainJob the controller of an object."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.TRAIN_JOB,
@@ -76,7 +76,10 @@ def owner_reference(job: TrainJob) -> Piece:
 def owned(
     resource: Resource[Any], job: TrainJob, name: str | None = None, **metadata: Any
 ) -> dict[str, Any]:
-    """The head of an object that belongs to the TrainJob, and has its name unless told."""
+    """Return apiVersion, kind and metadata of an object that the TrainJob controls.
+
+    The name is that of the TrainJob unless given. Empty metadata fields are left out.
+    """
     return {
         "apiVersion": resource.api_version,
         "kind": resource.kind,
@@ -90,5 +93,5 @@ def owned(
 
 
 def named(pieces: Sequence[Any], name: str) -> Any | None:
-    """The first piece of this name."""
+    """Return the first piece with this name, or None."""
     return next((piece for piece in pieces if piece.get("name") == name), None)

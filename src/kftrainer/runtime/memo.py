@@ -1,4 +1,4 @@
-"""What was found out about an object that nobody changes, for as long as it is the same object."""
+"""Memo: a bounded cache of values computed from immutable objects, keyed by identity."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -8,9 +8,9 @@ V = TypeVar("V")
 
 
 class Memo(Generic[T, V]):
-    """Finds something out about each object once; what was asked for first is forgotten first.
+    """Compute a value once per object; the oldest entry is dropped first.
 
-    It holds the objects themselves: no other can get the same `id` in the meantime.
+    It keeps references to the objects, so that no other object can get the same `id`.
     """
 
     def __init__(self, find: Callable[[T], V], *, most: int) -> None:
@@ -19,7 +19,7 @@ class Memo(Generic[T, V]):
         self._known: dict[int, tuple[T, V]] = {}
 
     def of(self, it: T) -> V:
-        """What is known about this very object; an exception is not remembered."""
+        """Return the value of this object; exceptions are not cached."""
         known = self._known.get(id(it))
         if known is not None:
             return known[1]

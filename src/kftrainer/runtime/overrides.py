@@ -1,4 +1,4 @@
-"""The TrainJob's changes to the pods of the runtime's template."""
+"""Merges the TrainJob's pod overrides into the runtime's template."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -30,17 +30,17 @@ STEP_CONTAINERS = (
     names.CONTAINER_NODE,
 )
 MODERN, LEGACY = "podTemplateOverrides", "podSpecOverrides"
-METADATA = ("labels", "annotations")  # nothing else can be said about pods that are yet to come
+METADATA = ("labels", "annotations")  # the only metadata that a pod template can set
 CONTAINERS = (("initContainers", "initContainer"), ("containers", "container"))
 MERGED_LISTS = frozenset(
     {"initContainers", "containers", "volumes", "schedulingGates", "imagePullSecrets"}
 )
-MOST_UNKNOWN = 100  # errors: who reads so many knows that the names are of another runtime
-# A measure of the time to merge each override into each of its jobs: roughly microseconds.
-# Everybody else waits meanwhile.
+MOST_UNKNOWN = 100  # errors that are reported; more indicate a wrong runtime
+# Estimated time to merge every override into every one of its jobs, roughly in microseconds. The
+# merge blocks the event loop.
 MOST_WORK = 6_000
 WORK_PER_MERGE = 10
-# The JobSet would become too large to be stored.
+# Beyond this, the JobSet would be too large to be stored.
 MOST_BYTES = 1024 * 1024
 TOO_MUCH_WORK = "must be fewer or smaller: merging them into all their jobs takes too long"
 TOO_MANY_BYTES = (
@@ -49,40 +49,40 @@ TOO_MANY_BYTES = (
 
 
 def overrides(job: TrainJob) -> Iterator[tuple[str, PodTemplateOverride]]:
-    """The overrides in their order, and where in the TrainJob they are."""
-    if said := job.spec.overrides():  # there are mostly none, and half of all rules ask
+    """Yield the overrides in order, each with its path in the TrainJob."""
+    if said := job.spec.overrides():  # usually empty, and called by half of all rules
         field = overrides_field(job)
         for index, override in enumerate(said):
             yield f"{field}[{index}]", override
 
 
 def overrides_field(job: TrainJob) -> str:
-    """The field that the overrides are in: it has two names."""
+    """Return the path of the overrides, which can have the current or the old field name."""
     return f"spec.{LEGACY if job.spec.pod_spec_overrides else MODERN}"
 
 
 def merge_overrides(job: TrainJob, template: dict[str, Any], tape: Trace) -> Iterator[FieldError]:
-    """Merge the overrides into the template, and tell all that is wrong with them."""
+    """Merge the overrides into the template and yield all their errors."""
     unknown = [*two_dialects(job), *unknown_targets(job, template)]
     yield from unknown
-    if len(unknown) < MOST_UNKNOWN:  # else they are not for this template
+    if len(unknown) < MOST_UNKNOWN:  # otherwise they were written for another runtime
         yield from islice(apply_overrides(job, template, tape), MOST_UNKNOWN)
 
 
 def two_dialects(job: TrainJob) -> Iterator[FieldError]:
-    """Overrides under both of their names."""
+    """Yield an error if overrides are set under both field names."""
     if job.spec.pod_template_overrides and job.spec.pod_spec_overrides:
         detail = f"is the old name of {MODERN}: only one can be set"
         yield forbidden(f"spec.{LEGACY}", detail, rule=Rule.SCHEMA)
 
 
 def unknown_targets(job: TrainJob, template: Mapping[str, Any]) -> Iterator[FieldError]:
-    """What overrides name that the runtime does not have: jobs, and containers in them."""
+    """Yield errors for jobs and containers in overrides that the runtime does not have."""
     return islice(_unknown_targets(job, template), MOST_UNKNOWN)
 
 
 def step_env_overrides(job: TrainJob) -> Iterator[FieldError]:
-    """Variables of containers that have a place of their own in the TrainJob."""
+    """Yield errors for variables of step containers, which the TrainJob sets in other fields."""
     for path, override in overrides(job):
         for index, container in enumerate((override.spec or {}).get("containers") or ()):
             if container.get("name") in STEP_CONTAINERS and container.get("env"):
@@ -92,7 +92,7 @@ def step_env_overrides(job: TrainJob) -> Iterator[FieldError]:
 
 
 def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Trace) -> Iterator[FieldError]:
-    """Merge the overrides into the template; what cannot be merged is told and left out."""
+    """Merge the overrides into the template; yield an error for each part that is skipped."""
     jobs = _jobs_by_name(template)
     work = size = 0
     for path, override in overrides(job):
@@ -114,7 +114,7 @@ def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Trace) -> Ite
 def apply_override(
     path: str, override: PodTemplateOverride, template: dict[str, Any]
 ) -> Iterator[FieldError]:
-    """Merge one of them. What it changes becomes new: the pods that were there stay as they are."""
+    """Merge one override; changed pod templates are replaced by copies, not modified."""
     patch, errors = _patch_of(path, override)
     yield from errors
     for target, job_spec in _targets(override, _jobs_by_name(template)):
@@ -136,7 +136,7 @@ def _merge(
 
 
 def _patch_of(path: str, override: PodTemplateOverride) -> tuple[dict[str, Any], list[FieldError]]:
-    """The override as a patch with canonical quantities, and what is wrong with these."""
+    """Return the override as a patch with canonical quantities, and errors for invalid ones."""
     patch = thaw(_patch(override))
     return patch, [*rewrite_quantities(patch.get("spec") or {}, place(path, "spec"))]
 
@@ -148,7 +148,7 @@ def _jobs_by_name(template: Mapping[str, Any]) -> Mapping[str, dict[str, Any]]:
 def _targets(
     override: PodTemplateOverride, jobs: Mapping[str, dict[str, Any]]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The jobs of the template that the override is for, each once."""
+    """Yield the jobs of the template that the override targets, each once."""
     for target in dict.fromkeys(target.name for target in override.target_jobs):
         if target in jobs:
             yield target, jobs[target]
@@ -179,13 +179,13 @@ def _patch(override: PodTemplateOverride) -> dict[str, Any]:
 
 
 def _metadata(override: PodTemplateOverride) -> dict[str, Any]:
-    """What it says about the pods' metadata."""
+    """Return the pod labels and annotations of the override."""
     metadata = override.metadata.dump() if override.metadata else {}
     return {key: metadata[key] for key in METADATA if metadata.get(key)}
 
 
 def _without_empty(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """An override adds and changes: a field that is empty says nothing."""
+    """Return the spec without empty fields: an override can add and change, but not remove."""
     return {key: value for key, value in spec.items() if value not in (None, "", [], {})}
 
 
@@ -202,7 +202,7 @@ def _unknown_targets(job: TrainJob, template: Mapping[str, Any]) -> Iterator[Fie
 
 
 class _Known:
-    """The names of a job's containers, by their lists: looked up once, however often asked for."""
+    """The names of a job's containers by list, computed once."""
 
     def __init__(self, job: Mapping[str, Any]) -> None:
         pod = job["template"]["spec"]["template"]["spec"]
@@ -214,7 +214,7 @@ class _Known:
 
 
 def _first_targets(override: PodTemplateOverride) -> dict[str, int]:
-    """The jobs that the override names, each once, and where."""
+    """Return the jobs that the override names, with the index of the first mention."""
     targets: dict[str, int] = {}
     for index, target in enumerate(override.target_jobs):
         targets.setdefault(target.name, index)
@@ -222,7 +222,7 @@ def _first_targets(override: PodTemplateOverride) -> dict[str, int]:
 
 
 def _first_places(override: PodTemplateOverride, field: str) -> dict[Any, int]:
-    """The names of the containers that the override changes, each once, and where."""
+    """Return the containers that the override changes, with the index of the first mention."""
     places: dict[Any, int] = {}
     for index, container in enumerate((override.spec or {}).get(field) or ()):
         places.setdefault(container.get("name"), index)
@@ -233,7 +233,7 @@ def _unknown_containers(
     path: str, asked: Mapping[str, Mapping[Any, int]], known: _Known
 ) -> Iterator[FieldError]:
     for field, noun in CONTAINERS:
-        # Mostly all are known, and sets are quick to tell.
+        # Usually all names are known, which a set comparison finds quickly.
         if asked[field].keys() <= known.containers[field]:
             continue
         for name, index in asked[field].items():
@@ -245,7 +245,7 @@ def _unknown_containers(
 
 
 def place(path: str, inner: str) -> str:
-    """The place in the TrainJob: the old dialect has the pod's fields beside targetJobs."""
+    """Return the path in the TrainJob; the old field has the pod spec beside targetJobs."""
     if path.startswith(f"spec.{LEGACY}"):
         inner = inner.removeprefix("spec").removeprefix(".")
     return f"{path}.{inner}" if inner else path

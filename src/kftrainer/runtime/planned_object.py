@@ -1,4 +1,4 @@
-"""An object that a TrainJob needs."""
+"""Objects that plugins want applied, and the order in which they are applied."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,25 +9,25 @@ from kftrainer.kube.objects.resource import Manifest, Resource
 
 @dataclass(frozen=True, slots=True)
 class PlannedObject:
-    """An object to apply, or, where `mint` is given, to create once and then leave alone.
+    """An object to apply or, if `mint` is given, to create once and then not modify.
 
-    `mint` makes the object with what is drawn by chance, such as keys: plans are the same each
-    time, and chance comes in only when the object is created. `manifest` lacks those parts.
-    `sources` says from which field what is at a path of the manifest comes, for `--explain`.
+    `mint` returns the object with random content, such as keys. It is called only when the object
+    is created, so that plans are deterministic; `manifest` lacks the random content. `sources` maps
+    paths of the manifest to the fields that their values come from, for `--explain`.
     """
 
     resource: Resource[Any]
     manifest: Manifest
     mint: Callable[[], Manifest] | None = None
-    minted_keys: tuple[str, ...] = ()  # of `data`, which `mint` fills
+    minted_keys: tuple[str, ...] = ()  # keys of `data` that `mint` fills
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
-# Objects that others refer to come first, and those whose pods would refer to them last.
+# Objects that pods refer to come first, and the JobSet that creates the pods last.
 _RANKS = {"Secret": 0, "ConfigMap": 1, "PodGroup": 3, "JobSet": 4}
 _OTHERS = 2
 
 
 def apply_order(planned: PlannedObject) -> int:
-    """Where in the order of applying an object belongs."""
+    """Return the sort key that puts objects in the order to apply them."""
     return _RANKS.get(planned.resource.kind, _OTHERS)

@@ -1,4 +1,4 @@
-"""The jobs of a runtime's template as plugins see them: pods and containers to change in place."""
+"""PodSet and Container: views of a runtime's template that plugins change in place."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +16,15 @@ from kftrainer.runtime.manifests import (
 from kftrainer.runtime.resources.pod_requests import pod_requests
 from kftrainer.runtime.trace import Trace
 
-Body = dict[str, Any]  # a part of the template; writing into it is how the plan is made
+Body = dict[str, Any]  # a mutable part of the template
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container of the template. `source` says which field a value comes from."""
+    """A container of the template.
+
+    `source` is the field that a value comes from, for `--explain`.
+    """
 
     body: Body
     path: str
@@ -29,41 +32,41 @@ class Container:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the container."""
         name: str = self.body["name"]
         return name
 
     @property
     def env(self) -> list[Piece]:
-        """Its environment variables so far."""
+        """Current environment variables."""
         return self.body.get("env") or []
 
     @property
     def ports(self) -> list[Piece]:
-        """Its ports so far."""
+        """Current ports."""
         return self.body.get("ports") or []
 
     @property
     def volume_mounts(self) -> list[Piece]:
-        """Its mounts so far."""
+        """Current volume mounts."""
         return self.body.get("volumeMounts") or []
 
     @property
     def resources(self) -> Mapping[str, Any]:
-        """Its resources; those of the trainer have the TrainJob's in them."""
+        """Resources; those of the trainer include the TrainJob's resourcesPerNode."""
         return self.body.get("resources") or {}
 
     def set(self, field_name: str, value: object, source: str) -> None:
-        """Set a whole field, such as the image."""
+        """Replace a field, such as the image."""
         self.body[field_name] = value
         self.tape.note(f"{self.path}.{field_name}", source)
 
     def set_env(self, variable: Piece, source: str) -> None:
-        """Add a variable, or replace the one of the same name."""
+        """Add a variable, or replace the one with the same name."""
         self.set_envs([(variable, source)])
 
     def set_envs(self, env: Sequence[tuple[Piece, str]]) -> None:
-        """The same for some variables, each with its source: others are looked through once."""
+        """Add or replace several variables, each with its source, in linear time."""
         there = self._list("env")
         places = places_by_name(there)
         for variable, source in env:
@@ -72,13 +75,13 @@ class Container:
             self.tape.note(f"{self.path}.env[{variable['name']}]", source)
 
     def add_env_from(self, origin: Piece, source: str) -> None:
-        """Take all keys of a Secret or ConfigMap as variables."""
+        """Add all keys of a Secret or ConfigMap as variables."""
         if origin not in self._list("envFrom"):
             self._list("envFrom").append(origin)
         self.tape.note(f"{self.path}.envFrom", source)
 
     def add_port(self, port: Piece, source: str) -> None:
-        """Add a port, or replace the one of the same number and protocol."""
+        """Add a port, or replace the one with the same number and protocol."""
         upsert(self._list("ports"), port, by_port)
         self.tape.note(f"{self.path}.ports[{port['containerPort']}]", source)
 
@@ -88,7 +91,7 @@ class Container:
         self.tape.note(f"{self.path}.volumeMounts[{mount['mountPath']}]", source)
 
     def _list(self, field_name: str) -> list[Any]:
-        """A list of the body, made if it is not there."""
+        """Return a list of the body, creating it if it is missing."""
         found = self.body.get(field_name)
         if found is None:
             found = self.body[field_name] = []
@@ -98,10 +101,10 @@ class Container:
 
 @dataclass(slots=True)
 class PodSet:
-    """The pods of one replicated job; `job` is that job in the template."""
+    """The pods of one replicated job; `job` is the job in the template."""
 
     name: str
-    ancestor: str | None  # which step of a TrainJob it does, if any
+    ancestor: str | None  # the step of a TrainJob that the job is labelled as, if any
     count: int  # pods in each replica
     replicas: int
     job: Body
@@ -109,7 +112,7 @@ class PodSet:
     tape: Trace
     containers: list[Container] = field(init=False)
     init_containers: list[Container] = field(init=False)
-    endpoints: Iterable[str] = ()  # host names, made while they are iterated over
+    endpoints: Iterable[str] = ()  # host names, computed while iterating
 
     def __post_init__(self) -> None:
         self.containers = self._containers("containers")
@@ -117,37 +120,37 @@ class PodSet:
 
     @property
     def total(self) -> int:
-        """Pods in all replicas."""
+        """Number of pods in all replicas."""
         return self.count * self.replicas
 
     @property
     def pod(self) -> Body:
-        """The pod template."""
+        """Pod template."""
         pod: Body = self.job["template"]["spec"]["template"]
         return pod
 
     @property
     def spec(self) -> Body:
-        """The pod's spec."""
+        """Pod spec."""
         spec: Body = self.pod["spec"]
         return spec
 
     @property
     def volumes(self) -> list[Piece]:
-        """The pod's volumes so far."""
+        """Current volumes of the pod."""
         return self.spec.get("volumes") or []
 
     @property
     def single_pod_requests(self) -> dict[str, Quantity]:
-        """What one pod asks of the scheduler, as it stands now."""
+        """Return the current effective requests of one pod."""
         return pod_requests(self.spec)
 
     def container(self, name: str) -> Container | None:
-        """The container of this name."""
+        """Return the container with this name, or None."""
         return next((each for each in self.containers if each.name == name), None)
 
     def set_count(self, count: int, source: str) -> None:
-        """Say how many pods each replica has."""
+        """Set the number of pods in each replica."""
         self.count = count
         job_spec = self.job["template"]["spec"]
         job_spec["parallelism"] = job_spec["completions"] = count
@@ -155,21 +158,21 @@ class PodSet:
         self.tape.note(f"{self.path}.template.spec.completions", source)
 
     def add_volume(self, volume: Piece, source: str) -> None:
-        """Add a volume, or replace the one of the same name."""
-        volumes = self.spec["volumes"] = self.volumes  # there may be none, or null
+        """Add a volume, or replace the one with the same name."""
+        volumes = self.spec["volumes"] = self.volumes  # the field may be missing or null
         upsert(volumes, volume, by_name)
         self.tape.note(f"{self._pod_path}.spec.volumes[{volume['name']}]", source)
 
     def set_pod_label(self, key: str, value: str, source: str) -> None:
-        """Label the pods."""
+        """Set a label of the pods."""
         self._set_pod_metadata("labels", key, value, source)
 
     def set_pod_annotation(self, key: str, value: str, source: str) -> None:
-        """Annotate the pods."""
+        """Set an annotation of the pods."""
         self._set_pod_metadata("annotations", key, value, source)
 
     def hosts(self, job_name: str, subdomain: str) -> Iterator[str]:
-        """The host names of all pods, replica by replica."""
+        """Yield the host names of all pods, replica by replica."""
         for replica in range(self.replicas):
             head = f"{job_name}-{self.name}-{replica}-"
             for index in range(self.count):
@@ -194,7 +197,7 @@ class PodSet:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The host names of a PodSet, for as many pods as it has when they are asked for."""
+    """Host names of a PodSet, computed from its number of pods at the time of iteration."""
 
     pod_set: PodSet
     job_name: str

@@ -1,4 +1,4 @@
-"""The two kinds of runtimes, and how a TrainJob finds its own."""
+"""Resolves a TrainJob's runtimeRef; entry point of planning and of TrainJob validation."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -30,45 +30,45 @@ from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.trainjob import unusable, validate
 from kftrainer.runtime.validation.updates import NOT_NEW, change_errors, change_warnings, news
 
-MADE_UP = 5  # characters that the API server adds to generateName
+MADE_UP = 5  # characters that the API server appends to generateName
 
 
 class Runtime(Protocol):
-    """What one can ask about TrainJobs of one kind of runtime."""
+    """Operations on TrainJobs that refer to one kind of runtime."""
 
     resource: ClassVar[Resource[Any]]
 
     def key(self, job: TrainJob) -> ObjectKey:
-        """Which runtime the TrainJob refers to."""
+        """Return the key of the runtime that the TrainJob refers to."""
         ...
 
     def new_objects(
         self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE
     ) -> Sequence[PlannedObject]:
-        """The objects to apply now, in this order; raises PlanningError."""
+        """Return the objects to apply, in this order; raises PlanningError."""
         ...
 
     def runtime_info(self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE) -> Info:
-        """What plugins start from; raises PlanningError."""
+        """Return the Info that phase 1 receives; raises PlanningError."""
         ...
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
-        """How it goes; None while there is nothing to see yet."""
+        """Return the observed status; None if there is nothing to observe yet."""
         ...
 
     def event_handler_registrars(self) -> Sequence[Watch]:
-        """The kinds to watch for TrainJobs."""
+        """Return the kinds to watch for TrainJobs."""
         ...
 
     def validate_objects(
         self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
     ) -> ValidationResult:
-        """What is wrong with the TrainJob; `old` is None when it is created."""
+        """Return errors and warnings for the TrainJob; `old` is None on create."""
         ...
 
 
 class _FromTemplate:
-    """What both kinds do alike, once the runtime is found."""
+    """Implementation that both kinds of runtimes share."""
 
     resource: ClassVar[Resource[Any]]
 
@@ -77,30 +77,30 @@ class _FromTemplate:
 
     @abstractmethod
     def key(self, job: TrainJob) -> ObjectKey:
-        """Which runtime the TrainJob refers to."""
+        """Return the key of the runtime that the TrainJob refers to."""
 
     def new_objects(
         self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE
     ) -> Sequence[PlannedObject]:
-        """The objects to apply now, in this order; raises PlanningError."""
+        """Return the objects to apply, in this order; raises PlanningError."""
         return self._framework.plan(self.runtime_info(job, existing, tape), job)
 
     def runtime_info(self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE) -> Info:
-        """What plugins start from; raises PlanningError."""
+        """Return the Info that phase 1 receives; raises PlanningError."""
         return new_info(job, self._require(job, existing), existing, tape)
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
-        """How it goes; None while there is nothing to see yet."""
+        """Return the observed status; None if there is nothing to observe yet."""
         return self._framework.observe(job, existing)
 
     def event_handler_registrars(self) -> Sequence[Watch]:
-        """The kinds to watch for TrainJobs."""
+        """Return the kinds to watch for TrainJobs."""
         return self._framework.watches()
 
     def validate_objects(
         self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
     ) -> ValidationResult:
-        """What is wrong with the TrainJob; `old` is None when it is created."""
+        """Return errors and warnings for the TrainJob; `old` is None on create."""
         if old is None:
             return self._findings(None, new, existing)
         findings = self._news(old, new, existing)
@@ -109,7 +109,7 @@ class _FromTemplate:
         return findings
 
     def _news(self, old: TrainJob, new: TrainJob, existing: ClusterReader) -> ValidationResult:
-        """What is wrong with the TrainJob since the update; what was so before is but told."""
+        """Return the result of an update; errors that existed before become warnings."""
         try:
             found = self._findings(old, new, existing)
         except PluginFailedError as failure:
@@ -124,7 +124,7 @@ class _FromTemplate:
             return found
 
     def _fails(self, job: TrainJob, existing: ClusterReader) -> bool:
-        """Whether a plugin fails here as well; what it says may be different each time."""
+        """Whether a plugin fails for this TrainJob too; its message may differ each time."""
         try:
             self._findings(None, job, existing, hints=False)
         except PluginFailedError:
@@ -162,27 +162,27 @@ class _FromTemplate:
 
 
 class NamespacedRuntimes(_FromTemplate):
-    """TrainingRuntimes: found in the TrainJob's own namespace."""
+    """TrainingRuntimes, which are in the namespace of the TrainJob."""
 
     resource: ClassVar[Resource[Any]] = TRAINING_RUNTIMES
 
     def key(self, job: TrainJob) -> ObjectKey:
-        """Which TrainingRuntime the TrainJob refers to."""
+        """Return the key of the TrainingRuntime that the TrainJob refers to."""
         return ObjectKey(job.metadata.namespace or "", job.spec.runtime_ref.name)
 
 
 class ClusterRuntimes(_FromTemplate):
-    """ClusterTrainingRuntimes: the same for all namespaces."""
+    """ClusterTrainingRuntimes, which all namespaces share."""
 
     resource: ClassVar[Resource[Any]] = CLUSTER_TRAINING_RUNTIMES
 
     def key(self, job: TrainJob) -> ObjectKey:
-        """Which ClusterTrainingRuntime the TrainJob refers to."""
+        """Return the key of the ClusterTrainingRuntime that the TrainJob refers to."""
         return ObjectKey("", job.spec.runtime_ref.name)
 
 
 class Runtimes:
-    """The kinds of runtimes, by `Kind.group` as `runtimeRef` names them."""
+    """Kinds of runtimes, by the kind and API group of `runtimeRef`."""
 
     def __init__(self, framework: Framework) -> None:
         self._kinds: Mapping[str, Runtime] = {
@@ -191,7 +191,7 @@ class Runtimes:
         }
 
     def of(self, job: TrainJob) -> Runtime:
-        """The kind that the TrainJob refers to; raises UnsupportedRuntimeError."""
+        """Return the kind that the TrainJob refers to; raises UnsupportedRuntimeError."""
         reference = job.spec.runtime_ref
         key = ".".join(filter(None, (reference.kind, reference.api_group)))
         found = self._kinds.get(key)
@@ -206,20 +206,20 @@ class Runtimes:
     def validate(
         self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
     ) -> ValidationResult:
-        """All that admission has to say; `old` is None when the TrainJob is created.
+        """Validate a TrainJob at admission; `old` is None on create.
 
-        Raises PluginFailedError, unless it was so before.
+        Raises PluginFailedError, unless the plugin fails for the stored TrainJob too.
         """
         try:
             return self.of(new).validate_objects(old, _named(new), existing)
         except UnsupportedRuntimeError as error:
             found = ValidationResult([*error.errors])
-        # What an update cannot change is not its fault.
+        # An update cannot change the runtimeRef, so it is not rejected for that.
         return found if old is None else news(found, found)
 
 
 def _missing(resource: Resource[Any], reference: RuntimeRef) -> FieldError:
-    """What admission says about a runtime that is not there."""
+    """Return the admission error for a runtime that does not exist."""
     noun = f"{resource.kind[0].lower()}{resource.kind[1:]}"
     detail = (
         f'{resource.group_kind} "{reference.name}" not found: '
@@ -229,7 +229,7 @@ def _missing(resource: Resource[Any], reference: RuntimeRef) -> FieldError:
 
 
 def _named(job: TrainJob) -> TrainJob:
-    """The TrainJob with a name as long as the one that it will get, if it has none yet."""
+    """Return the TrainJob with a placeholder of the length that a generated name will have."""
     metadata = job.metadata
     if metadata.name or not metadata.generate_name:
         return job
@@ -238,7 +238,7 @@ def _named(job: TrainJob) -> TrainJob:
 
 
 def not_found(reference: RuntimeRef, namespace: str | None) -> str:
-    """What to say about a runtime that is not there."""
+    """Return the error message for a runtime that does not exist."""
     if reference.kind == names.TRAINING_RUNTIME:
         return f"TrainingRuntime {reference.name} is not found in namespace {namespace}"
     return f"ClusterTrainingRuntime {reference.name} is not found"

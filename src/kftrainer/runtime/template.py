@@ -1,4 +1,4 @@
-"""From a runtime and a TrainJob to Info: the one copy of the template, made ready for plugins."""
+"""Builds the Info of a TrainJob from its runtime: the template with overrides applied."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,14 +30,17 @@ from kftrainer.runtime.validation.rules import Rule
 STEPS = (names.STEP_TRAINER, names.STEP_DATASET_INITIALIZER, names.STEP_MODEL_INITIALIZER)
 JOBS_PATH = "spec.template.spec.replicatedJobs"
 RESOURCES_PATH = "spec.trainer.resourcesPerNode"
-# Whose turn it is while no plugin's is.
+# Names in the Trace for changes that no plugin makes.
 BY_TRAIN_JOB, BY_RUNTIME = "TrainJob", "runtime"
 
 
 def new_info(
     job: TrainJob, runtime: AnyRuntime, existing: ClusterReader = NO_OBJECTS, tape: Trace = NO_TRACE
 ) -> Info:
-    """What plugins start from; raises InvalidRuntimeError or InvalidTrainJobError."""
+    """Return the Info that phase 1 receives.
+
+    Raises InvalidRuntimeError or InvalidTrainJobError.
+    """
     blueprint = _blueprints.of(runtime)
     if blueprint.errors:
         raise InvalidRuntimeError(subject_of(runtime), *blueprint.errors)
@@ -62,15 +65,15 @@ def new_info(
 
 
 def subject_of(document: AnyRuntime | TrainJob) -> str:
-    """Which object a message is about."""
+    """Return the kind, namespace and name of an object, for messages."""
     namespace, name = document.metadata.namespace, document.metadata.name
     return f"{document.kind} {namespace}/{name}" if namespace else f"{document.kind} {name}"
 
 
 def unserved_errors(spec: KubeModel) -> Iterator[FieldError]:
-    """Reject fields of other releases, but for those that never had an effect.
+    """Yield errors for fields of other releases, except those that never had an effect.
 
-    The API server rejects them all in new objects; they can be in stored ones.
+    The API server rejects all of them in new objects, but stored objects may have them.
     """
     for field in unserved_fields(spec, "spec"):
         if not field.marker.was_inert:
@@ -78,7 +81,7 @@ def unserved_errors(spec: KubeModel) -> Iterator[FieldError]:
 
 
 def runtime_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
-    """Why nothing can be made from this runtime, whatever the TrainJob."""
+    """Yield the errors that make the runtime unusable for every TrainJob."""
     spec = runtime.spec
     if spec is None or spec.template is None or not spec.template.spec:
         detail = "the JobSet that TrainJobs are made from"
@@ -104,7 +107,7 @@ def runtime_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
 
 
 def _job_errors(job: Any, index: int) -> Iterator[FieldError]:
-    """What is missing in a replicated job that everybody here takes for granted."""
+    """Yield errors for missing fields of a replicated job that all other code relies on."""
     path = f"{JOBS_PATH}[{index}]"
     match job:
         case {"name": str(name), "template": {"spec": {"template": {"spec": {**pod}}}}} if name:
@@ -135,7 +138,7 @@ def _container_errors(containers: object, path: str) -> Iterator[FieldError]:
 
 def _count_errors(job: Mapping[str, Any], path: str) -> Iterator[FieldError]:
     parallelism = job["template"]["spec"].get("parallelism")
-    least = 1 if ancestor(job) in STEPS else 0  # a step that has no pods is never done
+    least = 1 if ancestor(job) in STEPS else 0  # a step without pods never completes
     if parallelism is not None and not _is_count(parallelism, least=least):
         where = f"{path}.template.spec.parallelism"
         detail = f"must be a number of pods, at least {least}"
@@ -151,7 +154,7 @@ def _is_count(value: object, *, least: int) -> bool:
 
 
 def _role_errors(runtime: AnyRuntime, jobs: list[Mapping[str, Any]]) -> Iterator[FieldError]:
-    """Whether each step is there as the TrainJob counts on it."""
+    """Yield errors for duplicate job names, several trainers or a missing trainer container."""
     seen: dict[str, int] = {}
     for index, job in enumerate(jobs):
         if job["name"] in seen:
@@ -179,13 +182,13 @@ def _has_trainer_container(job: Mapping[str, Any], policy: object) -> bool:
 
 
 def policy_of(runtime: AnyRuntime) -> Any:
-    """The framework that the runtime is for."""
+    """Return the Torch or MPI policy of the runtime, or None."""
     ml_policy = runtime.spec.ml_policy if runtime.spec else None
     return (ml_policy.torch or ml_policy.mpi) if ml_policy else None
 
 
 def ancestor(job: Mapping[str, Any]) -> str | None:
-    """Which step of a TrainJob the replicated job does, if any."""
+    """Return the step of a TrainJob that the replicated job is labelled as, or None."""
     match job:
         case {"template": {"metadata": {"labels": {names.LABEL_ANCESTOR_STEP: str(step)}}}}:
             return step
@@ -244,7 +247,7 @@ def _resource_errors(job: TrainJob) -> Sequence[FieldError]:
 
 
 def _take_resources(info: Info, job: TrainJob) -> None:
-    """Merge resourcesPerNode over those of the containers that train, name by name."""
+    """Merge resourcesPerNode into the resources of the containers that train."""
     asked = (job.spec.trainer or NO_TRAINER).resources_per_node
     if not asked:
         return
@@ -257,7 +260,7 @@ def _take_resources(info: Info, job: TrainJob) -> None:
 
 
 def _note_resources(container: Container, wanted: Mapping[str, Any]) -> None:
-    """Say which of the container's resources come from the TrainJob."""
+    """Record in the Trace which of the container's resources come from the TrainJob."""
     for half, amounts in wanted.items():
         for name in amounts if isinstance(amounts, Mapping) else ():
             where = f"{half}[{name}]"
@@ -272,18 +275,18 @@ def _resources_by_container(
         if (container := worker.container(names.CONTAINER_NODE)) is not None:
             yield container, asked
         if not policy.run_launcher_as_node:
-            asked = without_accelerators(asked)  # a launcher that is no node does not compute
+            asked = without_accelerators(asked)  # a launcher that is not a node does not compute
     if (container := info.trainer_container) is not None:
         yield container, asked
 
 
 @dataclass(frozen=True, slots=True)
 class _Blueprint:
-    """What a runtime is for all TrainJobs alike."""
+    """The part of planning that depends only on the runtime."""
 
-    errors: Sequence[FieldError]  # why nothing can be made from it
-    template: bytes = b""  # in JSON, with canonical quantities: to read it is to copy it
-    metadata: TemplateMetadata | None = None  # of JobSets
+    errors: Sequence[FieldError]  # why the runtime cannot be used
+    template: bytes = b""  # JSON with canonical quantities, so that decoding it creates a copy
+    metadata: TemplateMetadata | None = None  # labels and annotations for JobSets
 
 
 def _blueprint(runtime: AnyRuntime) -> _Blueprint:
@@ -291,7 +294,7 @@ def _blueprint(runtime: AnyRuntime) -> _Blueprint:
     if errors:
         return _Blueprint(errors)
     spec = runtime.spec
-    assert spec is not None and spec.template is not None  # noqa: S101, PT018  seen above
+    assert spec is not None and spec.template is not None  # noqa: S101, PT018  checked above
     template = thaw(spec.template.spec)
     for index, job in enumerate(template["replicatedJobs"]):
         pod = job["template"]["spec"]["template"]["spec"]
@@ -299,7 +302,7 @@ def _blueprint(runtime: AnyRuntime) -> _Blueprint:
     return _Blueprint(errors, orjson.dumps(template), spec.template.metadata)
 
 
-# Caches give out the same runtime until it changes, to each of thousands of TrainJobs.
+# Caches return the same runtime object for thousands of TrainJobs until it changes.
 _blueprints = Memo(_blueprint, most=100)
 
 

@@ -1,4 +1,4 @@
-"""Where plugins say from which field a value comes; mostly nobody listens."""
+"""Trace: records for `--explain` from which field each value of a plan comes."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -8,22 +8,22 @@ from kftrainer.runtime.planned_object import PlannedObject
 
 
 class Trace(Protocol):
-    """Listens to what is set while a TrainJob is planned."""
+    """Records the values that are set while a TrainJob is planned."""
 
     def attend(self, jobset: Mapping[str, Any]) -> None:
-        """This is the JobSet's metadata and spec, which will be changed in place."""
+        """Record the initial JobSet metadata and spec, which plugins will change in place."""
         ...
 
     def turn(self, plugin: str) -> AbstractContextManager[None]:
-        """A block in which this plugin does what it does."""
+        """Return a context in which every change is attributed to this plugin."""
         ...
 
     def note(self, path: str, source: str) -> None:
-        """The plugin sets what is at this path of the JobSet, because of this field."""
+        """Record that the value at this path of the JobSet comes from the field `source`."""
         ...
 
     def made(self, planned: Sequence[PlannedObject]) -> None:
-        """The plugin whose turn it is has made these objects."""
+        """Record that the current plugin has built these objects."""
         ...
 
 
@@ -31,20 +31,20 @@ _NOTHING = nullcontext()
 
 
 class NoTrace:
-    """A tape that keeps nothing: for when nobody will ask."""
+    """Trace that records nothing; the default outside `--explain`."""
 
     def attend(self, jobset: Mapping[str, Any]) -> None:
-        """Nothing to look at."""
+        """Do nothing."""
 
     def turn(self, plugin: str) -> AbstractContextManager[None]:
-        """Nothing to keep."""
+        """Return an empty context."""
         return _NOTHING
 
     def note(self, path: str, source: str) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
     def made(self, planned: Sequence[PlannedObject]) -> None:
-        """Nothing to keep."""
+        """Do nothing."""
 
 
 NO_TRACE = NoTrace()

@@ -1,1 +1,1 @@
-"""The schemas of the CRDs: markers for the generator, defaults, CEL rules, unserved fields."""
+"""Schemas of the CRDs: markers for the generator, defaults, CEL rules, unserved fields."""

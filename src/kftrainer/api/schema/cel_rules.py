@@ -1,6 +1,6 @@
-"""The rules in CEL of our CRDs, once more in Python, by their very texts.
+"""Python implementations of the CEL rules of our CRDs, by the text of the rule.
 
-A rule that is changed in the types is another text, which no function is found for: a test says so.
+If a rule is changed in the types, it has no implementation here, which a test detects.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Why the API server would not create one of our objects, by the schemas of our CRDs."""
+"""Validates new TrainJobs and runtimes by the schemas of our CRDs, as the API server does."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ from kftrainer.kube.schema.structure import pruned, schema_errors, unknown_field
 
 
 def creation_errors(document: Document) -> list[FieldError]:
-    """All that is wrong with the TrainJob or runtime, were there no admission.
+    """Return all errors with which the API server would reject the object before admission.
 
-    The API server tells it bit by bit: it refuses fields that nobody knows, if asked to be strict;
-    then metadata that it cannot read; then what the schema forbids, and rules that do not hold.
+    The API server reports them in stages: unknown fields, if validation is strict; then invalid
+    metadata; then violations of the schema and of its rules.
     """
     limit = exceeded(document)
     if limit is not None and limit.path == ROOT:
@@ -40,7 +40,7 @@ def creation_errors(document: Document) -> list[FieldError]:
 
 
 def _as_created(document: Document, schema: Schema) -> dict[str, Any]:
-    """The object with its defaults, without the status that nobody can create it with."""
+    """Return the object with defaults and without status, which a create request cannot set."""
     known, _ = pruned(document, schema)
     known.pop("status", None)
     created: dict[str, Any] = defaulted(known, schema)

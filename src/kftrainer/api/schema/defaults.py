@@ -1,4 +1,4 @@
-"""Our own kinds as the API server would store them, by the schemas of our CRDs."""
+"""Applies the schemas of our CRDs offline: pruning, defaulting and validation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from kftrainer.kube.schema.structure import misfits, pruned
 
 FOLDER = "crds"
 KINDS = {each.kind: each for each in (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
-# Reading the definitions takes a second with the loader that is written in Python.
+# The pure-Python loader takes a second to read the CRDs.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An object with its defaults, and what the API server would say about it."""
+    """An object with defaults, its unknown fields and its schema violations."""
 
     document: dict[str, Any]
-    unknown: list[str]  # paths of fields that were left out, because nobody knows them
+    unknown: list[str]  # paths of fields that were pruned because the schema lacks them
     problems: list[Problem]
 
 
 def stored(document: Document) -> Stored:
-    """The TrainJob or runtime as the API server would store it."""
+    """Return the TrainJob or runtime as the API server would store it."""
     schema = schema_of(document["kind"])
     known, unknown = pruned(document, schema)
     filled = defaulted(known, schema)
@@ -37,19 +37,19 @@ def stored(document: Document) -> Stored:
 
 
 def schema_problems(document: Document) -> Iterator[Problem]:
-    """Yield the problems of the TrainJob or runtime, each when it is asked for."""
+    """Yield the schema violations of the TrainJob or runtime lazily."""
     schema = schema_of(document["kind"])
     yield from misfits(defaulted(document, schema), schema)
 
 
 def with_defaults(document: Document) -> dict[str, Any]:
-    """A copy of the TrainJob or runtime with the defaults of its schema."""
+    """Return a copy of the TrainJob or runtime with the defaults of its schema."""
     return stored(document).document
 
 
 @cache
 def schema_of(kind: str) -> Schema:
-    """The schema of one of our kinds, read when it is first asked for."""
+    """Return the schema of one of our kinds, read on first use."""
     resource = KINDS[kind]
     file = files("kftrainer.api") / FOLDER / f"{resource.plural}.{resource.group}.yaml"
     definition = yaml.load(file.read_text(), Loader=_Loader)  # noqa: S506  a safe one

@@ -1,6 +1,6 @@
-"""What the API types say to the generator of CRDs beyond their Python types.
+"""Markers on the API types for the CRD generator, for what Python types cannot express.
 
-The types say it in `Annotated[…]`, and as class variables for rules about a whole object.
+They are used in `Annotated[…]`, and as class variables for rules about a whole object.
 """
 
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from pydantic_core import PydanticCustomError
 
 @dataclass(frozen=True, slots=True)
 class Cel:
-    """A rule that the API server evaluates, and what it says when the rule does not hold."""
+    """A CEL rule that the API server evaluates, and the message for a violation."""
 
     rule: str
     message: str
-    field_path: str | None = None  # where the trouble is, if not where the rule stands
+    field_path: str | None = None  # path of the error, if it is not that of the rule
     reason: str | None = None  # the type of the field error, if not FieldValueInvalid
 
 
 @dataclass(frozen=True, slots=True)
 class ListMap:
-    """A list whose items are told apart by these fields."""
+    """A list whose items are identified by these fields."""
 
     keys: tuple[str, ...]
 
@@ -34,14 +34,14 @@ class Atomic:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """A part of somebody else's schema, found by its path in JobSet's CRD below `spec`."""
+    """A part of the schema of JobSet's CRD, by its path below `spec`."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaOf:
-    """Has the schema of this type, although it is not parsed as such."""
+    """A value with the schema of this type that is not parsed as this type."""
 
     model: type[Any]
 
@@ -59,10 +59,10 @@ class NotServed:
     already has stays valid as long as it does not change: the API server ratchets the rule.
     """
 
-    name: str  # of the feature, as users know it
-    release: str  # of Kubeflow Trainer
+    name: str  # user-visible name of the feature
+    release: str  # release of Kubeflow Trainer
     instead: str
-    was_inert: bool = False  # accepted without effect by the release that has it
+    was_inert: bool = False  # the release that has it accepts it without effect
 
     @property
     def message(self) -> str:
@@ -72,15 +72,15 @@ class NotServed:
 
 @dataclass(frozen=True, slots=True)
 class IntOrString:
-    """Either of the two, as Kubernetes has it."""
+    """An integer or a string, like Kubernetes' IntOrString."""
 
 
 def list_map(*keys: str) -> ListMap:
-    """Mark a list whose items are told apart by these fields."""
+    """Mark a list whose items are identified by these fields."""
     return ListMap(keys)
 
 
-# How many processes a node runs, where a word may stand for "as many as it has devices".
+# Values of numProcPerNode that stand for the number of devices of a node.
 PROCESS_WORDS = ("auto", "cpu", "gpu")
 PROCESSES_RULE = f"type(self) == int ? self >= 1 : self in {list(PROCESS_WORDS)}"
 PROCESSES_MESSAGE = "NumProcPerNode must be equal to auto, cpu, gpu, or int value"

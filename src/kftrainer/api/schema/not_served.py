@@ -1,4 +1,4 @@
-"""Fields of other releases in objects that were stored before the schema rejected them."""
+"""Finds fields of other releases in objects stored before the schema rejected them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Unserved:
 
 
 def unserved_fields(part: KubeModel, path: str) -> Iterator[Unserved]:
-    """Return the fields that are set and not served, with their paths below this one."""
+    """Yield the fields that are set but not served, with their paths."""
     for name, (alias, marker) in _candidates(type(part)).items():
         value = getattr(part, name)
         if value is None or value == []:
@@ -35,7 +35,7 @@ def unserved_fields(part: KubeModel, path: str) -> Iterator[Unserved]:
 
 @cache
 def _candidates(model: type[KubeModel]) -> Mapping[str, tuple[str, NotServed | None]]:
-    """The fields that are marked, or that hold models with such fields; by their Python names."""
+    """Return the fields that are marked or contain marked fields, by Python name."""
     found: dict[str, tuple[str, NotServed | None]] = {}
     for name, field in model.model_fields.items():
         marker = next((each for each in field.metadata if isinstance(each, NotServed)), None)
@@ -46,7 +46,7 @@ def _candidates(model: type[KubeModel]) -> Mapping[str, tuple[str, NotServed | N
 
 
 def _model_in(annotation: Any) -> type[KubeModel] | None:
-    """The model in an annotation such as `Model | None` or `list[Model] | None`."""
+    """Return the model in an annotation such as `Model | None` or `list[Model] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, KubeModel):
         return annotation
     inner = (_model_in(each) for each in get_args(annotation))

@@ -1,4 +1,4 @@
-"""The metrics of TrainJobs: how many there are in which state, and how long things take."""
+"""Prometheus metrics of TrainJobs: counts by state, and durations."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ BY_RUNTIME = (
 
 
 class JobHistograms:
-    """How long things took, by runtime; series stay, so that rates over them are right."""
+    """Histograms of durations by runtime; series are never removed, so that rates are correct."""
 
     def __init__(self, registry: CollectorRegistry, *, most_runtimes: int = MOST_RUNTIMES) -> None:
         self._runtimes = BoundedLabels(most_runtimes + 1)
@@ -67,38 +67,38 @@ class JobHistograms:
         )
 
     def taken_over(self, runtime: str) -> None:
-        """A TrainJob of another manager's may end now."""
+        """Initialize the series of a runtime whose TrainJob another manager started."""
         self._bounded(runtime)
 
     def job_set_made(self, runtime: str, seconds: float) -> None:
-        """A JobSet was there so long after its TrainJob."""
+        """Observe the seconds from the creation of a TrainJob to that of its JobSet."""
         self._job_set.labels(self._bounded(runtime)).observe(seconds)
 
     def pod_runs(self, runtime: str, seconds: float) -> None:
-        """The first pod ran so long after its TrainJob was created."""
+        """Observe the seconds from the creation of a TrainJob until its first pod ran."""
         self._pod.labels(self._bounded(runtime)).observe(seconds)
 
     def ended(self, runtime: str, result: State, seconds: float) -> None:
-        """A TrainJob ended so long after its creation."""
+        """Observe the seconds from the creation of a TrainJob until it finished."""
         self._duration.labels(self._bounded(runtime), result).observe(seconds)
 
     def _bounded(self, runtime: str) -> str:
         label = self._runtimes.label(runtime)
-        self._runtimes.hold(label)  # for ever, as its series
-        # Its ends are at zero before they come: no rate tells what a series begins with.
+        self._runtimes.hold(label)  # never released, like its series
+        # Create the series with 0: a rate ignores the value that a series starts with.
         for result in ("Complete", "Failed"):
             self._duration.labels(label, result)
         return label
 
 
 class JobCounts(Collector):
-    """What the book counts; series go with the last TrainJob in them."""
+    """Collector of the JobBook's counts; a series is removed with its last TrainJob."""
 
     def __init__(self, book: JobBook) -> None:
         self._book = book
 
     def collect(self) -> Iterator[Metric]:
-        """Read the book."""
+        """Return the current counts."""
         jobs = GaugeMetricFamily(
             "kftrainer_trainjobs",
             "How many TrainJobs are in which state. Running: all pods of at least one of its Jobs "

@@ -1,6 +1,6 @@
-"""A book of all TrainJobs, kept up at every change, so that counting them takes no time: pure.
+"""Counts of TrainJobs by state, updated with every event so that a scrape is fast. Pure.
 
-Of a TrainJob that has ended it holds its key, and a reference to what it has in common with others.
+For a finished TrainJob only its key and a reference to its group are stored.
 """
 
 import sys
@@ -13,33 +13,33 @@ from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
 
 MOST_NAMESPACES, MOST_RUNTIMES = 500, 100
-MOST_PLACES = 2000  # of a namespace and a runtime: with all states, 12,000 series
-# What durations are told of instead of a TrainingRuntime: whoever may make these may make many, as
-# CI does, and each would have series for ever.
+MOST_PLACES = 2000  # pairs of a namespace and a runtime: with all states, 12,000 series
+# Label of durations for all TrainingRuntimes: users may create many of them, as CI does, and
+# series of histograms are never removed.
 NAMESPACED = "_namespaced"
-# Of these no condition tells since when they are so: that is known only from seeing it.
+# No condition records when these states began, so the time of the event is used.
 UNTOLD: frozenset[State] = frozenset(("Pending", "Running"))
 
 Awaited = Literal["JobSet", "pod"]
 
 
 class Observer(Protocol):
-    """Who is told, once for each TrainJob, how long something took, counted from its creation."""
+    """Receives durations since the creation of a TrainJob, each at most once per TrainJob."""
 
     def taken_over(self, runtime: str) -> None:
-        """It had its JobSet before anything was told of it; its end may still come."""
+        """Handle a TrainJob that already has its JobSet; its end may still be observed."""
         ...
 
     def job_set_made(self, runtime: str, seconds: float) -> None:
-        """Until its JobSet was there."""
+        """Handle the seconds until the JobSet was created."""
         ...
 
     def pod_runs(self, runtime: str, seconds: float) -> None:
-        """Until the first of its pods ran."""
+        """Handle the seconds until the first pod ran."""
         ...
 
     def ended(self, runtime: str, result: State, seconds: float) -> None:
-        """Until it ended."""
+        """Handle the seconds until the TrainJob finished."""
         ...
 
 
@@ -55,28 +55,28 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """A TrainJob that has not ended."""
+    """A TrainJob that has not finished."""
 
     uid: str
     group: Group
-    measured_as: str  # its runtime, where durations are told
+    measured_as: str  # label of the runtime in durations
     created: float
-    since: float  # in its state
+    since: float  # when it entered its state
     awaits_job_set: bool
     awaits_pod: bool
 
     def learn(self, facts: JobFacts) -> None:
-        """What it says itself has happened, and nobody has told us when."""
+        """Stop waiting for events that the status reports without a time."""
         self.awaits_job_set = self.awaits_job_set and not facts.has_rows
         self.awaits_pod = self.awaits_pod and not facts.has_had_pods
 
 
 class JobBook:
-    """Counts TrainJobs, and tells the durations of what it saw happen.
+    """Counts TrainJobs by state, and reports durations of the events that it observes.
 
-    So who had a JobSet, running pods or an end when it was entered is counted, but its duration is
-    not told: who kept the book when it happened has done that, and what happened while nobody kept
-    one is told by nobody.
+    A TrainJob that has a JobSet, running pods or an outcome when it is added is counted, but these
+    durations are not reported: the previous leader has done that. Durations of events without a
+    leader are never reported.
     """
 
     def __init__(
@@ -96,13 +96,14 @@ class JobBook:
         self._ended: dict[ObjectKey, Group] = {}
 
     def groups(self) -> Iterable[Group]:
-        """All groups that somebody is in."""
+        """Return all groups that have TrainJobs."""
         return self._groups.values()
 
     def oldest(self) -> dict[tuple[str, State], float]:
-        """By namespace and state, since when the one is in it that has been so longest.
+        """Return the earliest time at which an unfinished TrainJob entered its state.
 
-        Looks at those that have not ended, which are small and decoded: 10,000 take a millisecond.
+        The result is by namespace and state. Iterates over the unfinished TrainJobs: 10,000 take
+        about a millisecond.
         """
         found: dict[tuple[str, State], float] = {}
         for job in self._open.values():
@@ -115,7 +116,7 @@ class JobBook:
     def put(
         self, key: ObjectKey, facts: JobFacts, now: float, has_job_set: Callable[[], bool]
     ) -> None:
-        """A TrainJob is like this now; whether it has a JobSet is asked if it is a new one."""
+        """Add or update a TrainJob; `has_job_set` is called only if it is added."""
         known = self._open.get(key)
         if known is not None and known.uid == facts.uid:
             self._update(key, known, facts, now)
@@ -131,7 +132,7 @@ class JobBook:
             group=group,
             measured_as=NAMESPACED if facts.has_namespaced_runtime else facts.runtime,
             created=facts.created,
-            # One that waits for pods again does not since its creation; nobody tells since when.
+            # A TrainJob that waits for pods again has no record of when that began.
             since=now if facts.state == "Pending" and facts.has_had_pods else facts.since,
             awaits_job_set=not (facts.has_rows or has_job_set()),
             awaits_pod=not facts.has_had_pods,
@@ -141,14 +142,14 @@ class JobBook:
             self._observer.taken_over(known.measured_as)
 
     def remove(self, key: ObjectKey) -> None:
-        """The TrainJob is gone, or was never there."""
+        """Remove a TrainJob if it is counted."""
         known = self._open.pop(key, None)
         group = known.group if known is not None else self._ended.pop(key, None)
         if group is not None:
             self._leave(group)
 
     def awaiting(self, key: ObjectKey, what: Awaited) -> str | None:
-        """The uid of the TrainJob, if this is still to come in its life."""
+        """Return the UID of the TrainJob if this event has not been observed yet, else None."""
         known = self._open.get(key)
         if known is None:
             return None
@@ -156,7 +157,7 @@ class JobBook:
         return known.uid if is_to_come else None
 
     def job_set_made(self, key: ObjectKey, now: float | None) -> None:
-        """The TrainJob has got its JobSet; some time ago if no time is given."""
+        """Record that the TrainJob has its JobSet; `now` is None if the time is not known."""
         known = self._open.get(key)
         if known is not None and known.awaits_job_set:
             known.awaits_job_set = False
@@ -164,7 +165,7 @@ class JobBook:
                 self._observer.job_set_made(known.measured_as, max(0.0, now - known.created))
 
     def pod_runs(self, key: ObjectKey, now: float | None) -> None:
-        """A pod of the TrainJob runs; since some time ago if no time is given."""
+        """Record that a pod of the TrainJob runs; `now` is None if the time is not known."""
         known = self._open.get(key)
         if known is not None and known.awaits_pod:
             known.awaits_pod = False
@@ -189,7 +190,7 @@ class JobBook:
                 self._observer.ended(known.measured_as, facts.state, seconds)
 
     def _enter(self, key: ObjectKey, facts: JobFacts) -> Group:
-        """The group that the TrainJob belongs to, with it."""
+        """Add the TrainJob to its group, which is created if necessary, and return the group."""
         namespace, runtime = self._place(key.namespace, facts.runtime)
         group = self._groups.get((namespace, runtime, facts.state))
         if group is None:
@@ -202,7 +203,7 @@ class JobBook:
         return group
 
     def _place(self, namespace: str, runtime: str) -> tuple[str, str]:
-        """The labels of a namespace and a runtime, for which there may be no room."""
+        """Return the labels of a namespace and a runtime, OTHER beyond the limits."""
         place = self._namespaces.label(namespace), self._runtimes.label(runtime)
         has_room = self._places.label(_pair(*place)) != OTHER
         return place if has_room else (OTHER, OTHER)

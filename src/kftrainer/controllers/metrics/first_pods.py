@@ -1,6 +1,6 @@
-"""When the first pod of a TrainJob runs: Jobs tell, which nobody else reads and which are not kept.
+"""Detects when the first pod of a TrainJob runs, by watching Jobs without caching them.
 
-A TrainJob's status, like a JobSet's, says only that all pods of a Job are ready.
+The status of TrainJobs and of JobSets reports only that all pods of a Job are ready.
 """
 
 import asyncio
@@ -25,17 +25,18 @@ from kftrainer.machinery.metrics.registry import Metrics
 log = structlog.get_logger(__name__)
 
 LABEL_JOB_SET = "jobset.sigs.k8s.io/jobset-name"  # on the Jobs of a JobSet
-ASK_AGAIN = 300.0  # seconds, for a right that we lack
+ASK_AGAIN = 300.0  # seconds until a missing permission is checked again
 INDEX_JOB_SET = "job-set"
 KEPT_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences")
 METRIC = "kftrainer_trainjob_first_pod_running_seconds"
 
 
 class FirstPods:
-    """Watches the Jobs of JobSets for pods that the book waits for.
+    """Watch the Jobs of JobSets for the first pods of TrainJobs.
 
-    A Job is kept only from the moment at which it has such a pod to its next change. It may come
-    before we know its JobSet, as each kind is watched by itself; then it is waited for that.
+    A Job is cached only from the time at which it has such a pod until its next change. Its event
+    may arrive before that of its JobSet, because each kind has its own watch; the Job is then
+    evaluated when the JobSet arrives.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class FirstPods:
         self._informer = in_namespaces(JOBS, namespaces, make)
 
     async def run(self) -> None:
-        """Watch until cancelled, as soon as we may; if that fails, all else goes on without it."""
+        """Watch until cancelled, once that is permitted; a failure only disables the metric."""
         try:
             await self._permitted()
             self._informer.add_handler(self.changed)
@@ -91,23 +92,23 @@ class FirstPods:
             await self._clock.sleep(ASK_AGAIN)
 
     async def _refusal(self) -> ForbiddenError | None:
-        """Return why Jobs must not be read anywhere; in a part of the namespaces is enough."""
+        """Return the error if Jobs can be read in no namespace; one readable one is enough."""
         try:
             refusals = await refusals_to_list(self._client, JOBS, self._namespaces)
         except KubeError:
-            return None  # it may pass, and the informer is patient
+            return None  # possibly temporary; the informer retries
         if len(refusals) < max(1, len(self._namespaces)):
             return None
         return next(iter(refusals.values()))
 
     def is_awaited(self, manifest: Manifest) -> bool:
-        """Whether it has the pod that the book waits for, or one of an earlier Job of its name."""
+        """Whether the Job has had pods and its TrainJob, by name, still waits for the first."""
         if not _has_had_pods(manifest.get("status") or {}):
             return False
         return self._book.awaiting(_job_set_of(manifest["metadata"]), "pod") is not None
 
     def changed(self, change: ObjectEvent[Any]) -> None:
-        """Tell the book of a Job that has come to be kept; what ran before we came is no news."""
+        """Handle an event of a Job with pods; those of the initial list have no known time."""
         if change.new is None:
             return
         metadata = change.new.metadata
@@ -118,16 +119,17 @@ class FirstPods:
             self._tell(key, [metadata], self._clock.now().timestamp())
 
     def job_set_changed(self, key: ObjectKey, now: float | None) -> None:
-        """A JobSet is here that its Jobs may have come before; some time ago if no time is given.
+        """Handle an event of a JobSet whose Jobs may have arrived before it.
 
-        To be told of each change, for a JobSet may be made anew.
+        `now` is None if the time is not known. Call this for every event, because a JobSet may be
+        re-created.
         """
         if self._book.awaiting(key, "pod") is not None:
             jobs = self._informer.by_index(INDEX_JOB_SET, str(key))
             self._tell(key, (each["metadata"] for each in jobs), now)
 
     def _tell(self, key: ObjectKey, jobs: Iterable[Manifest], now: float | None) -> None:
-        """Tell the book of Jobs, if one is of the TrainJob and not of one of the same name."""
+        """Record the first pod if a Job belongs to the TrainJob, compared by UID."""
         uid = self._book.awaiting(key, "pod")
         if uid is None:
             return
@@ -139,7 +141,7 @@ class FirstPods:
 
 
 def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
-    """The metadata of a JobSet; None if there is none, or if we do not know JobSets yet."""
+    """Return the metadata of a JobSet; None if it does not exist or JobSets are not cached."""
     try:
         seen = cache.informer(JOB_SETS).seen(key)
     except NotCachedError:
@@ -148,7 +150,7 @@ def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
 
 
 def is_controlled_by(metadata: Manifest, owner: str) -> bool:
-    """Whether the object belongs to the owner of this uid, not to one that had its name before."""
+    """Whether the owner with this UID controls the object."""
     return any(
         reference.get("controller") and reference["uid"] == owner
         for reference in metadata.get("ownerReferences") or ()
@@ -174,4 +176,4 @@ def _slim(manifest: Manifest) -> Manifest:
 
 
 def _nothing() -> None:
-    """Nobody waits for it."""
+    """Ignore readiness: nothing waits for this informer."""

@@ -1,4 +1,4 @@
-"""Keeps the book of TrainJobs on the leader: enters them, and what becomes of them."""
+"""Feeds events of TrainJobs and JobSets into the counts of TrainJobs, on the leader."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,11 +24,10 @@ from kftrainer.machinery.manager.clock import Clock
 
 
 class JobWatch:
-    """A service for the leader, to be started before what reconciles TrainJobs.
+    """Runnable for the leader that counts TrainJobs; start it before the TrainJob controller.
 
-    It must not be what keeps the manager from working: it is ready at once, and waits for nothing
-    that may not come. When it has ended it hears and tells nothing, for who was the leader may
-    live on for a while beside the next.
+    It is ready at once and never blocks the start of the manager. After it has stopped, it ignores
+    events and exports no counts, because a former leader may run for a while beside the next one.
     """
 
     name = "training metrics"
@@ -51,7 +50,7 @@ class JobWatch:
         self._watches_job_sets = False
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Keep the book until told to stop."""
+        """Count TrainJobs until `stop` is set."""
         self._is_listening = True
         told = self._cache.informer(TRAIN_JOBS).add_handler(self.train_job_changed)
         self.installed(JOB_SETS)
@@ -68,7 +67,7 @@ class JobWatch:
         await self._cache.informer(TRAIN_JOBS).wait_synced()
         await told.wait()
         counts = JobCounts(self._book)
-        self._registry.register(counts)  # not before all are in it
+        self._registry.register(counts)  # only after all TrainJobs are counted
         at_the_end.callback(self._registry.unregister, counts)
         await self._first_pods.run()
 
@@ -76,7 +75,7 @@ class JobWatch:
         self._is_listening = False
 
     def installed(self, resource: Resource[Any]) -> None:
-        """A kind has come into the cache; of JobSets we want to know, as soon as we run."""
+        """Handle that a kind is now cached: watch JobSets, if that is the kind."""
         if resource is not JOB_SETS or not self._is_listening or self._watches_job_sets:
             return
         try:
@@ -86,7 +85,7 @@ class JobWatch:
         self._watches_job_sets = True
 
     def train_job_changed(self, change: ObjectEvent[TrainJob]) -> None:
-        """Enter a TrainJob as it is, or strike it out."""
+        """Handle an event of a TrainJob: add, update or remove it."""
         if not self._is_listening:
             return
         key, manifest = change.key, None if change.new is None else change.new.manifest
@@ -98,7 +97,7 @@ class JobWatch:
         self._book.put(key, facts, self._now(), lambda: self._has_job_set(key, uid))
 
     def job_set_changed(self, change: ObjectEvent[Any]) -> None:
-        """Note that a TrainJob has got its JobSet; one that was there before us is no news."""
+        """Handle an event of a JobSet; one of the initial list has no known creation time."""
         if change.new is None or not self._is_listening:
             return
         now = None if change.initial else self._now()

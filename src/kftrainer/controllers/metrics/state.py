@@ -1,6 +1,6 @@
-"""In which state a TrainJob is, and since when: pure, from its manifest as it is on the wire.
+"""Computes the state of a TrainJob and when it began, from its wire manifest. Pure.
 
-It is asked at every change of every TrainJob, so nothing is decoded that it does not need.
+This runs for every event of every TrainJob, so it decodes nothing that it does not need.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,29 +14,29 @@ from kftrainer.kube.objects.resource import Manifest
 
 State = Literal["Pending", "Running", "Suspended", "Blocked", "Complete", "Failed"]
 ENDED: frozenset[State] = frozenset(("Complete", "Failed"))
-# What a condition says that is True: the first that does. A TrainJob that is suspended and blocked
-# is in need of somebody, so that is told.
+# The state is the first of these conditions that is True. Blocked precedes Suspended because a
+# user has to act on it.
 BY_CONDITION: tuple[State, ...] = ("Complete", "Failed", "Blocked", "Suspended")
 SIGNS_OF_PODS = ("ready", "succeeded", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What metrics need to know of a TrainJob."""
+    """The properties of a TrainJob that metrics need."""
 
     uid: str
     runtime: str
     state: State
-    created: float  # as all times here: seconds since 1970
-    since: float  # when it came into the state, as far as its status tells
-    has_rows: bool  # somebody has seen its JobSet
-    has_had_pods: bool  # somebody has seen that they ran, or that they failed
+    created: float  # Unix time, like all times here
+    since: float  # when it entered the state, as far as its status records that
+    has_rows: bool  # whether `jobsStatus` is set, so its JobSet was observed
+    has_had_pods: bool  # whether `jobsStatus` records ready, succeeded or failed Jobs
     has_namespaced_runtime: bool = False
-    never_began: bool = False  # it failed because nobody knows its kind of runtime
+    never_began: bool = False  # it failed because its kind of runtime is not supported
 
 
 def facts_of(manifest: Manifest) -> JobFacts | None:
-    """The facts of a TrainJob; None of one that somebody else is in charge of."""
+    """Return the facts of a TrainJob; None if another controller manages it."""
     spec, status = manifest["spec"], manifest.get("status") or {}
     reference = spec["runtimeRef"]
     if spec.get("managedBy", names.MANAGED_BY_US) != names.MANAGED_BY_US:
@@ -59,7 +59,7 @@ def facts_of(manifest: Manifest) -> JobFacts | None:
 
 
 def _state(conditions: Mapping[str, Manifest], rows: Sequence[Manifest]) -> tuple[State, Manifest]:
-    """The state, and the condition that tells since when."""
+    """Return the state, and the condition that records when it began."""
     for state in BY_CONDITION:
         telling = conditions.get(state)
         if telling is not None and telling["status"] == "True":
@@ -69,10 +69,10 @@ def _state(conditions: Mapping[str, Manifest], rows: Sequence[Manifest]) -> tupl
 
 
 def _is_running(rows: Sequence[Manifest]) -> bool:
-    """Whether one of its Jobs has all its pods, or all Jobs are done and the end is about to come.
+    """Whether all pods of one Job are ready, or all Jobs have succeeded.
 
-    Between an initializer's end and the start of what comes next it waits for pods again, perhaps
-    for long, as for GPUs.
+    Between the end of an initializer and the start of the next Job, the TrainJob waits for pods
+    again, possibly for a long time, for example for GPUs.
     """
     is_done = bool(rows)
     for row in rows:
@@ -83,7 +83,7 @@ def _is_running(rows: Sequence[Manifest]) -> bool:
 
 
 def _time(text: str | None, otherwise: float) -> float:
-    """A time of the wire; conditions can be written by anybody who may write a status."""
+    """Parse a timestamp; `otherwise` if it is missing or invalid, as clients can write any."""
     if text is None:
         return otherwise
     try:

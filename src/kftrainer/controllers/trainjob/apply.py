@@ -1,4 +1,7 @@
-"""The objects of a TrainJob: applied where they differ from what is there, and never taken over."""
+"""Applies the planned objects of a TrainJob where the live ones differ from the plan.
+
+Objects that do not belong to the TrainJob are never modified.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -26,28 +29,28 @@ from kftrainer.runtime.planned_object import PlannedObject
 
 log = structlog.get_logger(__name__)
 
-# What was planned when the object was last applied: so that a field that is no longer planned
-# leads to an apply, which removes it, and a settled object to none, also after a restart.
+# Digest of the plan that was last applied. It triggers an apply when a field is no longer planned
+# (which removes the field), and none when nothing has changed, also after a restart.
 ANNOTATION_PLAN = "trainer.kubeflow.org/applied-plan"
-# An apply with a resourceVersion is refused if the object exists in another one, and creates it
-# if it does not exist: with one that no object has, it can only create.
+# An apply with a resourceVersion is rejected if the object exists with another one, and creates
+# the object if it does not exist. With a version that no object has, it can only create.
 NO_VERSION = "1"
-# How long to wait before undoing the same change of somebody else again.
+# Seconds to wait before reverting the same change by another client again.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
-# Objects with random content that are known to exist; beyond that, they are looked up again.
+# Capacity for generated objects that are known to exist; the others are looked up again.
 MOST_MINTED = 50_000
-SHORTEST_NAME = 20  # of an object that is created in a dry run
+SHORTEST_NAME = 20  # minimum length to which names of dry-run objects are cut
 HTTP_CONFLICT = 409
 
 
 class ForeignObjectError(PlanningError):
-    """An object that the TrainJob needs has a name that somebody else's object has."""
+    """The name of an object that the TrainJob needs is in use by another owner's object."""
 
     reason = "NameTaken"
 
 
 class ForeignJobSetError(ForeignObjectError):
-    """A JobSet names the TrainJob as its owner, and was not created by this controller."""
+    """A JobSet names the TrainJob as its owner but was not created by this controller."""
 
     reason = "ForeignJobSet"
 
@@ -60,7 +63,7 @@ class ForeignJobSetError(ForeignObjectError):
 
 
 class PendingDeletionError(PlanningError):
-    """An object that the TrainJob needs can be created as soon as its predecessor is deleted."""
+    """An object that the TrainJob needs cannot be created before its predecessor is deleted."""
 
     reason = "WaitingForDeletion"
 
@@ -82,11 +85,11 @@ class NotInstalledError(PlanningError):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What applying one object has done."""
+    """Result of applying one object."""
 
     wrote: bool = False
     retry_after: float | None = None  # seconds; another client keeps changing the object back
-    is_contested: bool = False  # the same was written a moment ago, and was undone
+    is_contested: bool = False  # the same was written a moment ago, and another client undid it
     created: str | None = None  # UID of the object, if it was created
 
 
@@ -95,27 +98,27 @@ UNCHANGED = Applied()
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """An object was created."""
+    """The object was created by this request."""
 
     uid: str
 
 
 class Children:
-    """Brings about what was planned."""
+    """Apply the planned objects of TrainJobs."""
 
     def __init__(self, client: Client, view: OverlayCache, *, clock: Clock) -> None:
         self._client = client
         self._view = view
         self._clock = clock
         self._contests: dict[Resource[Any], Contest] = {}
-        # Apart from those of plans: a rejected apply is tried before each suspension.
+        # Separate from those of plans: a rejected apply is tried before each suspension.
         self._suspensions = self._new_contest()
         self._minted: Lru[tuple[Resource[Any], ObjectKey], str] = Lru(MOST_MINTED)
 
     async def bring_about(self, job: TrainJob, planned: PlannedObject) -> Applied:
-        """Create or change the object, unless it is as planned.
+        """Create or change the object if it differs from the plan.
 
-        What another client undoes is applied again with growing pauses.
+        A change that another client undoes is applied again with growing pauses.
         """
         if planned.mint is not None and not self._view.watches(planned.resource):
             return await self._ensure_minted(job, planned)
@@ -138,17 +141,17 @@ class Children:
             contest.settled(key)
             return UNCHANGED
         if "deletionTimestamp" in there["metadata"]:
-            return UNCHANGED  # its deletion enqueues the TrainJob, which then gets a new one
+            return UNCHANGED  # the deletion event enqueues the TrainJob, which creates a new one
         if pause := contest.pause(key, what):
             return Applied(retry_after=pause)
         await self._change(planned, there)
         return Applied(wrote=True, is_contested=contest.acted(key, what))
 
     async def _ensure_minted(self, job: TrainJob, planned: PlannedObject) -> Applied:
-        """Create an object with random content unless it exists; nobody watches its kind.
+        """Create an object with random content unless it exists; its kind is not watched.
 
-        It is looked up once for each state of the JobSet: pods that cannot start without it change
-        that state.
+        The object is looked up once per state of the JobSet, because pods that cannot start
+        without it change that state.
         """
         key, what = key_of(planned.manifest), digest(planned.manifest)
         job_set = own_job_set(job, self._view)
@@ -171,26 +174,26 @@ class Children:
         return applied
 
     async def _probe(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
-        """Return the live metadata without the permission to read the object."""
+        """Return the live metadata; needs no permission to read the object."""
         try:
             return await self._client.probe(resource, key)
         except NotFoundError:
             return None
-        except InvalidError:  # by the chart's admission policy: it belongs to no TrainJob
+        except InvalidError:  # from the chart's admission policy: no TrainJob owns the object
             raise ForeignObjectError(_taken(f"{resource.kind} {key}", None)) from None
 
     def _check_owner(self, job: TrainJob, resource: Resource[Any], there: Manifest) -> None:
-        """Raise an error if the live object is not the TrainJob's own."""
+        """Raise an error if the live object does not belong to the TrainJob."""
         if not is_controlled_by(there, job):
             raise name_in_use(job, resource, there)
         if resource is JOB_SETS and there["metadata"]["uid"] != recorded_job_set(job):
-            # It was created since the reconcile began: the next one decides whose it is.
+            # It was created after the reconcile began; the next reconcile determines its owner.
             self._view.saw(JOB_SETS, there)
             message = f"JobSet {key_of(there)} was created by another client"
             raise ConflictError(HTTP_CONFLICT, "Conflict", message)
 
     async def suspend(self, job_set: Manifest) -> Applied:
-        """Suspend the JobSet and change nothing else: JobSet accepts that in every case."""
+        """Suspend the JobSet and change nothing else, which JobSet always accepts."""
         key, metadata = key_of(job_set), job_set["metadata"]
         if "deletionTimestamp" in metadata:
             return UNCHANGED
@@ -214,7 +217,7 @@ class Children:
         return Contest(self._clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
 
     async def _read(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
-        """What is there: by the cache, or by the server for what it does not hold whole."""
+        """Return the live object from the cache, or from the API server if not fully cached."""
         if self._view.watches(resource) and not self._view.is_reduced(resource, key):
             found: Manifest | None = self._view.get(resource, key)
             return found
@@ -229,7 +232,7 @@ class Children:
             return None
 
     async def _create(self, planned: PlannedObject) -> Created | Manifest:
-        """Create the object, or return the live one if somebody else has created it."""
+        """Create the object, or return the live one if it already exists."""
         manifest = planned.mint() if planned.mint else planned.manifest
         marked = marked_with_plan(manifest, planned.manifest, resourceVersion=NO_VERSION)
         try:
@@ -246,9 +249,9 @@ class Children:
         return Created(made["metadata"]["uid"])
 
     async def as_created(self, planned: PlannedObject) -> Manifest:
-        """Return what the API server would store if the object was created now.
+        """Return what the API server would store if the object were created now.
 
-        A dry run under another name: defaults and admission policies are applied to it.
+        This is a dry run under another name, so defaults and admission policies are applied.
         """
         metadata = planned.manifest["metadata"]
         name = f"dry-run-{digest(planned.manifest)}"[: max(len(metadata["name"]), SHORTEST_NAME)]
@@ -261,7 +264,7 @@ class Children:
         )
 
     async def _change(self, planned: PlannedObject, there: Manifest) -> None:
-        # With its uid, an apply does not bring back what was deleted meanwhile.
+        # With the UID, an apply does not re-create an object that was deleted in the meantime.
         uid = there["metadata"]["uid"]
         marked = marked_with_plan(planned.manifest, planned.manifest, uid=uid)
         made = await self._client.apply(planned.resource, marked, field_manager=names.FIELD_MANAGER)
@@ -276,13 +279,13 @@ def is_settled(planned: Manifest, there: Manifest) -> bool:
     marks = there["metadata"].get("annotations") or {}
     if marks.get(ANNOTATION_PLAN) != digest(planned):
         return False
-    # Of some kinds only the metadata is known here.
+    # For some kinds only the metadata is cached.
     known = {field: value for field, value in planned.items() if field in there}
     return holds(known, there)
 
 
 def holds(planned: Any, there: Any) -> bool:
-    """Whether all that is planned is so; what others have added does not matter."""
+    """Whether the live value contains everything planned; additional fields are ignored."""
     if isinstance(planned, Mapping):
         return isinstance(there, Mapping) and all(
             field in there and holds(value, there[field]) for field, value in planned.items()
@@ -297,13 +300,13 @@ def holds(planned: Any, there: Any) -> bool:
 
 
 def digest(manifest: Manifest) -> str:
-    """A short word for the whole manifest."""
+    """Return a short digest of the manifest."""
     encoded = orjson.dumps(manifest, option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(encoded, digest_size=12).hexdigest()
 
 
 def marked_with_plan(manifest: Manifest, planned: Manifest, **metadata: str) -> Manifest:
-    """The manifest as it is sent: with a mark of its plan, and conditions in its metadata."""
+    """Return the manifest to send: annotated with the plan's digest, with metadata fields set."""
     annotations = {**(manifest["metadata"].get("annotations") or {})}
     annotations[ANNOTATION_PLAN] = digest(planned)
     return {
@@ -319,7 +322,7 @@ def _name(manifest: Manifest) -> str:
 def name_in_use(
     job: TrainJob, resource: Resource[Any], there: Manifest
 ) -> ForeignObjectError | PendingDeletionError:
-    """Return why an object of this name, which is not the TrainJob's, is in its way."""
+    """Return the error for an object that has the needed name but another owner."""
     metadata = there["metadata"]
     controller = _controller_of(there)
     object_name = f"{resource.kind} {key_of(there)}"
@@ -347,7 +350,7 @@ def _controller_of(manifest: Manifest) -> Mapping[str, Any] | None:
 
 
 def _is_of_namesake(controller: Mapping[str, Any] | None, job: TrainJob) -> bool:
-    """Whether the owner is a TrainJob of the same name: there is only one, so it was deleted."""
+    """Whether the owner is an earlier TrainJob of the same name, which was deleted."""
     if controller is None:
         return False
     group, _, _ = str(controller.get("apiVersion", "")).rpartition("/")

@@ -1,4 +1,4 @@
-"""Whether a cache shows everything that happened before this manager became the leader."""
+"""Checks whether a cache includes everything written before this manager became the leader."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ LONGEST_PAUSE: Final = 60.0
 
 
 class CacheBarrier:
-    """Compares a cache with a resourceVersion that this leader has read from the server.
+    """Compare a cache with a resourceVersion that this leader has read from the API server.
 
-    Earlier leaders wrote nothing after that version, and our own writes are in the view. So an
-    object is current once the cache has reached the version, however far its watch lags. A
-    service for the leader, to be started before its controllers.
+    Earlier leaders wrote nothing after that version, and our own writes are in the OverlayCache.
+    An object is therefore current once the cache has reached the version, even if its watch lags.
+    This is a runnable for the leader and must start before the controllers.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class CacheBarrier:
 
     @property
     def name(self) -> str:
-        """For logs and error messages."""
+        """Name in logs and error messages."""
         return f"cache barrier of {self._resource.group_kind}"
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Read the version, until that succeeds; nothing is current until then."""
+        """Read the version, retrying until that succeeds; nothing is current before."""
         await self._read()
         ready()
         for seconds in doubling(FIRST_PAUSE, LONGEST_PAUSE):
@@ -63,7 +63,7 @@ class CacheBarrier:
         await stop.wait()
 
     def is_current(self, metadata: ObjectMeta) -> bool:
-        """Whether the object is as new as this leadership; if not, read it from the server."""
+        """Whether the object is current; if not, the caller must read it from the API server."""
         if self._version is None:
             return False
         key = ObjectKey(metadata.namespace or "", metadata.name)
@@ -71,7 +71,7 @@ class CacheBarrier:
         return any(not is_older(each, self._version) for each in versions)
 
     async def _read(self) -> None:
-        """Read the version: it is the same in all namespaces, and one may be unreadable."""
+        """Read the version from the first readable namespace; it is the same in all of them."""
         for namespace in self._namespaces:
             try:
                 # A list that matches nothing is the cheapest consistent read of the version.

@@ -1,4 +1,4 @@
-"""The last state of deleted JobSets: what became of a training whose JobSet is gone."""
+"""The last state of deleted JobSets, and the outcome of a training whose JobSet is gone."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,13 +29,13 @@ UNKNOWN_MESSAGE: Final = (
 class DeletedJobSets:
     """Last states of JobSets whose deletion was watched, by the UID of their TrainJob.
 
-    Bounded in number and size: the oldest are dropped, and count as deletions that nobody watched.
+    Bounded in number and size: the oldest are dropped and then count as unwatched deletions.
     """
 
     def __init__(self, capacity: int = CAPACITY, most_bytes: int = MOST_BYTES) -> None:
         self._capacity = capacity
         self._most_bytes = most_bytes
-        self._last: dict[str, bytes] = {}  # JSON, which takes less memory than what it encodes
+        self._last: dict[str, bytes] = {}  # JSON, which takes less memory than the objects
         self._bytes = 0
 
     def observe(self, change: ObjectEvent[Any]) -> None:
@@ -95,12 +95,13 @@ def _controls(reference: Manifest) -> bool:
 def outcome_without_job_set(
     job: TrainJob, last: Observed | None, replicas: Mapping[str, int], now: datetime
 ) -> Observed | None:
-    """Return how a TrainJob ended whose JobSet is gone; None if its JobSet is to be created.
+    """Return the outcome of a TrainJob without a JobSet; None if the JobSet is to be created.
 
     `last` is the JobSet's last state if its deletion was watched. A JobSet that was deleted before
-    its end is created again, as Kubeflow Trainer does. Where nobody watched, the TrainJob's status
-    decides: a training that may have ended is never started again. It had a JobSet if the status
-    has rows or records a UID. `replicas` are those of the runtime's jobs, by name.
+    it finished is created again, as in Kubeflow Trainer. If the deletion was not watched, the
+    TrainJob's status decides, and a training that may have ended is never started again. The
+    TrainJob had a JobSet if its status has `jobsStatus` or records a UID. `replicas` are those of
+    the runtime's jobs, by name.
     """
     if last is not None:
         return last if last.conditions else None
@@ -114,7 +115,7 @@ def outcome_without_job_set(
 
 
 def replicas_in(runtime: Manifest | None) -> Mapping[str, int]:
-    """Return the replicas of the runtime's jobs by their names; none if it is not there."""
+    """Return the replicas of the runtime's jobs by name; empty if there is no runtime."""
     found: object = runtime
     for field in ("spec", "template", "spec", "replicatedJobs"):
         found = found.get(field) if isinstance(found, Mapping) else None
@@ -123,13 +124,13 @@ def replicas_in(runtime: Manifest | None) -> Mapping[str, int]:
 
 
 def _was_suspended(rows: Sequence[JobStatus]) -> bool:
-    """Whether the JobSet was suspended; with its TrainJob suspended too, nobody resumed it."""
+    """Whether the JobSet was suspended when the status was last written."""
     is_quiet = not any(row.active or row.ready or row.failed for row in rows)
     return is_quiet and any(row.suspended for row in rows)
 
 
 def _may_have_run(job: TrainJob) -> bool:
-    """Whether a JobSet that has reported nothing was created, and not suspended when last seen."""
+    """Whether a JobSet was created that may have run although it reported no status."""
     conditions = (job.status.conditions if job.status is not None else None) or ()
     is_suspended = job.spec.suspend or any(
         each.type == names.CONDITION_SUSPENDED and each.status == "True" for each in conditions

@@ -1,4 +1,4 @@
-"""What hinders a TrainJob, in words for its owner: pure."""
+"""Translates errors into failures for the TrainJob's status, Events and retries. Pure."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,30 +23,30 @@ from kftrainer.runtime.errors import PlanningError, PluginFailedError
 
 FAILED = "ResourcesCreationFailed"
 LONGEST_IN_EVENT = 950
-INTERNAL_ERROR = 500  # among others, a webhook that does not answer
+INTERNAL_ERROR = 500  # for example, a webhook that does not respond
 # Upper bounds of the retry interval, in seconds. No watch reports that one of these errors no
-# longer applies, so the bound is how long a TrainJob may wait without need.
+# longer applies, so the bound is the longest time that a TrainJob waits unnecessarily.
 RETRY_TAKEN_NAME = 30.0
 RETRY_QUOTA = 60.0
 RETRY_UNAVAILABLE = 60.0  # the API server, or a webhook that it calls
-RETRY_REJECTED = 300.0  # by a rule or for want of a permission, until somebody changes that
+RETRY_REJECTED = 300.0  # by a rule, or for lack of a permission
 QUOTA = ("exceeded quota", "status unknown for quota")  # in messages of the API server
-PATIENCE = timedelta(minutes=1)  # with an object that is being deleted
+PATIENCE = timedelta(minutes=1)  # until a pending deletion is reported to the user
 
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Why the objects of a TrainJob could not be made."""
+    """Why the objects of a TrainJob could not be applied."""
 
     reason: str
     message: str
-    may_pass: bool  # by itself, so that it is worth trying again
-    is_told: bool = True  # to the TrainJob's owner; what will soon pass would only disturb
+    may_pass: bool  # without an event that enqueues the TrainJob, so it is retried
+    is_told: bool = True  # reported in the status and as an Event; False if expected to pass soon
     max_delay: float = RETRY_REJECTED  # seconds between two attempts
 
     @property
     def event_message(self) -> str:
-        """As the Event says it."""
+        """The message of the Event."""
         text = self.message
         if len(text) > LONGEST_IN_EVENT:
             text = f"{text[:LONGEST_IN_EVENT]} ..."
@@ -54,12 +54,12 @@ class Hindrance:
 
 
 def hindrance_of(error: PlanningError | KubeError, now: datetime) -> Hindrance:
-    """What to say about the error, and whether to try again."""
+    """Return how to report the error and whether to retry."""
     message = condition_message(str(error))
     if isinstance(error, NotInstalledError):
         return Hindrance(f"{error.resource.kind}NotInstalled", message, may_pass=False)
     if isinstance(error, KindNotFoundError) and error.resource is not None:
-        # The kind was removed while we run. The informer may not have noticed, so try again.
+        # The kind was removed at run time. The informer may not report its return, so retry.
         missing = hindrance_of(NotInstalledError(error.resource), now)
         return replace(missing, may_pass=True, max_delay=RETRY_UNAVAILABLE)
     if isinstance(error, PendingDeletionError):
@@ -70,7 +70,7 @@ def hindrance_of(error: PlanningError | KubeError, now: datetime) -> Hindrance:
     if isinstance(error, ForeignObjectError):
         return Hindrance(error.reason, message, may_pass=True, max_delay=RETRY_TAKEN_NAME)
     if isinstance(error, PlanningError):
-        # Documents do not change by themselves, and we are told when they are changed.
+        # The result depends only on watched objects: a change of them enqueues the TrainJob.
         return Hindrance(error.reason, message, may_pass=isinstance(error, PluginFailedError))
     return Hindrance(
         FAILED,

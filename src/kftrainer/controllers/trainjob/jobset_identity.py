@@ -1,7 +1,8 @@
-"""Which live JobSet is the TrainJob's own: decided by its UID, which no client can choose.
+"""Decides by UID whether the live JobSet is the TrainJob's own.
 
-An owner reference and annotations can be written by every client that may write JobSets. The UID
-of the JobSet that this controller created is recorded in the status of the TrainJob.
+Every client that may write JobSets can set owner references and annotations, but no client can
+choose a UID. The UID of the JobSet that this controller created is recorded in the TrainJob's
+status.
 """
 
 from dataclasses import dataclass
@@ -21,18 +22,19 @@ Ownership = Literal["own", "adopt", "verify", "foreign"]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A TrainJob that records the UID of its own JobSet, and why the live one is not its own."""
+    """A TrainJob with the UID of its own JobSet, or the error if the live one is not its own."""
 
     job: TrainJob
     failure: PlanningError | None = None
 
 
 def ownership(job: TrainJob, live_uid: str, *, is_uncertain: bool) -> Ownership:
-    """Decide about a JobSet whose owner reference names the TrainJob.
+    """Decide whether a JobSet whose owner reference names the TrainJob is its own.
 
-    Without a record, the status of its jobs shows that an earlier release, or Kubeflow Trainer,
-    has observed the JobSet: it is adopted. Where that is missing too, or the response to our own
-    create request was lost, the JobSet is verified: it is adopted if it is what would be created.
+    If no UID is recorded but the TrainJob has `jobsStatus`, an earlier release or Kubeflow Trainer
+    has observed the JobSet, and it is adopted. If that is missing too, or the response to our own
+    create request was lost, the JobSet is verified: it is adopted if it equals the JobSet that
+    would be created.
     """
     recorded = recorded_job_set(job)
     if recorded == live_uid:
@@ -60,7 +62,7 @@ def recorded_in(manifest: Manifest | None) -> str | None:
 
 
 class OwnJobSets:
-    """UIDs of JobSets that were created or adopted and that the status may not record yet."""
+    """UIDs of created or adopted JobSets that the stored status may not record yet."""
 
     def __init__(self) -> None:
         self._uids: dict[Request, tuple[str | None, str]] = {}  # of the TrainJob and its JobSet
@@ -85,7 +87,7 @@ class OwnJobSets:
         self._uncertain.discard(request)
 
     def is_uncertain(self, job: TrainJob) -> bool:
-        """Whether a create request may have succeeded although no response reported that."""
+        """Whether a create request may have succeeded although its response was lost."""
         return _key(job) in self._uncertain
 
     def recorded_on(self, job: TrainJob) -> TrainJob:
@@ -96,7 +98,7 @@ class OwnJobSets:
         return with_job_set(job, uid)
 
     def stored(self, job: TrainJob) -> None:
-        """Drop what the stored status of the TrainJob records."""
+        """Drop the UID if the stored status of the TrainJob records it."""
         if self._uids.get(_key(job)) == (job.metadata.uid, recorded_job_set(job)):
             del self._uids[_key(job)]
 

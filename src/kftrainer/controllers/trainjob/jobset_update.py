@@ -1,8 +1,8 @@
-"""A JobSet that stands already: JobSet lets nobody change most of it, so that part stays.
+"""Fits a plan to an existing JobSet, most of which is immutable.
 
-The runtime may be edited, and the TrainJob too, long after the JobSet was made. What can be
-changed follows: whether it is suspended, and what decides where its pods run. For the rest a
-TrainJob goes on as it began, so that it can be suspended and resumed whatever has happened.
+The runtime or the TrainJob may be edited long after the JobSet was created. The mutable part
+follows the plan: suspension and the fields that decide where pods run. The immutable part keeps
+its values, so that the TrainJob can always be suspended and resumed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import claimed_job_set, own_job_set
 from kftrainer.runtime.planned_object import PlannedObject
 
-# The part that stays, as it was planned when the JobSet was made.
+# Digest of the immutable part as it was planned when the JobSet was created.
 ANNOTATION_BEGUN_AS = "trainer.kubeflow.org/begun-as"
-# The JobSet was applied with what JobSet had filled in. As it does so only in new ones, and
-# what is no longer applied is removed, that has to go on.
+# The JobSet was applied with the fields that JobSet had defaulted. JobSet defaults only new
+# objects, and an apply removes fields that it omits, so every later apply must include them.
 ANNOTATION_WHOLE = "trainer.kubeflow.org/applied-whole"
 EVENT_KEPT = "JobSetKept"
 KEPT_MESSAGE = (
@@ -30,7 +30,7 @@ KEPT_MESSAGE = (
     "tolerations and scheduling gates of its pods. To train with the changes, delete the TrainJob "
     "and create it again"
 )
-# What JobSet lets one change, in the JobSet, and while it is suspended in its pods.
+# Mutable fields of the JobSet and, while it is suspended, of its pods.
 CHANGEABLE = ("suspend", "ttlSecondsAfterFinished")
 IN_PODS = ("nodeSelector", "tolerations", "schedulingGates")
 ON_PODS = ("labels", "annotations")
@@ -38,18 +38,18 @@ ON_PODS = ("labels", "annotations")
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A plan that fits what is there."""
+    """A plan that JobSet accepts, given the live JobSet."""
 
     planned: Sequence[PlannedObject]
-    kept: PlannedObject | None = None  # the JobSet, where it cannot become what was planned
+    kept: PlannedObject | None = None  # the JobSet, if it cannot be changed to what was planned
 
 
 def fitted(planned: Sequence[PlannedObject], job: TrainJob, existing: ClusterReader) -> Fitted:
-    """Return what can be applied of the plan, given the live JobSet.
+    """Return the part of the plan that can be applied, given the live JobSet.
 
-    JobSet rejects every change of the immutable part, so the live one is applied back wherever it
-    is not certain that the plan has the same: the JobSet was created by another implementation,
-    an admission policy has rewritten it, or the runtime was edited since.
+    JobSet rejects every change of the immutable part. The live values are therefore applied
+    unchanged unless the plan is known to be equal: another implementation may have created the
+    JobSet, an admission policy may have rewritten it, or the runtime may have been edited since.
     """
     others = [each for each in planned if each.resource is not JOB_SETS]
     wanted = next((each.manifest for each in planned if each.resource is JOB_SETS), None)
@@ -80,24 +80,24 @@ def fitted(planned: Sequence[PlannedObject], job: TrainJob, existing: ClusterRea
 
 
 def has_same_jobs(one: Manifest, other: Manifest) -> bool:
-    """Whether two JobSets are equal in everything that cannot be changed later."""
+    """Whether the immutable parts of two JobSets are equal."""
     return _lasting(one["spec"]) == _lasting(other["spec"])
 
 
 def has_queue_of_its_own(job_set: Manifest, job: TrainJob) -> bool:
-    """Whether a queue decides when this JobSet runs, and not the TrainJob's suspension.
+    """Whether a queue, not the TrainJob's suspension, decides when this JobSet runs.
 
-    Kueue does that for labelled JobSets, unless it manages the TrainJob itself.
+    Kueue manages labelled JobSets, unless it manages the TrainJob itself.
     """
     queue = (job_set["metadata"].get("labels") or {}).get(names.LABEL_QUEUE)
     return bool(queue) and names.LABEL_QUEUE not in (job.metadata.labels or {})
 
 
 def needs_suspension(job: TrainJob, existing: ClusterReader) -> Manifest | None:
-    """Return the JobSet of a suspended TrainJob that is not suspended itself, if there is one.
+    """Return the JobSet of a suspended TrainJob if it is not suspended itself.
 
-    A JobSet that was not created by the controller is suspended as well: its owner reference
-    names the TrainJob, and queues take it for a part of that.
+    This includes a JobSet that the controller did not create: its owner reference names the
+    TrainJob, so queues treat it as part of the TrainJob.
     """
     there = claimed_job_set(job, existing)
     if there is None or not job.spec.suspend or there["spec"].get("suspend"):
@@ -106,13 +106,13 @@ def needs_suspension(job: TrainJob, existing: ClusterReader) -> Manifest | None:
 
 
 def _lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a JobSet's spec that cannot be changed."""
+    """Return the immutable part of a JobSet's spec."""
     jobs = [_with_pods_of(each, {}) for each in spec.get("replicatedJobs", ())]
     return {**_following(CHANGEABLE, spec, {}), "replicatedJobs": jobs}
 
 
 def _kept(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec that is there, with what can be changed as it is wanted."""
+    """Return the live spec with the mutable fields of the wanted one."""
     templates = {each["name"]: _pod_template(each) for each in wanted["replicatedJobs"]}
     jobs = [
         _with_pods_of(each, templates.get(each["name"], _pod_template(each)))
@@ -127,7 +127,7 @@ def _pod_template(job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_pods_of(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """A replicated job, with what can be changed in its pods as it is in the wanted template."""
+    """Return a replicated job with the mutable pod fields of the wanted template."""
     pod = _pod_template(job)
     followed = {"spec": _following(IN_PODS, pod.get("spec") or {}, wanted.get("spec") or {})}
     metadata = _following(ON_PODS, pod.get("metadata") or {}, wanted.get("metadata") or {})
@@ -140,7 +140,7 @@ def _with_pods_of(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str
 def _following(
     fields: Sequence[str], one: Mapping[str, Any], other: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The first, with these fields as they are in the other, or are not."""
+    """Return the first mapping with the given fields taken (or missing) as in the other."""
     return {
         **{field: value for field, value in one.items() if field not in fields},
         **{field: other[field] for field in fields if field in other},

@@ -1,13 +1,13 @@
-"""Messages of conditions: how long they may be, and which of them mean the same. Pure."""
+"""Condition messages: maximum length, and whether two of them report the same error. Pure."""
 
 import re
 
 LONGEST_MESSAGE = 1024  # characters of a condition's message
 ENDING = " ..."
-COMPARED = LONGEST_MESSAGE // 2  # characters of a message that was shortened
+COMPARED = LONGEST_MESSAGE // 2  # characters of a shortened message that are compared
 
 # Parts of error messages that differ each time although the error is the same. The order matters:
-# what comes first may contain what comes later.
+# text that matches an earlier alternative may contain text that matches a later one.
 _VOLATILE = re.compile(
     r"""
     (?P<time> \b\d{4}-\d\d-\d\d [T\ ] \d\d:\d\d:\d\d (?:\.\d+)?
@@ -25,14 +25,14 @@ _VOLATILE = re.compile(
 
 
 def condition_message(text: str) -> str:
-    """Return the text as a condition holds it: shortened if it is too long."""
+    """Return the text for a condition, shortened if it is too long."""
     if len(text) <= LONGEST_MESSAGE:
         return text
     return text[: LONGEST_MESSAGE - len(ENDING)] + ENDING
 
 
 def same_message(one: str, other: str) -> bool:
-    """Whether two messages differ in addresses, times, identifiers and durations at most."""
+    """Whether two messages differ only in addresses, times, identifiers and durations."""
     if one == other:
         return True
     if max(len(one), len(other)) > LONGEST_MESSAGE:

@@ -1,7 +1,7 @@
 """Watch events of TrainJobs that result from the manager's own status writes.
 
-Such an event must not enqueue the TrainJob: it would start the next attempt at once, whatever the
-back-off is. It may arrive before the response to the write, and long after it.
+Such an event must not enqueue the TrainJob: it would start the next attempt at once, regardless of
+the back-off. It may arrive before the response to the write or long after it.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ VOLATILE_METADATA = ("resourceVersion", "managedFields")
 
 
 class _Writes:
-    """What is known of the writes of one TrainJob's status."""
+    """Status writes of one TrainJob."""
 
     __slots__ = ("confirmed_at", "last", "unconfirmed")
 
@@ -32,7 +32,10 @@ class _Writes:
 
 
 class OwnStatusWrites:
-    """The status writes of this manager; `is_from_others` is a predicate for the TrainJob watch."""
+    """Status writes of this manager.
+
+    `is_from_others` is the predicate for the TrainJob watch.
+    """
 
     def __init__(self) -> None:
         self._writes: dict[Request, _Writes] = {}
@@ -50,7 +53,7 @@ class OwnStatusWrites:
             writes.unconfirmed.clear()
 
     def was_written(self, request: Request, status: Status) -> bool:
-        """Whether this status is the last one, and was stored; transition times do not count."""
+        """Whether this is the last status written and was stored, ignoring transition times."""
         writes = self._writes.get(request)
         if writes is None or writes.unconfirmed:
             return False
@@ -67,7 +70,7 @@ class OwnStatusWrites:
         before, after = change.old.metadata, change.new.metadata
         if _lasting(before) != _lasting(after):  # every change of the spec changes the generation
             return True
-        # Our own write has replaced what others wrote into our part of the status before it.
+        # Our write replaced whatever other clients had written to our part of the status before.
         if writes.confirmed_at and not is_older(writes.confirmed_at, after["resourceVersion"]):
             return False
         return _fingerprint_of(change.new) not in (writes.last, *writes.unconfirmed)

@@ -1,4 +1,4 @@
-"""The controller of TrainJobs: makes their objects, and tells how they are doing."""
+"""Reconciler of TrainJobs: applies their objects and writes their status."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,7 +88,7 @@ log = structlog.get_logger(__name__)
 LATER = Result(requeue=True, max_delay=RETRY_UNAVAILABLE)
 FIRST_REPAIR, LONGEST_REPAIR = 0.5, 60.0  # seconds between repairs of a status
 UNDECLARED_JOB_SET = ".status.jobSet: field not declared in schema"  # in the server's message
-RECORDS_AGAIN = 300.0  # seconds until that is tried again
+RECORDS_AGAIN = 300.0  # seconds until writing status.jobSet is tried again
 EVENT_CONTESTED = "Contested"
 CONTESTED_MESSAGE = (
     "{} {} was applied a moment ago and has been changed back by another client. It is applied "
@@ -98,21 +98,21 @@ CONTESTED_MESSAGE = (
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of the objects of a TrainJob in one reconcile."""
+    """Result of planning and applying the objects of a TrainJob in one reconcile."""
 
     hindrance: Hindrance | None = None
     retry_after: float | None = None  # seconds
-    ended: Observed | None = None  # its JobSet is gone, and this is how the training ended
-    refused: Trouble | None = None  # its pods are not created
+    ended: Observed | None = None  # the outcome of a training whose JobSet no longer exists
+    refused: Trouble | None = None  # why pods are not created
 
 
 class TrainJobReconciler:
-    """Makes the objects that a TrainJob needs, and writes down what it sees of them.
+    """Apply the objects that a TrainJob needs and write its status.
 
-    Trouble is told in the status and by an Event, and tried again where that may help.
+    A failure is reported in the status and as an Event, and retried if a retry can succeed.
     """
 
-    def __init__(  # noqa: PLR0913  everything that it works with
+    def __init__(  # noqa: PLR0913  its dependencies
         self,
         client: Client,
         view: OverlayCache,
@@ -147,7 +147,7 @@ class TrainJobReconciler:
             self._deleted_job_sets.observe(change)
 
     async def reconcile(self, request: Request) -> Result:
-        """Look at the TrainJob, and act."""
+        """Reconcile one TrainJob; do nothing if it was deleted or has another manager."""
         found = self._get(request)
         if found is None:
             self._repairs.forget(request)
@@ -165,14 +165,14 @@ class TrainJobReconciler:
                 log.warning("trainjob_not_read", error=str(error))
                 return LATER
             if live is None:
-                return DONE  # its deletion is still to be watched
+                return DONE  # deleted; the watch has not reported that yet
             job, problems = live
             if not _is_for_us(job):
                 return DONE
         return await self._act(job, problems)
 
     async def _act(self, job: TrainJob, problems: Sequence[Problem]) -> Result:
-        """Apply the objects of the TrainJob, and write its status."""
+        """Apply the objects of the TrainJob and write its status."""
         self._own_job_sets.stored(job)
         try:
             identity = await self._identify(job, problems)
@@ -187,7 +187,7 @@ class TrainJobReconciler:
         return await self._write_status(job, identity.job, outcome)
 
     async def _with_refused_pods(self, job: TrainJob, outcome: _Outcome) -> _Outcome:
-        """Return the outcome with why pods are missing, to be checked again after a while."""
+        """Add the reason why pods are missing to the outcome, and schedule the next check."""
         own = own_job_set(job, self._view)
         if own is None or not runs(job, self._view):
             self._refused_pods.forget(_key(job))
@@ -203,7 +203,7 @@ class TrainJobReconciler:
         return None if manifest is None else readable_part(manifest)
 
     async def _read(self, request: Request) -> tuple[TrainJob, Sequence[Problem]] | None:
-        """Read the TrainJob from the server, by a list: that right is needed for the cache too."""
+        """Read the TrainJob from the API server with a list, which needs no extra permission."""
         page = await self._client.list(
             TRAIN_JOBS,
             namespace=request.namespace,
@@ -216,10 +216,9 @@ class TrainJobReconciler:
         return readable_part(live)
 
     def _is_current(self, job: TrainJob) -> bool:
-        """Whether the TrainJob can be relied on where its JobSet is to be created or changed.
+        """Whether the cached TrainJob is recent enough to create or change its JobSet.
 
-        A cache that lags may still show a TrainJob as new whose training has long ended, or as
-        suspended that was resumed.
+        A cache that lags may still hold a finished TrainJob as new, or a resumed one as suspended.
         """
         job = self._own_job_sets.recorded_on(job)
         own = own_job_set(job, self._view)
@@ -231,7 +230,7 @@ class TrainJobReconciler:
         return is_finished(job) or is_followed or self._barrier.is_current(job.metadata)
 
     async def _identify(self, job: TrainJob, problems: Sequence[Problem]) -> Identity:
-        """Return the TrainJob with the UID of the JobSet that is its own."""
+        """Return the TrainJob with the UID of its own JobSet recorded in the status."""
         job = self._own_job_sets.recorded_on(job)
         live = claimed_job_set(job, self._view)
         if live is None or problems or is_finished(job):
@@ -283,7 +282,7 @@ class TrainJobReconciler:
         return Identity(job, ForeignJobSetError(live))
 
     async def _make_objects(self, identity: Identity, problems: Sequence[Problem]) -> _Outcome:
-        """Plan and apply; what hinders that, if something does."""
+        """Plan and apply the objects; return the outcome, with the failure if there is one."""
         job = identity.job
         try:
             if identity.failure is not None:
@@ -300,7 +299,7 @@ class TrainJobReconciler:
         except (PlanningError, KubeError) as error:
             retry_after = await self._suspend_only(job)
             if isinstance(error, PlanningError) and runs(job, self._view):
-                # Its runtime was changed or deleted: the next TrainJob will notice.
+                # The runtime was changed or deleted, which does not affect a running TrainJob.
                 log.info("trainjob.runs_on", error=str(error))
                 return _Outcome()
             return _Outcome(hindrance_of(error, self._clock.now()), retry_after)
@@ -308,7 +307,7 @@ class TrainJobReconciler:
     async def _suspend_only(self, job: TrainJob) -> float | None:
         """Suspend the JobSet of a suspended TrainJob whose plan could not be applied.
 
-        Returns the seconds after which to try again: 0 leaves that to the back-off.
+        Returns the seconds until the next attempt: 0 for the queue's back-off, None for no attempt.
         """
         running = needs_suspension(job, self._view)
         if running is None:
@@ -320,7 +319,7 @@ class TrainJobReconciler:
             return 0.0
 
     async def _ended(self, job: TrainJob) -> Observed | None:
-        """Return how the training ended, if its JobSet is gone and it is not to be repeated."""
+        """Return the outcome of a training whose JobSet is gone; None if it is to be created."""
         if own_job_set(job, self._view) is not None or not self._view.knows(JOB_SETS):
             return None
         last = self._observe(job, self._deleted_job_sets.of(job))
@@ -346,7 +345,10 @@ class TrainJobReconciler:
         return self._view.manifest(kind.resource, kind.key(job))
 
     async def _bring_about(self, job: TrainJob) -> float | None:
-        """Apply the plan; the seconds after which to apply again what another client undoes."""
+        """Apply the plan; return the seconds until the next attempt, None if none is needed.
+
+        Another attempt is needed while another client keeps undoing a change.
+        """
         fit = await self._plan(job)
         pauses = list[float]()
         for each in fit.planned:
@@ -361,7 +363,7 @@ class TrainJobReconciler:
         return min(pauses, default=None)
 
     async def _apply(self, job: TrainJob, planned: PlannedObject) -> Applied:
-        """Apply the object; of a JobSet that is created, the UID is remembered."""
+        """Apply the object; record the UID of a JobSet that was created."""
         if planned.resource is not JOB_SETS:
             return await self._children.bring_about(job, planned)
         if own_job_set(job, self._view) is None:
@@ -384,7 +386,7 @@ class TrainJobReconciler:
         return runs(job, self._view) or _is_known(job, hindrance_of(error, self._clock.now()))
 
     async def _finds_runtime(self, job: TrainJob) -> bool:
-        """Ask the server: the news of a runtime may come later than that of its TrainJob."""
+        """Whether the API server has the runtime; its watch may lag behind that of TrainJobs."""
         kind = self._runtimes.of(job)
         try:
             found = await self._client.get(kind.resource, kind.key(job))
@@ -392,7 +394,7 @@ class TrainJobReconciler:
             raise
         except NotFoundError:
             return False
-        except ForbiddenError as error:  # the cache will know sooner or later
+        except ForbiddenError as error:  # the watch will deliver the runtime
             log.warning("trainjob.runtime_not_read", error=str(error))
             return False
         self._view.saw(kind.resource, found)
@@ -410,7 +412,7 @@ class TrainJobReconciler:
         if not hindrance.is_told:
             write = log.info
         elif _is_known(job, hindrance):
-            write = log.debug  # a retry repeats what the status says
+            write = log.debug  # a retry with the failure that the status already reports
         else:
             write = log.warning
         write("trainjob.hindered", reason=hindrance.reason, message=hindrance.message)
@@ -422,7 +424,7 @@ class TrainJobReconciler:
     async def _write_status(
         self, stored: TrainJob, identified: TrainJob, outcome: _Outcome
     ) -> Result:
-        """Write the status if it is not what it should be."""
+        """Write the status if it differs from the wanted one."""
         present, hindrance = present_status(stored), outcome.hindrance
         job = self._own_job_sets.recorded_on(identified)
         observed = outcome.ended or self._observe(job, self._view) or self._observe_foreign(job)
@@ -442,7 +444,7 @@ class TrainJobReconciler:
         return await self._apply_status(job, wanted) or after
 
     async def _apply_status(self, job: TrainJob, wanted: Status) -> Result | None:
-        """Apply the status; what to do next if that failed."""
+        """Apply the status; return the result of the reconcile if that failed, else None."""
         request = _key(job)
         metadata = {key: getattr(job.metadata, key) for key in ("name", "namespace", "uid")}
         manifest: dict[str, Any] = {
@@ -461,7 +463,7 @@ class TrainJobReconciler:
             log.warning("trainjob.status_not_written", error=str(error))
             return LATER
         except (NotFoundError, ConflictError, NamespaceTerminatingError):
-            return DONE  # it is gone, or another one by now: there will be news of it
+            return DONE  # the TrainJob was deleted or replaced: the watch will enqueue it
         except KubeError as error:
             if wanted.job_set and UNDECLARED_JOB_SET in str(error):
                 return await self._apply_status(job, self._without_record(wanted))
@@ -472,7 +474,7 @@ class TrainJobReconciler:
         return None
 
     def _without_record(self, wanted: Status) -> Status:
-        """Return the status for a CRD that does not declare `status.jobSet`: it is an older one."""
+        """Return the status for an older CRD, which does not declare `status.jobSet`."""
         self._records_again_at = self._clock.monotonic() + RECORDS_AGAIN
         log.warning(
             "jobset_uid_not_recorded",
@@ -517,7 +519,7 @@ class TrainJobReconciler:
             return None
 
     def _observe_foreign(self, job: TrainJob) -> Observed | None:
-        """Return whether a JobSet is suspended that names the TrainJob and is not its own."""
+        """Observe whether a JobSet that names the TrainJob but is not its own is suspended."""
         live = claimed_job_set(job, self._view)
         if live is None:
             return None
@@ -541,7 +543,7 @@ def _next_attempt(outcome: _Outcome) -> Result:
 
 
 def _is_known(job: TrainJob, hindrance: Hindrance) -> bool:
-    """Whether the status says so already: then an Event would only repeat it."""
+    """Whether the status already reports this failure, so that an Event would only repeat it."""
     return any(
         each.reason == hindrance.reason and same_message(each.message, hindrance.message)
         for each in present_status(job).conditions
@@ -550,7 +552,7 @@ def _is_known(job: TrainJob, hindrance: Hindrance) -> bool:
 
 
 def _trouble(job: TrainJob, hindrance: Hindrance | None) -> Trouble | None:
-    """What the status should say; what will soon pass does not change what it says."""
+    """Return the failure to report; one that is expected to pass soon changes nothing."""
     if hindrance is None:
         return None
     if hindrance.is_told:

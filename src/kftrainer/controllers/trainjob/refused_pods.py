@@ -1,9 +1,9 @@
-"""Pods and Jobs of a JobSet that the API server refuses to create, as Events report it.
+"""Reports pods and Jobs of a JobSet that the API server refuses to create.
 
 Pod Security, quotas, LimitRanges and admission policies act on pods. The Job controller reports a
 refusal only as an Event of the Job, and the JobSet controller only as an Event of the JobSet.
-Clients can write Events about objects of their own namespaces: an Event only starts a look at the
-Job itself, and no more than its text ends up in the status of the TrainJob.
+Clients can write Events in their own namespaces, so an Event only triggers a check of the Job
+itself, and only its text is copied to the status of the TrainJob.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ LONGEST_TEXT: Final = 2_048  # characters of an Event's message that are kept
 ENQUEUE_EVERY: Final = 10.0  # seconds between two reconciles of a TrainJob because of Events
 CHECK_EVERY: Final = 30.0  # seconds between two checks of a Job whose pods are missing
 PREFIXES: Final = ("(combined from similar events): ", "Error creating: ")
-# JobSet accepts no names that are longer. The API server does not check names in Events.
+# JobSet rejects longer names. The API server does not validate names in Events.
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
 _JOB_IN_MESSAGE = re.compile(r'\bjob "([a-z0-9-]{1,63})" creation failed')
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What an Event reports."""
+    """An Event about pods or a Job that could not be created."""
 
     kind: str  # of the object that the Event is about: Job or JobSet
     name: str
@@ -60,7 +60,7 @@ class Refusal:
 
     @property
     def job(self) -> str | None:
-        """The name of the Job that has no pods, or that was not created; None if not known."""
+        """Name of the Job that lacks pods or was not created; None if not known."""
         if self.kind == JOBS.kind:
             return self.name
         found = _JOB_IN_MESSAGE.search(self.text)
@@ -68,7 +68,7 @@ class Refusal:
 
     @property
     def message(self) -> str:
-        """Return the text for the status, without parts that differ in each attempt."""
+        """Message for the status, without parts that differ between attempts."""
         text = self.text
         for prefix in PREFIXES:
             text = text.removeprefix(prefix)
@@ -80,7 +80,7 @@ class Refusal:
 
 
 def refusal_of(event: Manifest) -> Refusal | None:
-    """Read an Event; None if it lacks what is needed, as clients can write anything."""
+    """Read an Event; None if a required field is missing or malformed."""
     regarding, text = event.get("involvedObject"), event.get("message")
     if not isinstance(regarding, dict) or not isinstance(text, str):
         return None
@@ -97,7 +97,7 @@ def _time(event: Manifest) -> str:
 
 
 def job_set_names(job: str) -> Iterator[str]:
-    """Return the names that the JobSet of a Job can have: `<JobSet>-<replicated job>-<index>`."""
+    """Yield possible JobSet names of a Job, which is `<JobSet>-<replicated job>-<index>`."""
     parts = job.split("-")
     for count in range(1, len(parts) - 1):
         yield "-".join(parts[:count])
@@ -117,10 +117,10 @@ def lacks_pods(job: Manifest) -> bool:
 
 
 class RefusedPods:
-    """A service for the leader: reports why pods of a TrainJob are not created.
+    """Runnable for the leader that reports why pods of a TrainJob are not created.
 
-    Holds the last Event of each JobSet and no others. Without the right to watch Events, nothing
-    is reported.
+    Only the last Event of each JobSet is kept. Without the permission to watch Events, nothing is
+    reported.
     """
 
     name = "refused pods"
@@ -160,7 +160,7 @@ class RefusedPods:
         return in_namespaces(EVENTS, self._namespaces, make)
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
-        """Watch Events until `stop` is set; everything else works without that."""
+        """Watch Events until `stop` is set; nothing waits for their synchronization."""
         ready()
         async with asyncio.TaskGroup() as tasks:
             task = tasks.create_task(self._watch(), name=f"{self.name}: watch")
@@ -194,13 +194,13 @@ class RefusedPods:
         try:
             refusals = await refusals_to_list(self._client, EVENTS, self._namespaces)
         except KubeError:
-            return None  # the informer tries again
+            return None  # the informer retries
         if len(refusals) < max(1, len(self._namespaces)):
             return None
         return next(iter(refusals.values()))
 
     def _take(self, event: Manifest) -> bool:
-        """Take what the Event reports. No Event is kept in the informer: there can be many."""
+        """Process the Event and drop it from the informer, because there can be many."""
         refusal = refusal_of(event)
         if refusal is not None:
             namespace = str(event["metadata"].get("namespace") or "")
@@ -208,7 +208,7 @@ class RefusedPods:
         return False
 
     def observe(self, namespace: str, refusal: Refusal) -> None:
-        """Remember the refusal, and enqueue the TrainJob, but not for each of many Events."""
+        """Store the refusal and enqueue the TrainJob, at most once per ENQUEUE_EVERY seconds."""
         for key in self._job_sets(namespace, refusal):
             self._remember(key, refusal)
 
@@ -227,7 +227,7 @@ class RefusedPods:
             self._enqueue([key])
 
     def _job_sets(self, namespace: str, refusal: Refusal) -> list[ObjectKey]:
-        """Return the JobSets of TrainJobs that the Event can be about, by their names."""
+        """Return the cached JobSets that the Event can be about, judged by name."""
         try:
             informer = self._cache.informer(JOB_SETS)
         except NotCachedError:
@@ -237,7 +237,7 @@ class RefusedPods:
         return [each for each in keys if informer.seen(each) is not None]
 
     def forget(self, request: Request) -> None:
-        """Drop what is known of a JobSet, because it is suspended or gone."""
+        """Drop the refusal of a JobSet that is suspended or deleted."""
         self._last.pop(request, None)
         self._enqueued.pop(request, None)
 
@@ -261,7 +261,7 @@ class RefusedPods:
         return None
 
     async def _is_current(self, namespace: str, refusal: Refusal, owner: str) -> bool:
-        """Whether the Job is still as the Event reports."""
+        """Whether the refusal that the Event reports still applies to the Job."""
         if refusal.kind == JOB_SETS.kind and refusal.uid != owner:
             return False
         if refusal.job is None:
@@ -276,4 +276,4 @@ class RefusedPods:
 
 
 def _nothing() -> None:
-    """Nothing waits for it."""
+    """Ignore readiness: nothing waits for these informers."""

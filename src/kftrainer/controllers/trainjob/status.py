@@ -1,4 +1,4 @@
-"""What a TrainJob's status should say: pure, from what was seen and what went wrong."""
+"""Computes a TrainJob's status from the observed objects and the last failure. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Our part of a status: conditions of other types are other people's."""
+    """The part of a status that this controller owns; other condition types are excluded."""
 
     conditions: Sequence[Condition] = ()
     jobs: Sequence[JobStatus] = ()
@@ -40,13 +40,13 @@ class Status:
 
     @property
     def has_content(self) -> bool:
-        """Whether it reports something; the UID of the JobSet alone is not worth a write."""
+        """Whether there are conditions or jobs; a JobSet UID alone is not worth a write."""
         return bool(self.conditions or self.jobs)
 
     def dump(self) -> dict[str, Any]:
-        """Return the status to apply, without lists that are empty.
+        """Return the status to apply, without empty lists.
 
-        Clients that read the last condition of a list fail if the list is there and empty.
+        Clients that read the last condition fail if the list exists and is empty.
         """
         fields: dict[str, Any] = {
             "conditions": [each.dump() for each in self.conditions],
@@ -73,14 +73,14 @@ def removal_of_empty_conditions(job: TrainJob) -> Mapping[str, Any] | None:
 
 
 def present_status(job: TrainJob) -> Status:
-    """Our part of the status that the TrainJob has."""
+    """Return the part of the TrainJob's current status that this controller owns."""
     status = job.status or NO_STATUS
     ours = tuple(each for each in status.conditions or () if each.type in OURS)
     return Status(ours, tuple(status.jobs_status or ()), recorded_job_set(job) or None)
 
 
 def present_trouble(job: TrainJob, reason: str | None = None) -> Trouble | None:
-    """Return what the status reports as blocking the TrainJob, if that is for this reason."""
+    """Return what the condition Blocked reports, if it has this reason or none is given."""
     for each in present_status(job).conditions:
         if each.type == names.CONDITION_BLOCKED and reason in (None, each.reason):
             return Trouble(each.reason, each.message)
@@ -95,10 +95,10 @@ def next_status(
     *,
     is_observable: bool = True,
 ) -> Status:
-    """Our part of the status that the TrainJob should have.
+    """Return the part of the status that this controller should write.
 
-    What has ended has ended: its conditions stay as they are, whatever becomes of its objects.
-    While the JobSet cannot be read, `Suspended` is not changed.
+    The conditions `Complete`, `Failed` and `Suspended` of a finished TrainJob never change,
+    whatever happens to its objects. While the JobSet cannot be read, `Suspended` is not changed.
     """
     present = present_status(job)
     jobs = present.jobs if observed is None else tuple(observed.jobs)
@@ -120,7 +120,10 @@ def next_status(
 
 
 def is_finished(job: TrainJob) -> bool:
-    """Whether the training has ended, well or not; a runtime of no known kind never began it."""
+    """Whether the training is complete or failed.
+
+    `Failed` because of an unsupported runtime does not count: that training never began.
+    """
     return any(
         condition.status == "True" and condition.reason != names.REASON_RUNTIME_NOT_SUPPORTED
         for condition in (job.status or NO_STATUS).conditions or ()
@@ -131,7 +134,7 @@ def is_finished(job: TrainJob) -> bool:
 def _suspension(
     job: TrainJob, present: Condition | None, observed: Observed | None, now: datetime
 ) -> Condition | None:
-    """Return the condition Suspended: what the live JobSet is, not only what is wanted."""
+    """Return the condition Suspended from the state of the live JobSet and the TrainJob's spec."""
     live = job.spec.suspend if observed is None else observed.suspended
     live = job.spec.suspend if live is None else live
     was_suspended = present is not None and present.status == "True"
@@ -185,7 +188,7 @@ def _condition(
 def _merged(
     present: Iterable[Condition], wanted: Mapping[str, Condition | None]
 ) -> tuple[Condition, ...]:
-    """The wanted conditions, those that are there already in their places."""
+    """Return the wanted conditions; existing ones keep their position."""
     there = {each.type: each for each in present}
     order = dict.fromkeys((*there, *wanted))
     found = ((kind, wanted.get(kind, there.get(kind))) for kind in order)
@@ -193,9 +196,9 @@ def _merged(
 
 
 def _since(present: Condition | None, wanted: Condition) -> Condition:
-    """The wanted condition, with the time at which it came to be as it is.
+    """Return the wanted condition, with the present transition time if its status is unchanged.
 
-    A message that means the same as the present one is not changed.
+    A message that has the same meaning as the present one is not changed.
     """
     if present is None or present.status != wanted.status:
         return wanted

@@ -1,6 +1,7 @@
-"""TrainJobs that were stored under another schema or exceed a limit: what is still reconciled.
+"""TrainJobs that do not match our schema or exceed a limit: the part that is reconciled.
 
-Such a TrainJob gets no new objects. Its JobSet can be suspended, and its end is reported.
+No objects are created for such a TrainJob. Its JobSet can be suspended, and its outcome is
+reported.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,9 +18,9 @@ from kftrainer.runtime.errors import PlanningError
 
 READ_FIELDS = ("suspend", "managedBy")
 PLACEHOLDER = {"runtimeRef": {"name": "unreadable"}}
-MOST_PROBLEMS = 5  # that the message names
+MOST_PROBLEMS = 5  # listed in the message
 MOST_CONDITIONS = 8
-# The part of the metadata that is read of a TrainJob that exceeds a limit.
+# Metadata fields that are read from a TrainJob that exceeds a limit.
 READ_METADATA = (
     "name",
     "namespace",
@@ -47,7 +48,7 @@ class UnreadableTrainJobError(PlanningError):
 
 
 class TrainJobTooLargeError(PlanningError):
-    """The stored TrainJob exceeds a limit, and is not planned."""
+    """The stored TrainJob exceeds a limit and is not planned."""
 
     reason = "TrainJobTooLarge"
 
@@ -59,14 +60,14 @@ class TrainJobTooLargeError(PlanningError):
 
 
 def planning_error(problems: Sequence[Problem]) -> PlanningError:
-    """Return the error for a TrainJob of which only a part could be read."""
+    """Return the error for a TrainJob that could be read only in part."""
     if exceeded := [each for each in problems if isinstance(each, LimitProblem)]:
         return TrainJobTooLargeError(exceeded[0])
     return UnreadableTrainJobError(problems)
 
 
 def readable_part(manifest: Manifest) -> tuple[TrainJob, Sequence[Problem]]:
-    """Return the TrainJob, or its valid part with what is wrong with the rest."""
+    """Return the TrainJob, or its valid part and the problems of the rest."""
     try:
         return TRAIN_JOBS.decode(manifest), ()
     except InvalidDocumentError as error:
@@ -88,7 +89,7 @@ def readable_part(manifest: Manifest) -> tuple[TrainJob, Sequence[Problem]]:
 
 
 def _metadata(metadata: Manifest, problems: Sequence[Problem]) -> Manifest:
-    """Return the metadata, or of a TrainJob that exceeds a limit only what identifies it."""
+    """Return the metadata, reduced to READ_METADATA and the queue if a limit is exceeded."""
     if not any(isinstance(each, LimitProblem) for each in problems):
         return metadata
     kept = {key: metadata[key] for key in READ_METADATA if key in metadata}

@@ -1,8 +1,11 @@
-"""The extension points of the framework: a plugin inherits those that it has something to do in.
+"""Extension points of the plugin framework: a plugin inherits those that it implements.
 
-Plugins are plain classes with a `name`, made without arguments, and keep nothing between calls.
-They run in the order of the phases below and, within a phase, in the order in which the framework
-was given them. Mistakes in documents are told as `InvalidRuntimeError` or `InvalidTrainJobError`.
+A plugin is a class with a `name`. It is created without arguments and keeps no state between
+calls. Phases run in the order below; within a phase, plugins run in the order in which they were
+passed to the framework: built-in plugins first, then `plugins.enabled` of the configuration.
+
+To reject an invalid runtime or TrainJob, raise `InvalidRuntimeError` or `InvalidTrainJobError`.
+An exception that is not a `PlanningError` is reported as a failure of the plugin, with its name.
 """
 
 from abc import abstractmethod
@@ -21,105 +24,110 @@ from kftrainer.runtime.planned_object import PlannedObject
 
 @runtime_checkable
 class Plugin(Protocol):
-    """What every plugin has."""
+    """Attributes that every plugin has."""
 
     name: ClassVar[str]
 
 
 @runtime_checkable
 class EnforceMLPolicy(Plugin, Protocol):
-    """Phase 1: prepares the pods for a framework: counts, environment, ports, volumes."""
+    """Phase 1: prepare the pods for training: number of nodes, environment, ports, volumes."""
 
     @abstractmethod
     def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
-        """Change the info as the runtime's mlPolicy says."""
+        """Change `info` in place as the runtime's mlPolicy requires."""
         ...
 
 
 @runtime_checkable
 class EnforcePodGroupPolicy(Plugin, Protocol):
-    """Phase 2: prepares the pods for a scheduler that starts them together."""
+    """Phase 2: prepare the pods for a gang scheduler."""
 
     @abstractmethod
     def enforce_pod_group_policy(self, info: Info, job: TrainJob) -> None:
-        """Change the info as the runtime's podGroupPolicy says."""
+        """Change `info` in place as the runtime's podGroupPolicy requires."""
         ...
 
 
 @runtime_checkable
 class PodNetwork(Plugin, Protocol):
-    """Phase 3: says under which names the pods find each other."""
+    """Phase 3: set the host names under which pods reach each other."""
 
     @abstractmethod
     def identify_pod_network(self, info: Info, job: TrainJob) -> None:
-        """Set the endpoints of the PodSets."""
+        """Set the endpoints of the PodSets in `info`."""
         ...
 
 
 @runtime_checkable
 class ComponentBuilder(Plugin, Protocol):
-    """Phase 4: makes objects; those of all plugins are applied as `apply_order` sorts them."""
+    """Phase 4: build the objects to apply.
+
+    The objects of all plugins are applied in the order of `apply_order`.
+    """
 
     @abstractmethod
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
-        """The objects that are to be applied now; none for what is to be left as it is."""
+        """Return the objects to apply; omit an existing object that must not be modified."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """How the objects of a TrainJob are doing; conditions are `Complete` and `Failed`."""
+    """Observed status of a TrainJob's objects; conditions are `Complete` and `Failed`."""
 
     conditions: Sequence[Condition] = ()
     jobs: Sequence[JobStatus] = ()
-    suspended: bool | None = None  # whether the objects are; None where that is not known
+    suspended: bool | None = None  # whether the objects are suspended; None if not known
 
 
 @runtime_checkable
 class TrainJobStatus(Plugin, Protocol):
-    """Phase 5, after applying: reads how it goes; one plugin does that, and only one."""
+    """Phase 5, after the apply: observe the status. Exactly one plugin implements it."""
 
     @abstractmethod
     def observe_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
-        """What is seen; None while there is nothing to see yet."""
+        """Return the observed status; None if there is nothing to observe yet."""
         ...
 
 
 @runtime_checkable
 class CustomValidation(Plugin, Protocol):
-    """At admission: finds what is wrong with a TrainJob before anything is made for it.
+    """At admission: validate a TrainJob before it is stored.
 
-    The info is as phase 1 finds it; `info.runtime` is the runtime before any override.
+    `info` is in the state that phase 1 receives; `info.runtime` is the runtime without overrides.
     """
 
     @abstractmethod
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """What is wrong; `old` is None when the TrainJob is created."""
+        """Return errors, which reject the TrainJob, and warnings; `old` is None on create."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A kind to watch, and which TrainJobs to look at when one of its objects changes.
+    """A kind to watch, and the TrainJobs to enqueue when one of its objects changes.
 
-    `wakes` is None for objects that belong to TrainJobs: their owners are looked at. One that looks
-    at many objects yields None for those that are not concerned, so that others get their turn.
+    Without `wakes`, the TrainJob that controls the object is enqueued; objects without such an
+    owner are not cached, unless another watch of the kind has `wakes`. With `wakes`, the keys that
+    it returns are enqueued. If it iterates over many objects, it should yield None for each one
+    that is not affected, so that the event loop can run other tasks in between.
     """
 
     resource: Resource[Any]
     wakes: Callable[[Any, ClusterReader], Iterable[ObjectKey | None]] | None = None
-    metadata_only: bool = False  # nobody needs to see what is in them
+    metadata_only: bool = False  # cache only the metadata, unless another watch needs the object
 
 
 @runtime_checkable
 class WatchExtension(Plugin, Protocol):
-    """At start-up: says which kinds concern TrainJobs."""
+    """At start-up: declare the kinds whose changes affect TrainJobs."""
 
     @abstractmethod
     def declare_watches(self) -> Sequence[Watch]:
-        """The kinds to watch, now or as soon as they are installed."""
+        """Return the kinds to watch; one that is not installed is watched once it is."""
         ...
 
 

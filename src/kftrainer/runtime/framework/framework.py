@@ -1,4 +1,4 @@
-"""The framework: sorts plugins into phases once, and runs the phases in their order."""
+"""Plugin framework: groups plugins by extension point and runs the phases in order."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,18 +35,18 @@ from kftrainer.runtime.validation.rules import Rule
 
 T = TypeVar("T")
 P = TypeVar("P", bound=Plugin)
-LONGEST_REASON = 500  # characters of an exception's text that a message repeats
-LONGEST_TEXT = 20_000  # characters of it that are read
-# What pydantic quotes of the document that it rejects: a value of a pod template may be a secret.
+LONGEST_REASON = 500  # characters of an exception's text that a message includes
+LONGEST_TEXT = 20_000  # characters of an exception's text that are processed
+# The input that pydantic quotes in its errors: a value of a pod template may be a secret.
 _INPUT_VALUE = re.compile(r"input_value=.*?(?=, input_type=|$)")
 
 
 class FrameworkError(Exception):
-    """These plugins cannot work together; the text says why."""
+    """The plugins cannot be used together; the message gives the reason."""
 
 
 class Framework:
-    """Plugins, each in the phases that it implements and there in the order given."""
+    """Run the phases of planning and validation; within a phase, in the order of `plugins`."""
 
     def __init__(
         self, plugins: Iterable[Plugin], *, admission: Admission = DEFAULT.admission
@@ -65,7 +65,7 @@ class Framework:
         self._status = _only_status(self.plugins)
 
     def missing_for(self, info: Info) -> str | None:
-        """The plugin that a policy of the runtime needs, if it is switched off."""
+        """Return the name of a disabled plugin that the runtime's policies need, else None."""
         groups = info.pod_group_policy
         needed = {
             "Torch": isinstance(info.policy, TorchPolicy),
@@ -78,7 +78,10 @@ class Framework:
         return next(missing, None)
 
     def plan(self, info: Info, job: TrainJob) -> list[PlannedObject]:
-        """Run all phases of planning: the objects to apply, in this order; raises PlanningError."""
+        """Run the planning phases and return the objects in the order to apply them.
+
+        Raises PlanningError.
+        """
         missing = self.missing_for(info)
         if missing is not None:
             detail = f"the plugin {missing}, which the runtime's policy needs, is switched off"
@@ -88,7 +91,7 @@ class Framework:
         return self.build(info, job)
 
     def enforce(self, info: Info, job: TrainJob) -> None:
-        """Run the phases that change the info."""
+        """Run phases 1 to 3, which change `info` in place."""
         with _AnsweringFor() as answering:
             for ml_policy in answering.turns(self._ml_policies, info.tape):
                 ml_policy.enforce_ml_policy(info, job)
@@ -98,7 +101,7 @@ class Framework:
                 network.identify_pod_network(info, job)
 
     def build(self, info: Info, job: TrainJob) -> list[PlannedObject]:
-        """The objects to apply, in the order of applying."""
+        """Run phase 4: return the objects in the order to apply them."""
         planned: list[PlannedObject] = []
         with _AnsweringFor() as answering:
             for builder in answering.turns(self._builders, info.tape):
@@ -108,7 +111,7 @@ class Framework:
         return sorted(planned, key=apply_order)
 
     def validate(self, info: Info, old: TrainJob | None, new: TrainJob) -> ValidationResult:
-        """All that the plugins find wrong."""
+        """Return the errors and warnings of all CustomValidation plugins."""
         findings = ValidationResult()
         with _AnsweringFor() as answering:
             for validation in answering.turns(self._validations):
@@ -116,12 +119,12 @@ class Framework:
         return findings
 
     def observe(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
-        """How it goes; None while there is nothing to see yet."""
+        """Run phase 5: return the observed status; None if there is nothing to observe yet."""
         with _AnsweringFor(self._status):
             return self._status.observe_status(job, existing)
 
     def watches(self) -> list[Watch]:
-        """All kinds that concern TrainJobs."""
+        """Return the watches that plugins declare."""
         watches: list[Watch] = []
         with _AnsweringFor() as answering:
             for each in answering.turns(self._watching):
@@ -130,7 +133,7 @@ class Framework:
 
 
 def in_one_line(error: BaseException) -> str:
-    """What was raised, for a message: its text may have many lines, or none."""
+    """Return the type and text of the exception on one line, shortened if too long."""
     text = _INPUT_VALUE.sub("input_value=(omitted)", " ".join(str(error)[:LONGEST_TEXT].split()))
     if len(text) > LONGEST_REASON:
         text = f"{text[:LONGEST_REASON]}…"
@@ -158,11 +161,11 @@ def _only_status(plugins: Sequence[Plugin]) -> TrainJobStatus:
 def _found(
     validation: CustomValidation, info: Info, old: TrainJob | None, new: TrainJob
 ) -> ValidationResult:
-    """What the plugin finds wrong; a mistake that it raises is a finding, too."""
+    """Return the plugin's result; an invalid-document error that it raises is part of it."""
     try:
         found = validation.validate_train_job(info, old, new)
         if not found.errors and not found.warnings:
-            return found  # as most do
+            return found  # the common case: nothing to check
         return ValidationResult(_all(FieldError, found.errors), _all(str, found.warnings))
     except InvalidTrainJobError as error:
         return ValidationResult([*error.errors])
@@ -172,7 +175,7 @@ def _found(
 
 
 def _all(kind: type[T], given: Iterable[object]) -> list[T]:
-    """What a plugin gave: nobody has checked the types of somebody else's code."""
+    """Check the type of what a plugin returned; third-party code may not be type-checked."""
     checked = []
     for each in given:
         if not isinstance(each, kind):
@@ -182,10 +185,10 @@ def _all(kind: type[T], given: Iterable[object]) -> list[T]:
 
 
 class _AnsweringFor:
-    """Tell who it was when a plugin fails: it may be somebody else's code.
+    """Context manager that adds the name of the failing plugin to its exception.
 
-    A class, because one that is made by `contextmanager` takes longer than most plugins; and one
-    for all of them in turn, because one for each does, too.
+    It is a class, and one instance serves all plugins of a phase, because `contextmanager` or one
+    instance per plugin would take longer than most plugins.
     """
 
     __slots__ = ("_plugin",)
@@ -194,7 +197,7 @@ class _AnsweringFor:
         self._plugin = plugin
 
     def turns(self, plugins: Iterable[P], tape: Trace = NO_TRACE) -> Iterator[P]:
-        """The plugins one by one: it is each one's turn until the next is asked for."""
+        """Yield the plugins; each is responsible for errors until the next one is requested."""
         for plugin in plugins:
             self._plugin = plugin
             if tape is NO_TRACE:
@@ -211,7 +214,7 @@ class _AnsweringFor:
     ) -> None:
         if error is None or self._plugin is None:
             return
-        # A plugin does not get to end the process.
+        # SystemExit is included so that a plugin cannot end the process.
         if isinstance(error, Exception | SystemExit) and not isinstance(error, PlanningError):
             who = self._plugin.name
             raise PluginFailedError(f"plugin {who} failed: {in_one_line(error)}") from error

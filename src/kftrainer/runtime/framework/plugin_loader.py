@@ -1,4 +1,4 @@
-"""Which plugins run: ours, and those of installed packages that the configuration switches on."""
+"""Loads the built-in plugins and the plugins that the configuration enables."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -11,12 +11,12 @@ from kftrainer.runtime.framework.extension_points import EXTENSION_POINTS, Plugi
 from kftrainer.runtime.framework.framework import Framework, FrameworkError, in_one_line
 from kftrainer.runtime.plugins import PLUGINS
 
-GROUP = "kftrainer.plugins"  # of entry points; their names are what the configuration says
+GROUP = "kftrainer.plugins"  # group of entry points; the configuration refers to their names
 BUILT_IN = tuple(plugin.name for plugin in PLUGINS)
 
 
 class PluginLoadError(Exception):
-    """A plugin cannot be used; the text says in one line which, and why."""
+    """A plugin cannot be used; the message names it and the reason on one line."""
 
 
 def load_framework(
@@ -25,13 +25,16 @@ def load_framework(
     *,
     admission: Admission = DEFAULT.admission,
 ) -> Framework:
-    """The framework with our plugins but those disabled, and the enabled ones after them."""
+    """Return the framework with the configured plugins; raises PluginLoadError.
+
+    The built-in plugins that are not disabled come first, then the enabled ones in their order.
+    """
     ours = list(_built_in(disabled))
     taken = {plugin.name for plugin in ours}
     try:
         chosen = (_load(each, taken) for each in _chosen(enabled))
         framework = Framework([*ours, *chosen], admission=admission)
-        framework.watches()  # all that can be tried of a plugin without a TrainJob
+        framework.watches()  # the only extension point that can be checked without a TrainJob
     except (FrameworkError, PluginFailedError) as error:
         raise PluginLoadError(str(error)) from error
     return framework
@@ -50,7 +53,7 @@ def _built_in(disabled: Collection[str]) -> Iterator[Plugin]:
 
 
 def _chosen(enabled: Sequence[str]) -> Iterator[EntryPoint]:
-    """The entry points of these names, in this order."""
+    """Yield the entry points with these names, in the given order."""
     if not enabled:
         return
     installed = entry_points(group=GROUP)
@@ -74,7 +77,7 @@ def _why_missing(name: str, installed: Iterable[str]) -> str:
 
 
 def _load(entry_point: EntryPoint, taken: Collection[str]) -> Plugin:
-    """Make the plugin; whatever is wrong with it is told in one line."""
+    """Create the plugin; raise PluginLoadError if it cannot be used."""
     subject = f"plugin {entry_point.name} ({entry_point.value})"
     _refuse(subject, _faults_of_value(entry_point))
     loaded = _tried(entry_point.load, f"{subject} cannot be imported")
@@ -86,10 +89,10 @@ def _load(entry_point: EntryPoint, taken: Collection[str]) -> Plugin:
 
 
 def _tried(act: Callable[[], Any], trouble: str) -> Any:
-    """What somebody else's code gives, which may raise anything.
+    """Call third-party code; translate every exception into PluginLoadError.
 
-    SystemExit as well: a script without a guard, imported, would end the manager without a word,
-    and maybe as if all were well. An interrupt is the user's, and goes on its way.
+    This includes SystemExit: importing a script without a `__main__` guard could otherwise end the
+    manager silently, even with exit code 0. KeyboardInterrupt is not caught.
     """
     try:
         return act()
@@ -117,7 +120,10 @@ def _faults_of_class(loaded: object) -> Iterator[str]:
 
 
 def _faults_of_name(plugin: object, wanted: str, taken: Collection[str]) -> Iterator[str]:
-    """One name for one thing: in the configuration, in errors, and in `render --explain`."""
+    """Check that the plugin has the name of its entry point and that the name is unique.
+
+    The name appears in the configuration, in errors and in `render --explain`.
+    """
     name = getattr(plugin, "name", None)
     if not isinstance(name, str) or not name:
         yield f'it has no name: its class must say `name = "{wanted}"`'
@@ -128,7 +134,7 @@ def _faults_of_name(plugin: object, wanted: str, taken: Collection[str]) -> Iter
 
 
 def _faults_of_methods(plugin: object) -> Iterator[str]:
-    """Why it would fail when its turn comes: `isinstance` looks only at the names of methods."""
+    """Check the signatures of the plugin's methods; `isinstance` compares only their names."""
     phases = [phase for phase in EXTENSION_POINTS if isinstance(plugin, phase)]
     if not phases:
         known = ", ".join(phase.__name__ for phase in EXTENSION_POINTS)

@@ -1,7 +1,7 @@
-"""What JobSet's own webhook would refuse about a JobSet, so that it can be told earlier.
+"""Rules of JobSet's own webhook, so that rejections can be reported earlier.
 
-As of JobSet v0.12 with its feature gates as they are shipped. That a claim's name is taken by a
-PersistentVolumeClaim of another spec is left to JobSet: one must ask the cluster to know.
+They are those of JobSet v0.12 with its default feature gates. A conflict with an existing
+PersistentVolumeClaim is not checked, because that needs a request to the API server.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,10 @@ __all__ = ["Refusal", "refusals"]
 
 
 def refusals(spec: Mapping[str, Any], *, name: str | None) -> Iterator[Refusal]:
-    """Each reason to refuse a JobSet of this spec and name.
+    """Yield each reason for which JobSet rejects this spec and name.
 
-    None for the name says that the spec is a runtime's template: names and numbers of pods come
-    with a TrainJob, and what depends on them is not told.
+    Pass None as the name of a runtime's template: the rules that depend on the TrainJob's name or
+    the number of pods are then skipped.
     """
     shape = shape_of(spec, name)
     yield from job_refusals(shape)

@@ -1,4 +1,4 @@
-"""What JobSet refuses about the claims that it makes for a JobSet's pods."""
+"""JobSet's rules for volume claim templates."""
 
 from collections.abc import Iterator
 
@@ -10,13 +10,13 @@ LONGEST_CLAIM = 63
 
 
 def claim_refusals(shape: Shape) -> Iterator[Refusal]:
-    """The templates of claims, each beside the pods that are to mount it."""
+    """Yield rejections of claim templates and of their use in pods."""
     use = _Use(shape)
     seen: set[str] = set()
     for claim in shape.claims:
         if claim.name in seen:
             yield Refusal(claim.path, "names must be unique for VolumeClaimPolicies template")
-            continue  # all else has been said about the first
+            continue  # the first one was already checked
         seen.add(claim.name)
         for fault in subdomain_faults(claim.name):
             yield Refusal(claim.path, fault)
@@ -26,10 +26,10 @@ def claim_refusals(shape: Shape) -> Iterator[Refusal]:
 
 
 class _Use:
-    """What the pods make of claims; gathered once, as there may be very many of both."""
+    """Volumes and mounts of the pods, collected once because there may be many."""
 
     def __init__(self, shape: Shape) -> None:
-        self._volumes: dict[str, list[str]] = {}  # where they are, by their names
+        self._volumes: dict[str, list[str]] = {}  # paths by name
         self._mounted: set[str] = set()
         for job in shape.jobs:
             self._mounted |= job.mounts
@@ -38,7 +38,7 @@ class _Use:
                 self._volumes.setdefault(volume, []).append(path)
 
     def refusals(self, claim: Claim) -> Iterator[Refusal]:
-        """What is wrong with how this one is used."""
+        """Yield rejections of how pods use this claim."""
         text = f"volume name conflicts with VolumeClaimPolicy template name: {claim.name}"
         for path in self._volumes.get(claim.name, ()):
             yield Refusal(path, text)

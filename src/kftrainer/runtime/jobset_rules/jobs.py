@@ -1,4 +1,4 @@
-"""What JobSet refuses about the replicated jobs, their names and their order."""
+"""JobSet's rules for replicated jobs, their names and their order."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ LONG_POD = "JobSet name is too long, pod names generated for this JobSet will ex
 
 
 def job_refusals(shape: Shape) -> Iterator[Refusal]:
-    """The jobs, one by one, and what they have in common."""
+    """Yield rejections of the replicated jobs, the network and the managedBy field."""
     yield from _order_refusals(shape)
     yield from _network_refusals(shape)
     yield from _manager_refusals(shape)
@@ -33,7 +33,7 @@ def job_refusals(shape: Shape) -> Iterator[Refusal]:
 
 
 def _order_refusals(shape: Shape) -> Iterator[Refusal]:
-    """Jobs can only wait for those before them; JobSet lets one wait for itself."""
+    """Yield rejections of dependencies: jobs can only depend on earlier jobs or themselves."""
     if shape.is_in_order and any(job.depends_on is not None for job in shape.jobs):
         yield Refusal("spec", "StartupPolicy and DependsOn APIs are mutually exclusive")
     if shape.jobs and shape.jobs[0].depends_on is not None:
@@ -65,7 +65,7 @@ def _manager_refusals(shape: Shape) -> Iterator[Refusal]:
 
 
 def _refusals_with_name(job: Job, name: str) -> Iterator[Refusal]:
-    """What is known once a TrainJob has given its name and the numbers of pods."""
+    """Yield rejections that depend on the TrainJob's name and the numbers of pods."""
     if job.parallelism * job.replicas > MOST_PODS:
         text = (
             f"the product of replicas and parallelism must not exceed {MOST_PODS} "

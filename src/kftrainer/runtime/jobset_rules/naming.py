@@ -1,4 +1,4 @@
-"""Kubernetes' rules for names, in its own words: what a person reads twice should read the same."""
+"""Kubernetes' rules for names, with the same messages as Kubernetes."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -31,13 +31,13 @@ PATH_WORDS = f"Invalid path (regex used for validation is '{PATH.pattern}')"
 
 
 def size(text: str) -> int:
-    """How long Go says that it is: in bytes."""
+    """Return the length in bytes, as Go's `len` does."""
     return len(text.encode(errors="surrogatepass"))
 
 
 def label_faults(text: str, *, if_long: str) -> Sequence[str]:
-    """Why it cannot be one part of a host name (RFC 1035)."""
-    is_label = LABEL.fullmatch(text) is not None  # and then each character is a byte
+    """Return why the text is not a DNS label (RFC 1035)."""
+    is_label = LABEL.fullmatch(text) is not None  # a match is ASCII: each character is one byte
     if is_label and len(text) <= LONGEST_LABEL:
         return ()
     faults = [if_long] if size(text) > LONGEST_LABEL else []
@@ -45,7 +45,7 @@ def label_faults(text: str, *, if_long: str) -> Sequence[str]:
 
 
 def subdomain_faults(text: str) -> Iterator[str]:
-    """Why it cannot be a host name (RFC 1123)."""
+    """Yield why the text is not a DNS subdomain (RFC 1123)."""
     if size(text) > LONGEST_SUBDOMAIN:
         yield f"must be no more than {LONGEST_SUBDOMAIN} characters"
     if not SUBDOMAIN.fullmatch(text):
@@ -53,7 +53,7 @@ def subdomain_faults(text: str) -> Iterator[str]:
 
 
 def label_value_faults(text: str) -> Iterator[str]:
-    """Why it cannot be the value of a label."""
+    """Yield why the text is not a valid label value."""
     if size(text) > LONGEST_LABEL:
         yield f"must be no more than {LONGEST_LABEL} bytes"
     if not LABEL_VALUE.fullmatch(text):
@@ -61,7 +61,7 @@ def label_value_faults(text: str) -> Iterator[str]:
 
 
 def prefixed_path_faults(text: str) -> Iterator[str]:
-    """Why it cannot be a name that is somebody's, such as `acme.io/foo`."""
+    """Yield why the text is not a domain-prefixed path such as `acme.io/foo`."""
     if not text:
         yield "Required value"
         return

@@ -1,4 +1,4 @@
-"""What JobSet refuses about its policies for success and failure, and about the coordinator."""
+"""JobSet's rules for success and failure policies and the coordinator."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ COORDINATOR_LABEL = "jobset.sigs.k8s.io/coordinator"
 
 
 def policy_refusals(shape: Shape) -> Iterator[Refusal]:
-    """The policies, and the coordinator."""
+    """Yield rejections of the policies and the coordinator."""
     jobs = {job.name for job in shape.jobs}
     for index, target in enumerate(shape.success_targets):
         if target not in jobs:
@@ -49,7 +49,7 @@ def _rules_refusals(shape: Shape, jobs: set[str]) -> Iterator[Refusal]:
             "when RestartJob feature gate is disabled"
         )
         yield Refusal(f"{early.path}.action", text, gated=True)
-        return  # JobSet looks no further
+        return  # JobSet stops here too
     indices: dict[str, list[int]] = {}
     for index, rule in enumerate(shape.rules):
         indices.setdefault(rule.name, []).append(index)
@@ -101,7 +101,7 @@ def _coordinator_refusals(shape: Shape, coordinator: Coordinator) -> Iterator[Re
 
 
 def _misplaced(shape: Shape, coordinator: Coordinator) -> Iterator[Refusal]:
-    """Why there is no such pod; JobSet tells the first reason only."""
+    """Yield why the coordinator's pod does not exist; like JobSet, only the first reason."""
     path = "spec.coordinator"
     job = next((each for each in shape.jobs if each.name == coordinator.job), None)
     if job is None:
@@ -113,7 +113,7 @@ def _misplaced(shape: Shape, coordinator: Coordinator) -> Iterator[Refusal]:
         text = f"coordinator job index {index} is invalid for replicatedJob {job.name}"
         yield Refusal(f"{path}.jobIndex", text)
         return
-    # How many pods there are comes with the TrainJob: of a template it is not known.
+    # The number of pods depends on the TrainJob, so it is not known for a template.
     is_counted = shape.name is not None
     index = coordinator.pod_index
     if not job.is_indexed or (is_counted and job.completions is None):

@@ -1,11 +1,11 @@
-"""One reason of JobSet's webhook to refuse a JobSet."""
+"""Refusal: a reason for which JobSet's webhook rejects a JobSet."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Where in the JobSet it is, as `spec.…`, and what JobSet says about it."""
+    """A path in the JobSet, such as `spec.…`, and JobSet's message."""
 
     path: str
     text: str

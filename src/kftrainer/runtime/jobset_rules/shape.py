@@ -1,6 +1,6 @@
-"""A JobSet's spec as its webhook sees it: with defaults filled in, and nothing of a wrong type.
+"""Shape: the part of a JobSet's spec that its webhook validates, with defaults set.
 
-What is of a wrong type, or null, counts as not being there: the API server refuses or defaults it.
+A value of the wrong type or null counts as missing: the API server rejects or defaults it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ Body = Mapping[str, Any]
 
 
 class Job(NamedTuple):
-    """A replicated job; a tuple, because each review makes some, and they are the fastest made."""
+    """A replicated job; a tuple because it is the fastest to create, and reviews create many."""
 
     path: str
     name: str
@@ -21,10 +21,10 @@ class Job(NamedTuple):
     parallelism: int
     completions: int | None
     is_indexed: bool
-    depends_on: Sequence[str] | None  # names of other jobs; a list without any is not None
-    # Both are empty unless there are claims, with which they are compared.
-    volumes: Sequence[str]  # names, in the order of the pod's
-    mounts: frozenset[str]  # names of volumes, in any container
+    depends_on: Sequence[str] | None  # names of other jobs; an empty list is not None
+    # The following are empty unless there are claims to compare them with.
+    volumes: Sequence[str]  # names, in the order of the pod spec
+    mounts: frozenset[str]  # names of the volumes that any container mounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """Which pod is the coordinator."""
+    """The position of the coordinator's pod."""
 
     job: str
     job_index: int
@@ -51,14 +51,14 @@ class Coordinator:
 class Claim:
     """A template of PersistentVolumeClaims."""
 
-    path: str  # of its name
+    path: str  # path of its name
     name: str
 
 
 class Shape(NamedTuple):
-    """What there is to look at."""
+    """The part of a JobSet that the rules read."""
 
-    name: str | None  # None while no TrainJob has given it one
+    name: str | None  # None for a runtime's template
     jobs: Sequence[Job]
     is_in_order: bool
     subdomain: str
@@ -71,7 +71,7 @@ class Shape(NamedTuple):
 
 
 def shape_of(spec: Body, name: str | None) -> Shape:
-    """Read the spec."""
+    """Return the Shape of a JobSet's spec."""
     policy = _object(spec.get("failurePolicy"))
     order = _object(spec.get("startupPolicy")).get("startupPolicyOrder")
     claims = [*_claims(spec.get("volumeClaimPolicies"))]
@@ -144,7 +144,7 @@ def _object(value: object) -> Body:
 
 
 def _objects(value: object) -> Sequence[tuple[int, Body]]:
-    """The objects in a list, with their indices."""
+    """Return the objects in a list, with their indices."""
     if not isinstance(value, list):
         return ()
     return [(index, each) for index, each in enumerate(value) if isinstance(each, dict)]
@@ -163,7 +163,7 @@ def _names(value: object) -> Sequence[str]:
 
 
 def _number(value: object) -> int | None:
-    if type(value) is int:  # as all but a few are
+    if type(value) is int:  # the most common case
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None

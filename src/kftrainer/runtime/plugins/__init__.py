@@ -1,4 +1,4 @@
-"""The plugins that come with kftrainer, one module each; none of them knows another."""
+"""Built-in plugins, one module or package each. Plugins do not import each other."""
 
 from kftrainer.runtime.plugins.coscheduling import CoScheduling
 from kftrainer.runtime.plugins.jobset import JobSet
@@ -7,5 +7,5 @@ from kftrainer.runtime.plugins.plainml import PlainML
 from kftrainer.runtime.plugins.torch.torch import Torch
 from kftrainer.runtime.plugins.volcano.volcano import Volcano
 
-# In this order they run within each phase.
+# Within each phase, plugins run in this order.
 PLUGINS = (PlainML, Torch, MPI, CoScheduling, Volcano, JobSet)

@@ -1,4 +1,4 @@
-"""CoScheduling: gangs by the coscheduling plugin of kubernetes-sigs/scheduler-plugins."""
+"""CoScheduling plugin: gang scheduling with kubernetes-sigs/scheduler-plugins."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -21,7 +21,7 @@ SOURCE = f"{RUNTIME} spec.podGroupPolicy.coscheduling"
 
 
 class CoScheduling(EnforcePodGroupPolicy, ComponentBuilder, WatchExtension):
-    """Makes the PodGroup and labels its pods, for runtimes with a coscheduling policy."""
+    """Build the PodGroup and label its pods, for runtimes with a coscheduling policy."""
 
     name: ClassVar[str] = "CoScheduling"
 
@@ -32,7 +32,7 @@ class CoScheduling(EnforcePodGroupPolicy, ComponentBuilder, WatchExtension):
                 pod_set.set_pod_label(names.LABEL_POD_GROUP, job.metadata.name, SOURCE)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
-        """The PodGroup, unless its pods are there already."""
+        """Return the PodGroup, unless it exists and the TrainJob runs."""
         policy = _policy(info)
         if policy is None:
             return ()
@@ -41,7 +41,7 @@ class CoScheduling(EnforcePodGroupPolicy, ComponentBuilder, WatchExtension):
         return pod_group(COSCHEDULING_POD_GROUPS, info, job, spec, {field: f"{SOURCE}.{field}"})
 
     def declare_watches(self) -> Sequence[Watch]:
-        """PodGroups of TrainJobs, and what changes how much they ask for."""
+        """Watch PodGroups, and the kinds that affect their minimum resources."""
         return watches(COSCHEDULING_POD_GROUPS)
 
 

@@ -1,4 +1,4 @@
-"""Gangs, which CoScheduling and Volcano share: pods that start together or not at all."""
+"""Gang scheduling, shared by CoScheduling and Volcano: pods start together or not at all."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,25 +26,25 @@ from kftrainer.runtime.resources.limit_ranges import with_defaults
 from kftrainer.runtime.resources.pod_requests import pod_requests
 from kftrainer.runtime.validation.updates import is_finished
 
-COMPLETE = "Complete"  # what a job can wait for in another, besides that it is ready
+COMPLETE = "Complete"  # the status in dependsOn that waits for the end of a job
 IN_ORDER = "InOrder"
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """The pods that belong together, in the order of the template."""
+    """The pods that are scheduled together, in the order of the template."""
 
     members: Sequence[PodSet]
-    quorum: Sequence[PodSet]  # those that JobSet creates while none of the members runs
+    quorum: Sequence[PodSet]  # members that JobSet creates before any other member runs
 
 
 def gang_of(info: Info) -> Gang:
-    """The trainer, and the jobs that start once the same other jobs are over.
+    """Return the trainer and the jobs that start after the same other jobs are complete.
 
-    Pods that JobSet creates later must not be waited for, or nothing would ever start. Initializers
-    are over when the gang starts, and do not belong to it. A job that waits for others of the gang
-    to be ready does, but the gang does not wait for it. Without a trainer the gang is the last
-    stage: the jobs that start after the most other jobs are over.
+    The gang must not wait for pods that JobSet creates later, otherwise it would never start.
+    Initializers are complete when the gang starts and are not members. A job that waits until other
+    members are ready is a member, but not part of the quorum. Without a trainer, the gang is the
+    last stage: the jobs that start after the largest number of other jobs is complete.
     """
     waits = dict(_waits(info))
     in_order = (info.template.get("startupPolicy") or {}).get("startupPolicyOrder") == IN_ORDER
@@ -62,9 +62,9 @@ def pod_group(
     spec: Mapping[str, Any],
     sources: Mapping[str, str],
 ) -> Sequence[PlannedObject]:
-    """The PodGroup of the gang, unless its pods are there already: then it is left alone.
+    """Return the PodGroup of the gang, unless it exists and the TrainJob runs.
 
-    `sources` says of the fields of `spec` where they come from.
+    `sources` maps the fields of `spec` to the fields that they come from, for `--explain`.
     """
     if info.existing.get(resource, key_of_job(job)) is not None and runs(job, info.existing):
         return ()
@@ -76,7 +76,7 @@ def pod_group(
 
 
 def watches(resource: Resource[Manifest]) -> Sequence[Watch]:
-    """The PodGroups of this kind, and what changes how much they ask for."""
+    """Return watches of these PodGroups and of the kinds that affect their minimum resources."""
     return (
         Watch(resource),
         Watch(LIMIT_RANGES, wakes=waiting_in_namespace),
@@ -87,7 +87,7 @@ def watches(resource: Resource[Manifest]) -> Sequence[Watch]:
 def waiting_in_namespace(
     limit_range: Manifest, existing: ClusterReader
 ) -> Iterator[ObjectKey | None]:
-    """The TrainJobs in the LimitRange's namespace that have no pods yet; None for each other."""
+    """Yield the TrainJobs without pods in the LimitRange's namespace; None for each other one."""
     for job in existing.iterate(TRAIN_JOBS, key_of(limit_range).namespace):
         yield key_of_job(job) if _has_no_pods_yet(job, existing) else None
 
@@ -95,7 +95,7 @@ def waiting_in_namespace(
 def waiting_for_class(
     runtime_class: Manifest, existing: ClusterReader
 ) -> Iterator[ObjectKey | None]:
-    """The TrainJobs without pods on runtimes whose pods are of this RuntimeClass.
+    """Yield the TrainJobs without pods whose runtimes use this RuntimeClass.
 
     Yields None for each runtime and each other TrainJob.
     """
@@ -115,24 +115,25 @@ def waiting_for_class(
 
 
 def _has_no_pods_yet(job: TrainJob, existing: ClusterReader) -> bool:
-    """Whether the TrainJob is suspended, or cannot start: its PodGroup may still change."""
+    """Whether the TrainJob is unfinished and not running, so that its PodGroup may change."""
     return not is_finished(job) and not runs(job, existing)
 
 
 def _waits(info: Info) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The jobs in their order, and by name which earlier ones each names, and to be what."""
+    """Yield each job with the earlier jobs that it depends on and the status that it awaits."""
     earlier: set[str] = set()
     for pod_set in info.pod_sets:
         said = {each.get("name"): each.get("status") for each in pod_set.job.get("dependsOn") or ()}
-        # JobSet refuses to wait for a job that is not there or comes later.
+        # JobSet rejects a dependency on a job that does not exist or comes later.
         yield pod_set.name, {name: said[name] for name in said if name in earlier}
         earlier.add(pod_set.name)
 
 
 def _over_before(waits: Mapping[str, Mapping[str, str]], *, in_order: bool) -> Mapping[str, int]:
-    """Return by job the set of jobs that are over before it starts, as the bits of a number.
+    """Return by job the set of jobs that are complete before it starts, as a bit mask.
 
-    In order, each job waits for all earlier ones: to be ready, unless it says otherwise.
+    With `in_order`, each job waits for all earlier ones: until they are ready, unless dependsOn
+    specifies otherwise.
     """
     bits = {name: 1 << place for place, name in enumerate(waits)}
     over: dict[str, int] = {}
@@ -149,18 +150,18 @@ def _over_before(waits: Mapping[str, Mapping[str, str]], *, in_order: bool) -> M
 def _unhindered(
     members: Sequence[PodSet], waits: Mapping[str, Mapping[str, str]], *, in_order: bool
 ) -> Iterator[PodSet]:
-    """The members with pods that do not wait for pods of the gang."""
+    """Yield the members with pods that do not wait for other members."""
     hindering: set[str] = set()
     for pod_set in members:
         hindered = bool(hindering) if in_order else not hindering.isdisjoint(waits[pod_set.name])
-        if hindered or pod_set.total:  # a job without pods is ready as soon as it can be
+        if hindered or pod_set.total:  # a job without pods is ready at once
             hindering.add(pod_set.name)
         if pod_set.total and not hindered:
             yield pod_set
 
 
 def _minimum(info: Info, job: TrainJob) -> dict[str, Any]:
-    """How many pods there must be room for before the first one starts, and how much room."""
+    """Return minMember and minResources: what must be free before the first pod starts."""
     quorum = gang_of(info).quorum
     limit_ranges = info.existing.list(LIMIT_RANGES, key_of_job(job).namespace)
     totals: dict[str, Quantity] = {}
@@ -176,7 +177,7 @@ def _minimum(info: Info, job: TrainJob) -> dict[str, Any]:
 def _requests(
     pod_set: PodSet, info: Info, limit_ranges: Sequence[Manifest]
 ) -> Mapping[str, Quantity]:
-    """What one pod asks of the scheduler, once the API server has admitted it."""
+    """Return the effective requests of one pod after admission."""
     admitted = with_defaults(pod_set.spec, limit_ranges)
     overhead = admitted.get("overhead") or _overhead(admitted.get("runtimeClassName"), info)
     try:
@@ -189,7 +190,7 @@ def _requests(
 
 
 def _overhead(runtime_class: str | None, info: Info) -> Mapping[str, Any] | None:
-    """What the API server adds to pods of this RuntimeClass."""
+    """Return the overhead that the API server adds to pods of this RuntimeClass."""
     if not runtime_class:
         return None
     found = info.existing.get(RUNTIME_CLASSES, ObjectKey("", runtime_class))
@@ -197,7 +198,7 @@ def _overhead(runtime_class: str | None, info: Info) -> Mapping[str, Any] | None
 
 
 def _classes(runtime: AnyRuntime) -> set[str]:
-    """The RuntimeClasses of the runtime's pods; the runtime may be one that nobody can use."""
+    """Return the RuntimeClasses of the runtime's pods; the runtime may be invalid."""
     template = runtime.spec.template if runtime.spec else None
     jobs = ((template and template.spec) or {}).get("replicatedJobs") or ()
     return {_pod_spec(each).get("runtimeClassName") or "" for each in jobs}
@@ -211,7 +212,7 @@ def _pod_spec(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _runtime_of(job: TrainJob) -> tuple[str, ObjectKey]:
-    """The kind and the key of the TrainJob's runtime; the kind is empty if it is not ours."""
+    """Return the kind and key of the TrainJob's runtime; the kind is empty if not supported."""
     reference = job.spec.runtime_ref
     if reference.api_group != names.GROUP:
         return "", ObjectKey("", "")

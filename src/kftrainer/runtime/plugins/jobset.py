@@ -1,4 +1,4 @@
-"""JobSet: builds the JobSet that runs everything, and tells how it goes."""
+"""JobSet plugin: builds the JobSet of a TrainJob and observes its status."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
@@ -37,23 +37,23 @@ STEPS = (
     (names.STEP_DATASET_INITIALIZER, "dataset", "datasetConfig"),
     (names.STEP_MODEL_INITIALIZER, "model", "modelConfig"),
 )
-# What a JobSet says at its end, and what that is for a TrainJob.
+# Final conditions of a JobSet, and the corresponding conditions of a TrainJob.
 FINISHED = {"Completed": names.CONDITION_COMPLETE, "Failed": names.CONDITION_FAILED}
 JOB_COUNTS = ("ready", "succeeded", "failed", "active", "suspended")
 
 
 class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, WatchExtension):
-    """Turns the template into a JobSet, and a JobSet's state into the TrainJob's."""
+    """Build the JobSet from the template, and translate its status for the TrainJob."""
 
     name: ClassVar[str] = "JobSet"
 
     def identify_pod_network(self, info: Info, job: TrainJob) -> None:
-        """Pods find each other by the names that JobSet gives them."""
+        """Set the endpoints to the host names that JobSet gives to pods."""
         for pod_set in info.pod_sets:
             pod_set.endpoints = Endpoints(pod_set, job.metadata.name, info.subdomain(job))
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
-        """The JobSet, unless it runs: then it is left alone."""
+        """Return the JobSet, unless it runs: then it must not be modified."""
         if runs(job, info.existing):
             return ()
         counts = [each.count for each in info.pod_sets]
@@ -69,7 +69,7 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         return (PlannedObject(JOB_SETS, jobset),)
 
     def observe_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
-        """The end of the JobSet, and the state of its jobs."""
+        """Return the final condition of the JobSet and the status of its jobs."""
         job_set = own_job_set(job, existing)
         if job_set is None:
             return None
@@ -83,7 +83,7 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """Whether initializers and overrides fit the runtime, and names fit JobSet."""
+        """Validate initializers and overrides against the runtime, and names for JobSet."""
         findings = ValidationResult()
         counts = [count_of(each, info, new) for each in info.pod_sets]
         findings.refuse(*_missing_initializers(info, new), *name_errors(info, new, counts))
@@ -94,12 +94,12 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
-        """JobSets of TrainJobs."""
+        """Watch the JobSets of TrainJobs."""
         return (Watch(JOB_SETS),)
 
 
 def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
-    """What the TrainJob wants to fetch without a job in the runtime that could."""
+    """Yield errors for initializers of the TrainJob that the runtime has no job for."""
     if job.spec.initializer is None:
         return
     for step, field, config in STEPS:
@@ -167,7 +167,7 @@ def _set_trainer_container(container: Container, info: Info, job: TrainJob) -> N
 
 
 def _training(info: Info) -> Iterator[Container]:
-    """The containers that train: with MPI those of the workers as well."""
+    """Yield the containers that train; with MPI also those of the workers."""
     if info.trainer_container is not None:
         yield info.trainer_container
     worker = info.pod_set(names.JOB_NODE)

@@ -1,4 +1,4 @@
-"""PlainML: training without a framework that needs anything from us."""
+"""PlainML plugin: training without a framework-specific policy."""
 
 from typing import ClassVar
 
@@ -14,12 +14,12 @@ NO_PROCESSES = (
 
 
 class PlainML(EnforceMLPolicy, CustomValidation):
-    """Counts the nodes and passes the TrainJob's environment on; for runtimes without a policy."""
+    """Set the number of nodes and the environment, for runtimes without Torch or MPI policy."""
 
     name: ClassVar[str] = "PlainML"
 
     def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
-        """Prepare the pods, unless a framework's plugin does."""
+        """Prepare the pods of the trainer, unless the runtime has a Torch or MPI policy."""
         trainer, container = info.trainer, info.trainer_container
         if info.policy is not None or trainer is None or container is None:
             return
@@ -31,6 +31,6 @@ class PlainML(EnforceMLPolicy, CustomValidation):
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """Whether the TrainJob asks for what only a framework's plugin could do."""
+        """Warn about numProcPerNode, which has no effect without a Torch or MPI policy."""
         asked = (new.spec.trainer or NO_TRAINER).num_proc_per_node
         return ValidationResult(warnings=[NO_PROCESSES] if info.policy is None and asked else [])

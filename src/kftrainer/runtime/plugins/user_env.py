@@ -1,4 +1,4 @@
-"""The environment that the TrainJob asks for in the containers that train."""
+"""Sets the environment variables of `spec.trainer.env`, and rejects reserved ones."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -13,7 +13,7 @@ from kftrainer.runtime.validation.rules import Rule
 
 
 def set_user_env(container: Container, job: TrainJob, reserved: Collection[str]) -> None:
-    """Set the TrainJob's variables, but for those that a framework has set or will set."""
+    """Set the TrainJob's variables, except those that are reserved for a framework."""
     env = (job.spec.trainer or NO_TRAINER).env or ()
     set_all(container, env, "spec.trainer.env", leave=reserved)
 
@@ -21,9 +21,9 @@ def set_user_env(container: Container, job: TrainJob, reserved: Collection[str])
 def set_all(
     container: Container, env: Sequence[Piece], path: str, *, leave: Collection[str] = ()
 ) -> None:
-    """Set variables that are at this path, but for some.
+    """Set the variables at this path, except those in `leave`, in linear time.
 
-    One by one they would be looked for among all others: a TrainJob has room for 40,000 of them.
+    A TrainJob has room for 40,000 variables, too many to search the list for each one.
     """
     there = container.env
     places = places_by_name(there)
@@ -34,11 +34,11 @@ def set_all(
         if (index := places.get(name)) is None:
             places[name] = len(there)
             there.append(said(variable))
-        elif there[index] != variable:  # as a rule one plugin sets what another has set before
+        elif there[index] != variable:  # usually another plugin has set the same value before
             there[index] = said(variable)
     if there:
-        container.body["env"] = there  # which was not there, or null
-    if container.tape is not NO_TRACE:  # to put so many paths into words takes longer than all else
+        container.body["env"] = there  # the field was missing or null
+    if container.tape is not NO_TRACE:  # formatting many paths is the most expensive part
         _note_all(container, env, path, leave)
 
 
@@ -53,7 +53,7 @@ def _note_all(
 def reserved_env_errors(
     info: Info, job: TrainJob, reserved: Collection[str], *, rule: Rule = Rule.RESERVED_ENV
 ) -> Iterator[FieldError]:
-    """Variables of the container that trains which are a framework's to set."""
+    """Yield errors for reserved variables that the TrainJob sets in the trainer container."""
     env = (job.spec.trainer or NO_TRAINER).env or ()
     yield from _taken("spec.trainer.env", env, reserved, rule)
     trainer, trains = info.trainer, info.trainer_container
@@ -62,7 +62,7 @@ def reserved_env_errors(
     for path, override in overrides(job):
         if any(target.name == trainer.name for target in override.target_jobs):
             for index, container in enumerate((override.spec or {}).get("containers") or ()):
-                # That of a container named node is refused as a whole.
+                # For a step container, every variable in an override is rejected elsewhere.
                 if container.get("name") == trains.name not in STEP_CONTAINERS:
                     where = place(path, f"spec.containers[{index}].env")
                     yield from _taken(where, container.get("env") or (), reserved, rule)
@@ -74,13 +74,13 @@ def _taken(
     taken = sorted(frozenset(reserved).intersection([each.get("name") for each in env]))
     if taken:
         detail = f"must not have reserved envs, invalid envs configured: [{' '.join(taken)}]"
-        yield invalid(path, taken, detail, rule=rule)  # but no values: they may be secret
+        yield invalid(path, taken, detail, rule=rule)  # names only: values may be secret
 
 
 def said(variable: Piece) -> Piece:
-    """A copy of the variable as it is applied: one that says nothing is empty."""
+    """Return a copy of the variable to apply; a missing value becomes the empty string."""
     if "valueFrom" in variable:
         copy: Piece = thaw(variable)
         return copy
-    # Most are but a name and a value: texts, so that nothing in them is left to copy.
+    # Most variables are a name and a value, both strings, so a shallow copy is enough.
     return {**variable} if "value" in variable else {**variable, "value": ""}

@@ -1,4 +1,4 @@
-"""How many processes a node has room for: its accelerators and CPUs."""
+"""Counts the accelerators and CPUs of a container, for the number of processes per node."""
 
 import re
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from typing import Any
 
 from kftrainer.kube.objects.quantity import Quantity
 
-# Resource names are what device plugins register. A name that merely has "gpu" in it, such as
-# nvidia.com/gpumem, is no device but a share of one; gpu.intel.com/i915_monitoring only watches.
+# Names that device plugins register. Not every name with "gpu" is a device: nvidia.com/gpumem is a
+# share of one, and gpu.intel.com/i915_monitoring is for monitoring only.
 _DEVICES = frozenset(
     {
         "aws.amazon.com/neuron",
@@ -49,14 +49,14 @@ _PATTERNS = re.compile(
 )
 
 
-@lru_cache(maxsize=256)  # clusters have few kinds of resources, and each TrainJob asks for some
+@lru_cache(maxsize=256)  # clusters have few kinds of resources
 def is_accelerator(resource: str) -> bool:
-    """Whether this is the name of a device that processes compute on, or of a part of one."""
+    """Whether the resource is an accelerator or a partition of one."""
     return resource.lower() in _DEVICES or _PATTERNS.fullmatch(resource) is not None
 
 
 def accelerators(resources: Mapping[str, Any]) -> int:
-    """How many devices a container with these resources gets, of all kinds together."""
+    """Return the number of accelerators, of all kinds, in a container's resources."""
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     return sum(
         _amount(name, requests, limits) for name in {**limits, **requests} if is_accelerator(name)
@@ -64,12 +64,12 @@ def accelerators(resources: Mapping[str, Any]) -> int:
 
 
 def cpus(resources: Mapping[str, Any]) -> int:
-    """How many CPUs a container with these resources asks for, rounded up; 0 if it does not say."""
+    """Return the number of CPUs in a container's resources, rounded up; 0 if not set."""
     return _amount("cpu", resources.get("requests") or {}, resources.get("limits") or {})
 
 
 def without_accelerators(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """The same resources for a container that does not compute."""
+    """Return the resources without accelerators."""
     return {
         kind: {name: amount for name, amount in amounts.items() if not is_accelerator(name)}
         if kind in ("limits", "requests")
@@ -79,7 +79,7 @@ def without_accelerators(resources: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _amount(name: str, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> int:
-    """What is asked for, or else the limit, as a whole number."""
+    """Return the request, or else the limit, rounded up."""
     for amounts in (requests, limits):
         if name in amounts and (asked := Quantity.parse(amounts[name]).ceil()):
             return asked

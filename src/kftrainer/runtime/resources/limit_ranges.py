@@ -1,4 +1,4 @@
-"""LimitRange defaults in pods, as the API server's LimitRanger fills them in: pure."""
+"""LimitRange defaults of pods, as the API server's LimitRanger sets them. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,14 +9,14 @@ from kftrainer.runtime.resources.pod_requests import pod_requests
 CONTAINER_LISTS = ("initContainers", "containers")
 
 Spec = Mapping[str, Any]
-Amounts = Mapping[str, Any]  # by the names of resources
+Amounts = Mapping[str, Any]  # quantities by resource name
 
 
 def with_defaults(spec: Spec, limit_ranges: Iterable[Manifest]) -> Spec:
-    """The pod spec as it is after admission to the namespace of these LimitRanges.
+    """Return the pod spec after admission to the namespace of these LimitRanges.
 
-    Where several of them have a default for the same resource, the API server takes any of them;
-    here it is the one whose name comes first.
+    If several of them have a default for the same resource, the API server uses any of them. This
+    function uses the one whose name sorts first.
     """
     limits, requests = _defaults(limit_ranges)
     if not (limits or requests):
@@ -30,14 +30,14 @@ def with_defaults(spec: Spec, limit_ranges: Iterable[Manifest]) -> Spec:
 
 
 def _defaults(limit_ranges: Iterable[Manifest]) -> tuple[Amounts, Amounts]:
-    """The limits and the requests of a container that says nothing."""
+    """Return the default limits and requests of a container."""
     limits: dict[str, Any] = {}
     requests: dict[str, Any] = {}
-    # From the last to the first, so that the first stands.
+    # In reverse order, so that the first one overrides the others.
     for limit_range in sorted(limit_ranges, key=key_of, reverse=True):
         for item in (limit_range.get("spec") or {}).get("limits") or ():
             if item.get("type") == "Container":
-                # The API server stores these filled in; a file may have less.
+                # The API server stores LimitRanges with these defaults; a file may lack them.
                 of_item = {**(item.get("max") or {}), **(item.get("default") or {})}
                 limits |= of_item
                 asked = item.get("defaultRequest") or {}
@@ -48,7 +48,7 @@ def _defaults(limit_ranges: Iterable[Manifest]) -> tuple[Amounts, Amounts]:
 def _filled(container: Spec, limits: Amounts, requests: Amounts) -> Spec:
     resources = container.get("resources") or {}
     own = resources.get("limits") or {}
-    # A limit of its own has become its request before LimitRanger comes.
+    # The API server defaults requests to the container's own limits before LimitRanger runs.
     filled = {
         "limits": {**limits, **own},
         "requests": {**requests, **own, **(resources.get("requests") or {})},
@@ -58,7 +58,7 @@ def _filled(container: Spec, limits: Amounts, requests: Amounts) -> Spec:
 
 
 def _settled(spec: Spec) -> Spec:
-    """The same pod, with what it asks for as a whole said before its containers are filled."""
+    """Return the pod with pod-level requests set, before its containers get defaults."""
     resources = spec.get("resources") or {}
     limits = resources.get("limits")
     if not limits:

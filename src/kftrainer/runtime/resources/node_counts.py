@@ -1,4 +1,4 @@
-"""How many pods jobs have once the policy is enforced, for those who ask before it is."""
+"""Computes the number of pods of jobs before the ML policy is enforced."""
 
 from kftrainer.api import names
 from kftrainer.api.trainingruntime import MPIPolicy
@@ -8,7 +8,7 @@ from kftrainer.runtime.podset import PodSet
 
 
 def count_of(pod_set: PodSet, info: Info, job: TrainJob) -> int:
-    """How many pods each replica of the job will have."""
+    """Return the number of pods that each replica of the job will have."""
     if isinstance(info.policy, MPIPolicy):
         return _mpi_count(pod_set, info, job, info.policy)
     nodes = info.num_nodes(job)
@@ -16,9 +16,10 @@ def count_of(pod_set: PodSet, info: Info, job: TrainJob) -> int:
 
 
 def _mpi_count(pod_set: PodSet, info: Info, job: TrainJob, policy: MPIPolicy) -> int:
-    """Leave the launcher alone: it is one node, if it is any.
+    """Return the number of pods of a job with MPI; that of the launcher does not change.
 
-    Where nobody says how many nodes there are, the template does, if it has more than one.
+    If neither the TrainJob nor the runtime sets the number of nodes, the template's number is used
+    if it is not 1.
     """
     nodes = info.num_nodes(job)
     if pod_set.name != names.JOB_NODE or not (nodes or pod_set.count == 1):

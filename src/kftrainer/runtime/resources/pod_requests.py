@@ -1,4 +1,4 @@
-"""What a pod asks of the scheduler, and how the resources of a container are merged: pure."""
+"""Effective requests of pods, and merging of container resources. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,14 +10,14 @@ HUGE_PAGES = "hugepages-"
 NATIVE = "kubernetes.io/"
 
 Requests = dict[str, Quantity]
-Amounts = dict[str, Any]  # by the names of resources, as they are written
+Amounts = dict[str, Any]  # quantities by resource name, not parsed
 
 
 def pod_requests(spec: Mapping[str, Any]) -> Requests:
-    """What the scheduler looks for on a node, of a pod spec as people write it.
+    """Return the pod's effective requests as the scheduler computes them.
 
-    This is Kubernetes' own PodRequests on the pod that the API server makes of it: a limit stands
-    in for a request that is not there. A QuantityError has its path from the pod spec on.
+    This is Kubernetes' PodRequests after defaulting: a missing request defaults to the limit. The
+    path of a QuantityError is relative to the pod spec.
     """
     total = _of_containers(spec)
     total.update(_of_the_pod(spec, total))
@@ -28,10 +28,10 @@ def pod_requests(spec: Mapping[str, Any]) -> Requests:
 def merge_resources(
     base: Mapping[str, Any] | None, override: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The resources of a container, overridden by resource, by claim and else by key.
+    """Merge the resources of a container by resource, by claim and otherwise by key.
 
-    A request or limit that is overridden alone takes the other one along where the API server
-    would refuse the two: a request above its limit, or any difference where it allows none.
+    If only the request or only the limit is overridden, the other one is adjusted where the API
+    server would reject the pair: a request above its limit, or values that must be equal.
     """
     base, override = base or {}, override or {}
     limits, requests = _merged_amounts(base, override)
@@ -47,20 +47,20 @@ def _of_containers(spec: Mapping[str, Any]) -> Requests:
     for _, asked in _each(spec, "containers"):
         _add(total, asked)
     sidecars: Requests = {}
-    peak: Requests = {}  # before the containers start, when the init containers run in turn
+    peak: Requests = {}  # while the init containers run, one after the other
     for container, asked in _each(spec, "initContainers"):
         if container.get("restartPolicy") == "Always":
             _add(total, asked)
             _add(sidecars, asked)
         else:
-            _add(asked, sidecars)  # those that were started before it
+            _add(asked, sidecars)  # those that started earlier
             _raise(peak, asked)
     _raise(total, peak)
     return total
 
 
 def _each(spec: Mapping[str, Any], kind: str) -> Iterator[tuple[Mapping[str, Any], Requests]]:
-    """The containers, and what each of them asks for."""
+    """Yield the containers with their requests."""
     for n, container in enumerate(spec.get(kind) or ()):
         resources = container.get("resources") or {}
         path = f"{kind}[{n}].resources"
@@ -69,7 +69,7 @@ def _each(spec: Mapping[str, Any], kind: str) -> Iterator[tuple[Mapping[str, Any
 
 
 def _of_the_pod(spec: Mapping[str, Any], by_containers: ResourceList) -> Requests:
-    """What is asked for the pod as a whole, and replaces what its containers ask for."""
+    """Return the pod-level requests, which replace those of the containers."""
     resources = spec.get("resources") or {}
     limits = _read(resources.get("limits"), "resources.limits")
     requests = _read(resources.get("requests"), "resources.requests")
@@ -106,12 +106,12 @@ def _raise(total: Requests, least: ResourceList) -> None:
 def _merged_amounts(
     base: Mapping[str, Any], override: Mapping[str, Any]
 ) -> tuple[Amounts, Amounts]:
-    """The limits and requests."""
+    """Return the merged limits and requests."""
     limits: Amounts = {**(base.get("limits") or {}), **(override.get("limits") or {})}
     requests: Amounts = {**(base.get("requests") or {}), **(override.get("requests") or {})}
     for name in _given_alone("limits", base, override):
         if not _may_differ(name):
-            del requests[name]  # and the limit stands in for it
+            del requests[name]  # the request defaults to the limit
         elif _is_above(requests, limits, name):
             requests[name] = limits[name]
     for name in _given_alone("requests", base, override):
@@ -121,7 +121,7 @@ def _merged_amounts(
 
 
 def _given_alone(half: str, base: Mapping[str, Any], override: Mapping[str, Any]) -> Iterator[str]:
-    """The resources of which the override has this half, and the other half is the base's."""
+    """Yield resources that have this half in the override and the other half only in the base."""
     (other,) = set(HALVES) - {half}
     for name in override.get(half) or ():
         if name in (base.get(other) or ()) and name not in (override.get(other) or ()):
@@ -129,7 +129,7 @@ def _given_alone(half: str, base: Mapping[str, Any], override: Mapping[str, Any]
 
 
 def _may_differ(name: str) -> bool:
-    """Whether a node may promise more of it than it has, so that a request may be below a limit."""
+    """Whether the resource can be overcommitted, so that a request may be below its limit."""
     return ("/" not in name or NATIVE in name) and not name.startswith(HUGE_PAGES)
 
 

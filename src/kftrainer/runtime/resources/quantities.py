@@ -1,4 +1,4 @@
-"""Quantities in pods, written as the API server writes them."""
+"""Rewrites the quantities of pods in the API server's canonical form."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -12,14 +12,14 @@ from kftrainer.runtime.validation.rules import Rule
 
 CONTAINER_LISTS = ("initContainers", "containers")
 HALVES = ("limits", "requests")
-MEASURED_VOLUMES = ("emptyDir", "ephemeral", "downwardAPI")  # those with quantities
-LARGEST = Quantity.parse(2**63 - 1)  # as the API documents for all quantities
+MEASURED_VOLUMES = ("emptyDir", "ephemeral", "downwardAPI")  # volume types with quantities
+LARGEST = Quantity.parse(2**63 - 1)  # the documented maximum of quantities
 
 
 def rewrite_quantities(spec: dict[str, Any], path: str) -> Iterator[FieldError]:
-    """Write the pod's quantities in their canonical form, in place; tells those that are none.
+    """Rewrite the pod's quantities in canonical form, in place; yield errors for invalid ones.
 
-    JobSet's schema keeps them as they come, and `1000m` would differ from `1` for ever.
+    JobSet's schema stores quantities unchanged, so `1000m` and `1` would always differ.
     """
     for field in CONTAINER_LISTS:
         for index, container in enumerate(spec.get(field) or ()):
@@ -34,7 +34,7 @@ def rewrite_quantities(spec: dict[str, Any], path: str) -> Iterator[FieldError]:
 def canonical_resources(
     resources: Mapping[str, Any], path: str
 ) -> tuple[dict[str, Any], list[FieldError]]:
-    """A copy of a container's resources with canonical quantities, and what is none in them."""
+    """Return a copy of a container's resources with canonical quantities, and the errors."""
     copy = thaw(resources)
     errors = [error for half in HALVES for error in _rewrite(copy.get(half), f"{path}.{half}")]
     return copy, errors

@@ -1,4 +1,4 @@
-"""Overrides that change nothing, which is hardly what their author had in mind."""
+"""Warnings about overrides that have no effect."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,16 +15,16 @@ from kftrainer.runtime.resources.quantities import rewrite_quantities
 
 CHANGES_NOTHING = "{} changes nothing: the pods of its jobs are like that already"
 UNDONE = "{} has no effect: a later override says otherwise about all of it"
-# There are hardly ever so many, unless somebody wants to see how long it takes.
+# More overrides than this are rare, and comparing them would take long.
 MOST_MERGED, MOST_COMPARED = 64, 8
-MOST_WORK = 512 * 1024  # bytes of pods and overrides to go through: this is but a hint
+MOST_WORK = 512 * 1024  # bytes of pods and overrides to process; beyond, there is no warning
 MOST_VALUES = 500  # fields and items of all overrides
 
 Placed = tuple[str, PodTemplateOverride]
 
 
 def idle_overrides(runtime: AnyRuntime, job: TrainJob) -> Iterator[str]:
-    """What to tell about overrides without which all pods would be the same."""
+    """Yield a warning for each override without which all pods would be the same."""
     said = [*overrides(job)]
     if not 0 < len(said) <= MOST_MERGED:
         return
@@ -48,7 +48,7 @@ def idle_overrides(runtime: AnyRuntime, job: TrainJob) -> Iterator[str]:
 
 
 def _have_many_values(said: Sequence[Placed]) -> bool:
-    """Report whether there are too many, without counting more than that."""
+    """Whether the overrides have more than MOST_VALUES fields; stops counting there."""
     values = 0
     for _, override in said:
         values += values_in(override.spec or {})
@@ -58,7 +58,7 @@ def _have_many_values(said: Sequence[Placed]) -> bool:
 
 
 def _undone(runtime: AnyRuntime, said: Sequence[Placed], result: list[Any]) -> Iterator[str]:
-    """Those that a later one makes idle; of the last one nothing can be undone."""
+    """Yield a warning for each override whose effect later overrides undo."""
     for index, (path, _) in enumerate(said[:-1]):
         template = _template(runtime)
         _apply(template, [*said[:index], *said[index + 1 :]])
@@ -67,14 +67,14 @@ def _undone(runtime: AnyRuntime, said: Sequence[Placed], result: list[Any]) -> I
 
 
 def _work(template: dict[str, Any], said: Sequence[Placed]) -> int:
-    """How many bytes are gone through, at most, to merge all of them once."""
+    """Return an upper bound of the bytes to process to merge all overrides once."""
     merges = sum(len({target.name for target in each.target_jobs}) for _, each in said)
     largest = max(len(orjson.dumps(pod)) for pod in _pods(template))
     return merges * (largest + sum(len(orjson.dumps(each.dump())) for _, each in said))
 
 
 def _template(runtime: AnyRuntime) -> dict[str, Any]:
-    """A copy of the runtime's template, which was found to have one."""
+    """Return a copy of the runtime's template with canonical quantities."""
     spec = runtime.spec and runtime.spec.template and runtime.spec.template.spec
     template: dict[str, Any] = thaw(spec)
     for job in template["replicatedJobs"]:
@@ -84,7 +84,7 @@ def _template(runtime: AnyRuntime) -> dict[str, Any]:
 
 
 def _pods(template: dict[str, Any]) -> list[Any]:
-    """The templates of all pods as they are now: merging makes new ones."""
+    """Return the current pod templates; a later merge replaces them and does not modify them."""
     return [job["template"]["spec"]["template"] for job in template["replicatedJobs"]]
 
 

@@ -1,4 +1,4 @@
-"""Updates of objects that exceed a limit, compared as they are written: they are not decoded."""
+"""Validates updates of objects that exceed a limit by comparing manifests without decoding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -23,19 +23,19 @@ Spec = Mapping[str, Any]
 
 OVERRIDES = "podTemplateOverrides"
 LEGACY_OVERRIDES = "podSpecOverrides"
-# The lists from which a queue removes what it has added.
+# Lists to which a queue adds items, and from which it removes them again.
 SHORTENED = frozenset({OVERRIDES, LEGACY_OVERRIDES, "runtimePatches"})
 SUSPENSION = frozenset({"suspend"})
-MOST_OVERRIDES = 4 * limits.OVERRIDES  # that are compared one by one
+MOST_OVERRIDES = 4 * limits.OVERRIDES  # overrides that are compared one by one
 NOT_LASTING = frozenset({*CHANGEABLE, "targetJobs"})
-# The parts that cannot be changed once there is a JobSet.
+# Parts that are immutable once the JobSet exists.
 PARTS = (("trainer",), ("initializer", "dataset"), ("initializer", "model"))
 
 
 def keeps_content(old: Spec, new: Spec) -> bool:
-    """Report whether an update only suspends or resumes, and removes overrides of a queue.
+    """Whether an update only suspends or resumes, or removes overrides of a queue.
 
-    Takes time in proportion to the old spec.
+    The time is proportional to the size of the old spec.
     """
     changed = {field for field in old.keys() | new.keys() if old.get(field) != new.get(field)}
     if changed <= SUSPENSION:
@@ -52,7 +52,7 @@ def large_change_errors(
 ) -> Iterator[FieldError]:
     """Return the errors of `change_errors` for an update of a TrainJob that exceeded a limit.
 
-    `job` is the new TrainJob. Equal content that is written in another way counts as a change.
+    `job` is the new TrainJob. Equivalent content in a different notation counts as a change.
     """
     job_set = own_job_set(job, existing)
     field = OVERRIDES if old.get(OVERRIDES) or new.get(OVERRIDES) else LEGACY_OVERRIDES
@@ -79,7 +79,7 @@ def large_change_errors(
 
 
 def _is_shortened(old: object, new: object) -> bool:
-    """Report whether the new list has only items of the old one, in the same order."""
+    """Whether the new list has only items of the old one, in the same order."""
     if not isinstance(old, list) or len(old) > MOST_OVERRIDES:
         return False
     remaining = iter(old)
@@ -88,9 +88,9 @@ def _is_shortened(old: object, new: object) -> bool:
 
 
 def _lasting_overrides(spec: Spec) -> Sequence[tuple[Any, Spec]] | None:
-    """Return the part of each override that a JobSet cannot follow, with its target jobs.
+    """Return the part of each override that is immutable in a JobSet, with its target jobs.
 
-    None if there are too many of them.
+    Returns None if there are too many overrides.
     """
     modern = [(each, _mapping(each.get("spec"))) for each in _overrides(spec, OVERRIDES)]
     legacy = [(each, each) for each in _overrides(spec, LEGACY_OVERRIDES)]

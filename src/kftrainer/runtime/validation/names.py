@@ -1,4 +1,4 @@
-"""Whether JobSet will take the names that it makes from a TrainJob's and its runtime's."""
+"""Validates the names that JobSet derives from those of a TrainJob and its runtime."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,24 +9,24 @@ from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.validation.rules import Rule
 
-LONGEST_LABEL = 63  # of host names, which names of pods become, and of values of labels
+LONGEST_LABEL = 63  # characters of a DNS label, such as a pod's host name, and of label values
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LABEL_WORDS = (
     "must be lower-case letters, digits and -, start with a letter and end with a letter or digit"
 )
-POD_SUFFIX = "-abcde"  # what the Job controller adds
+POD_SUFFIX = "-abcde"  # same length as the suffix that the Job controller adds
 TEMPLATE = "spec.template.spec"
 
 
 class Room(NamedTuple):
-    """How long a TrainJob's name can be, for a name that is made from it and the runtime's."""
+    """The maximum length of a TrainJob's name, given one name that is derived from it."""
 
     characters: int
     whose: str
-    path: str  # of the runtime's part of that name
+    path: str  # path of the runtime's part of the derived name
 
     def why(self, after: str) -> str:
-        """Why there is no more, in a sentence about what the name is made from."""
+        """Return the reason for the limit; `after` is what the name is derived from."""
         return (
             f"{self.whose} is named after {after}, and such names must be no more than "
             f"{LONGEST_LABEL} characters"
@@ -34,17 +34,17 @@ class Room(NamedTuple):
 
     @property
     def too_little(self) -> str:
-        """What to say about the runtime where there is none."""
+        """The error message for a runtime that leaves no room for a TrainJob's name."""
         return f"leaves no room for the name of a TrainJob: {self.why('both')}"
 
 
 def is_label(text: object) -> bool:
-    """Whether it can be part of a host name, and starts with a letter (RFC 1035)."""
+    """Whether the text is a DNS label that starts with a letter (RFC 1035)."""
     return isinstance(text, str) and len(text) <= LONGEST_LABEL and bool(LABEL.fullmatch(text))
 
 
 def template_name_errors(template: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    """Names in a runtime's template that JobSet refuses, whatever the TrainJob is called."""
+    """Yield errors for names in a runtime's template that JobSet rejects for every TrainJob."""
     for index, job in enumerate(template["replicatedJobs"]):
         if not is_label(job["name"]):
             where = f"{path}.replicatedJobs[{index}].name"
@@ -56,9 +56,9 @@ def template_name_errors(template: Mapping[str, Any], path: str) -> Iterator[Fie
 
 
 def name_errors(info: Info, job: TrainJob, counts: Sequence[int]) -> Iterator[FieldError]:
-    """Why the TrainJob's name does not do: it is no label, or too long for what is made from it.
+    """Yield an error if the TrainJob's name is not a DNS label or too long for derived names.
 
-    `counts` says how many pods each replica of a job has, job by job.
+    `counts` is the number of pods in each replica, job by job.
     """
     name = job.metadata.name
     if not LABEL.fullmatch(name):
@@ -66,7 +66,7 @@ def name_errors(info: Info, job: TrainJob, counts: Sequence[int]) -> Iterator[Fi
         return
     replicas = (each.replicas for each in info.pod_sets)
     room = least_room(info.template, [*zip(replicas, counts, strict=True)])
-    if room.characters < 1:  # it is not for the TrainJob's name to mend that
+    if room.characters < 1:  # no name of a TrainJob could fix that
         runtime = f"{info.runtime.kind} {info.runtime.metadata.name}"
         detail = f"{room.path} of {runtime} {room.too_little}"
         reference = job.spec.runtime_ref.dump()
@@ -77,13 +77,13 @@ def name_errors(info: Info, job: TrainJob, counts: Sequence[int]) -> Iterator[Fi
 
 
 def least_room(template: Mapping[str, Any], sizes: Sequence[tuple[int, int]]) -> Room:
-    """Where it is tightest; `sizes` are replicas of the template's jobs, and pods in each."""
+    """Return the smallest Room; `sizes` are the replicas of each job and the pods in each."""
     pods = map(_room_of_pods, range(len(sizes)), template["replicatedJobs"], sizes)
     return min((*pods, *_room_of_others(template)))
 
 
 def _room_of_pods(index: int, job: Mapping[str, Any], size: tuple[int, int]) -> Room:
-    """How long a TrainJob's name can be, for the longest name among these pods to fit."""
+    """Return the Room that the longest name among the pods of a job leaves."""
     name, replicas, count = job["name"], *size
     rest = f"-{name}-{max(0, replicas - 1)}-{max(0, count - 1)}{POD_SUFFIX}"
     path = f"{TEMPLATE}.replicatedJobs[{index}].name"
@@ -91,7 +91,7 @@ def _room_of_pods(index: int, job: Mapping[str, Any], size: tuple[int, int]) -> 
 
 
 def _room_of_others(spec: Mapping[str, Any]) -> Iterator[Room]:
-    """The same for the coordinator's address, which becomes a label, and for claims."""
+    """Yield the Room that the coordinator's address, which becomes a label, and claims leave."""
     if coordinator := _object(spec.get("coordinator")):
         pod = f"{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
         rest = f"-{coordinator.get('replicatedJob', '')}-{pod}."
@@ -100,7 +100,7 @@ def _room_of_others(spec: Mapping[str, Any]) -> Iterator[Room]:
         whose = "the coordinator's address"
         if subdomain:
             yield Room(left - len(subdomain), whose, f"{TEMPLATE}.network.subdomain")
-        else:  # then the address has the name twice
+        else:  # the address contains the name twice
             yield Room(left // 2, whose, f"{TEMPLATE}.coordinator")
     for index, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
         for place, template in enumerate(_object(policy).get("templates") or ()):

@@ -1,4 +1,4 @@
-"""A TrainJob without what is wrong with it by itself, for those who look for what else is."""
+"""Removes the invalid parts of a TrainJob, so that the rest can be validated too."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ OVERRIDES = (f"spec.{MODERN}", f"spec.{LEGACY}")
 
 
 def without_faults(job: TrainJob, errors: Sequence[FieldError]) -> TrainJob | None:
-    """The TrainJob without its overrides, or amounts of resources, if errors are about them.
+    """Return the TrainJob without the overrides or resource quantities that have errors.
 
-    None if they are about neither: there is nothing that could be left out.
+    Returns None if the errors concern neither.
     """
     paths = {error.path for error in errors}
     changes: dict[str, Any] = {}
@@ -32,7 +32,7 @@ def without_faults(job: TrainJob, errors: Sequence[FieldError]) -> TrainJob | No
 
 
 def _sound(resources: Mapping[str, Any], faults: Collection[str]) -> dict[str, Any]:
-    """The resources without amounts at these paths."""
+    """Return the resources without the quantities at these paths."""
     return {
         half: {
             name: amount

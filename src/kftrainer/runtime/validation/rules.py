@@ -1,10 +1,10 @@
-"""The rules of admission, by the names that documents, metrics and logs have for them."""
+"""Names of the admission rules, as used in documentation, metrics and logs."""
 
 from enum import StrEnum
 
 
 class Rule(StrEnum):
-    """What a refusal is for; docs/admission.md tells of each."""
+    """The rule that an admission error belongs to; docs/admission.md describes each."""
 
     # TrainJobs.
     RUNTIME_UNSUPPORTED = "runtime-unsupported"
@@ -14,7 +14,7 @@ class Rule(StrEnum):
     NAME_TOO_LONG = "name-too-long"
     INITIALIZER_MISSING = "initializer-missing"
     INITIALIZER_CONTAINER_MISSING = "initializer-container-missing"
-    INITIALIZER_SECRET_NAME = "initializer-secret-name"  # noqa: S105  of the rule
+    INITIALIZER_SECRET_NAME = "initializer-secret-name"  # noqa: S105  not a secret
     RESERVED_ENV = "reserved-env"
     QUANTITY_NEGATIVE = "quantity-negative"
     METADATA_FOR_OBJECTS = "metadata-for-objects"
@@ -62,5 +62,5 @@ class Rule(StrEnum):
     RUNTIME_JOBSET_REFUSES = "runtime-jobset-refuses"
     # Both.
     TOO_LARGE = "too-large"
-    SCHEMA = "schema"  # as a rule the API server has refused it before we are asked
+    SCHEMA = "schema"  # usually the API server rejects it before it calls the webhook
     PLUGIN_FAILED = "plugin-failed"

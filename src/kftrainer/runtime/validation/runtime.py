@@ -1,4 +1,4 @@
-"""What is wrong with a runtime, told when it is written and not when the first TrainJob uses it."""
+"""Validates runtimes at admission, before the first TrainJob uses them."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
@@ -26,11 +26,11 @@ from kftrainer.runtime.validation.runtime_jobs import RuntimeJob, whole_jobs
 from kftrainer.runtime.validation.runtime_warnings import TEMPLATE, nodes_of, runtime_hints
 from kftrainer.runtime.validation.warnings import deprecation
 
-MOST_REFUSALS = 200  # of JobSet that are reported
+MOST_REFUSALS = 200  # rejections by JobSet that are reported
 
 
 def runtime_findings(runtime: AnyRuntime) -> ValidationResult:
-    """Errors for what no TrainJob could use, warnings for what is likely not meant."""
+    """Return errors for a runtime that no TrainJob could use, and warnings for likely mistakes."""
     findings = ValidationResult()
     findings.refuse(*_errors(runtime))
     if (deprecated := deprecation(runtime)) is not None:
@@ -42,9 +42,9 @@ def runtime_findings(runtime: AnyRuntime) -> ValidationResult:
 
 
 def _jobset_findings(runtime: AnyRuntime, known: Collection[str]) -> ValidationResult:
-    """Return what JobSet would reject, except at paths that are known to be wrong.
+    """Return what JobSet would reject, except at paths that already have an error.
 
-    What a feature gate of JobSet allows is a warning: whether it is enabled is not known here.
+    A field that needs a feature gate of JobSet causes a warning: the gate's state is not known.
     """
     findings = ValidationResult()
     template = runtime.spec.template if runtime.spec else None
@@ -65,26 +65,26 @@ def _jobset_findings(runtime: AnyRuntime, known: Collection[str]) -> ValidationR
 
 
 def _errors(runtime: AnyRuntime) -> Iterator[FieldError]:
-    """All errors; what several rules say about the same field is told once, as the first says."""
+    """Yield all errors; if several rules concern the same field, only the first one's."""
     told: set[str] = set()
     for errors in (_step_errors(runtime), runtime_errors(runtime), _policy_errors(runtime)):
         fresh = [*_not_told(errors, told)]
         told.update(error.path for error in fresh)
         yield from fresh
-    if not told:  # what is to be walked through is whole
+    if not told:  # the following checks rely on a well-formed runtime
         yield from _quantity_errors(runtime)
         yield from _room_errors(runtime)
 
 
 def _not_told(errors: Iterable[FieldError], told: set[str]) -> Iterator[FieldError]:
     for error in errors:
-        # The list of jobs can lack more than one job.
+        # The list of jobs can have several errors, one per missing job.
         if error.path not in told or error.path == JOBS_PATH:
             yield error
 
 
 def _step_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
-    """Whether the jobs that do a step of a TrainJob can do it: one Job each, with its container."""
+    """Yield errors for jobs of a step that have several replicas or lack its container."""
     for job in whole_jobs(runtime):
         if job.step not in STEPS:
             continue
@@ -93,7 +93,7 @@ def _step_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
             where, rule = f"{job.path}.replicas", Rule.RUNTIME_REPLICAS
             yield invalid(where, replicas, "always must be 1", rule=rule)
         if not any(name in _accepted(job, runtime) for name in job.containers):
-            # Only the names: what else a container holds may be a secret.
+            # Only the names: other fields of a container may be secret.
             containers = [{"name": name} for name in job.containers]
             detail = f"must contain the required container for the ancestor: {job.step}"
             where, rule = f"{job.pod_path}.containers", Rule.RUNTIME_STEP_CONTAINER
@@ -101,7 +101,7 @@ def _step_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
 
 
 def _accepted(job: RuntimeJob, runtime: AnyRuntime) -> tuple[str, ...]:
-    """What the container can be called that does the job's step."""
+    """Return the possible names of the container for the job's step."""
     if job.step == names.STEP_TRAINER:
         return container_names(job.name, policy_of(runtime))
     return (job.step or job.name,)
@@ -115,7 +115,7 @@ def _policy_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
 
 
 def _room_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
-    """Names so long that there is not a character left for the TrainJob's."""
+    """Yield an error if the runtime's names leave no room for a TrainJob's name."""
     jobs = whole_jobs(runtime)
     template = runtime.spec.template if runtime.spec else None
     spec = (template and template.spec) or {}
@@ -126,7 +126,7 @@ def _room_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
 
 
 def _size(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> tuple[int, int]:
-    """How many replicas the job has, and pods in each, as the runtime says."""
+    """Return the number of replicas of the job and of pods in each, from the runtime."""
     counts = (nodes_of(runtime, job, jobs), job.job_spec.get("parallelism"), 1)
     replicas = job.body.get("replicas")
     return 1 if replicas is None else replicas, next(each for each in counts if each is not None)

@@ -1,4 +1,4 @@
-"""The replicated jobs of a runtime that may have mistakes in it, for those who look for them."""
+"""Read access to the replicated jobs of a runtime that may be invalid, for validation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,28 +10,28 @@ from kftrainer.runtime.template import JOBS_PATH, ancestor
 
 @dataclass(frozen=True, slots=True)
 class RuntimeJob:
-    """A replicated job as it stands in the runtime, and where."""
+    """A replicated job of a runtime, with its position."""
 
     index: int
     name: str
-    step: str | None  # as the label says; nobody has checked that it is one of the steps
+    step: str | None  # value of the step label, not validated
     body: Mapping[str, Any]
     job_spec: Mapping[str, Any]
     pod: Mapping[str, Any]
 
     @property
     def path(self) -> str:
-        """Where it is in the runtime."""
+        """Path of the job in the runtime."""
         return f"{JOBS_PATH}[{self.index}]"
 
     @property
     def pod_path(self) -> str:
-        """Where the spec of its pods is."""
+        """Path of the pod spec in the runtime."""
         return f"{self.path}.template.spec.template.spec"
 
     @property
     def containers(self) -> Sequence[str]:
-        """The names of its containers, init containers not among them."""
+        """Names of the containers, without init containers."""
         containers = self.pod.get("containers")
         listed = containers if isinstance(containers, list) else ()
         found = (each.get("name") for each in listed if isinstance(each, Mapping))
@@ -39,7 +39,7 @@ class RuntimeJob:
 
 
 def whole_jobs(runtime: AnyRuntime) -> list[RuntimeJob]:
-    """The jobs that have a name and pods: `runtime_errors` tells what others lack."""
+    """Return the jobs that have a name and a pod spec; `runtime_errors` reports the others."""
     template = runtime.spec.template if runtime.spec else None
     jobs = ((template and template.spec) or {}).get("replicatedJobs")
     return [*_whole(jobs if isinstance(jobs, list) else [])]

@@ -1,4 +1,4 @@
-"""What is allowed in a runtime but likely not what its author meant: for warnings."""
+"""Warnings about runtimes that are valid but likely contain a mistake."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ TEMPLATE = "spec.template"
 
 
 def runtime_hints(runtime: AnyRuntime) -> Iterator[str]:
-    """Warnings about a runtime that has no errors."""
+    """Yield the warnings about a runtime that has no errors."""
     jobs = whole_jobs(runtime)
     yield from _sdk_hints(runtime, jobs)
     yield from _label_hints(jobs)
@@ -33,7 +33,7 @@ def runtime_hints(runtime: AnyRuntime) -> Iterator[str]:
 
 
 def framework_hints(runtime: AnyRuntime) -> Iterator[str]:
-    """Return a warning if the label is missing that the SDK reads on every runtime."""
+    """Yield a warning if the runtime lacks the label that the Kubeflow SDK requires."""
     if not (runtime.metadata.labels or {}).get(names.LABEL_FRAMEWORK):
         yield (
             f"metadata.labels: without the label {names.LABEL_FRAMEWORK} the Kubeflow SDK does not "
@@ -42,7 +42,7 @@ def framework_hints(runtime: AnyRuntime) -> Iterator[str]:
 
 
 def _sdk_hints(runtime: AnyRuntime, jobs: list[RuntimeJob]) -> Iterator[str]:
-    """Return warnings about runtimes that are valid here and that the Kubeflow SDK cannot read."""
+    """Yield warnings about valid runtimes that the Kubeflow SDK cannot read."""
     yield from framework_hints(runtime)
     if runtime.spec is not None and runtime.spec.ml_policy is None:
         yield "spec.mlPolicy: the Kubeflow SDK cannot read runtimes without it: set it to {}"
@@ -56,7 +56,7 @@ def _sdk_hints(runtime: AnyRuntime, jobs: list[RuntimeJob]) -> Iterator[str]:
 
 
 def _label_hints(jobs: list[RuntimeJob]) -> Iterator[str]:
-    """Jobs that look as if they did a step, and do not."""
+    """Yield warnings about jobs that appear to be a step of a TrainJob but are not."""
     steps = {job.step for job in jobs}
     for job in jobs:
         path = f"{job.path}.template.metadata.labels"
@@ -72,7 +72,7 @@ def _label_hints(jobs: list[RuntimeJob]) -> Iterator[str]:
 
 
 def _count_hints(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> Iterator[str]:
-    """Numbers of pods that are replaced when a TrainJob is planned."""
+    """Yield warnings about numbers of pods that planning replaces."""
     said = job.job_spec.get("parallelism")
     nodes = nodes_of(runtime, job, jobs)
     if nodes is not None and said is not None and said != nodes:
@@ -90,7 +90,7 @@ def _count_hints(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -
 
 
 def nodes_of(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> int | None:
-    """How many pods the policy says that the job has; None if it leaves it to the template."""
+    """Return the number of pods that the mlPolicy sets for the job; None if it does not."""
     ml_policy = runtime.spec.ml_policy if runtime.spec else None
     policy = policy_of(runtime)
     if ml_policy is None:
@@ -104,7 +104,7 @@ def nodes_of(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> in
 
 
 def _unserved_hints(runtime: AnyRuntime) -> Iterator[str]:
-    """Fields of other releases that never had an effect, in runtimes that were stored before."""
+    """Yield warnings about fields of other releases that never had an effect."""
     for field in unserved_fields(runtime.spec, "spec") if runtime.spec else ():
         yield f"{field.path}: has no effect: {field.marker.message}"
 
@@ -116,7 +116,7 @@ def _suspend_hints(runtime: AnyRuntime) -> Iterator[str]:
 
 
 def _scheduler_hints(runtime: AnyRuntime) -> Iterator[str]:
-    """Gangs for a scheduler that will not see the pods."""
+    """Yield a warning if pods of a gang are not assigned to the gang's scheduler."""
     policy = runtime.spec.pod_group_policy if runtime.spec else None
     if policy is None or not (policy.coscheduling or policy.volcano):
         return
@@ -135,7 +135,7 @@ def _scheduler_hints(runtime: AnyRuntime) -> Iterator[str]:
 
 
 def _plain_job(runtime: AnyRuntime) -> TrainJob:
-    """A TrainJob that leaves everything to the runtime."""
+    """Return a TrainJob that sets only its runtimeRef."""
     reference = {"apiGroup": names.GROUP, "kind": runtime.kind, "name": "any"}
     return TrainJob.parse(
         {

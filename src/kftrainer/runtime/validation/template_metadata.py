@@ -1,4 +1,4 @@
-"""Labels and annotations that a TrainJob has for what is made from it, which nobody has checked."""
+"""Validates the labels and annotations that a TrainJob sets on its JobSet and pods."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ Texts = Mapping[str, str] | None
 
 
 def template_metadata_errors(job: TrainJob) -> Iterator[FieldError]:
-    """Keys and values that the API server would refuse in the JobSet, or in its pods."""
+    """Yield errors for keys and values that the API server would reject in the JobSet or pods."""
     return islice(_errors(job), MOST_ERRORS)
 
 
@@ -34,7 +34,7 @@ def _errors_at(path: str, labels: Texts, annotations: Texts) -> Iterator[FieldEr
     metadata = {"name": "any", LABELS: labels, ANNOTATIONS: annotations}
     for error in metadata_errors(metadata, namespaced=True):
         where, rule = f"{path}{error.path.removeprefix('metadata')}", Rule.METADATA_FOR_OBJECTS
-        # The API server tells a key as the value of the map that it is in.
+        # The API server reports an invalid key as the value of its map.
         is_key = error.path.endswith((LABELS, ANNOTATIONS)) and error.fault is ErrorType.INVALID
         where = f"{where}[{error.value}]" if is_key else where
         yield replace(error, path=where, rule=rule)

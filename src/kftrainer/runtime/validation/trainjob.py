@@ -1,4 +1,4 @@
-"""What is wrong with a TrainJob on its runtime: what plugins find, and whether there is a plan."""
+"""Validates a TrainJob against its runtime: with the plugins, and by planning it."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -33,8 +33,8 @@ from kftrainer.runtime.validation.warnings import (
 
 T = TypeVar("T")
 
-MOST_OF_A_RUNTIME = 10  # errors that are told
-MOST_REFUSALS = 200  # of JobSet that are reported
+MOST_OF_A_RUNTIME = 10  # errors of the runtime that are reported
+MOST_REFUSALS = 200  # rejections by JobSet that are reported
 
 
 def validate(
@@ -46,9 +46,9 @@ def validate(
     *,
     hints: bool = True,
 ) -> ValidationResult:
-    """All that is wrong with the TrainJob; raises PluginFailedError.
+    """Return the errors and warnings of the TrainJob; raises PluginFailedError.
 
-    Without `hints`, warnings that take long to find are left out.
+    Without `hints`, expensive warnings are left out.
     """
     findings = ValidationResult()
     if said := deprecation(runtime):
@@ -67,7 +67,7 @@ def validate(
         findings.refuse(unusable(new, error))
     except PluginFailedError:
         raise
-    except PlanningError as error:  # of something else in the cluster, which may change
+    except PlanningError as error:  # caused by other objects in the cluster, which may change
         findings.warn(f"there is no plan for this TrainJob yet: {error}")
     if not findings.errors:
         findings.warn(*undecodable.warnings)
@@ -77,7 +77,7 @@ def validate(
 def _info(
     job: TrainJob, runtime: AnyRuntime, existing: ClusterReader, findings: ValidationResult
 ) -> Info:
-    """What plugins look at: without what is wrong by itself, so that they tell the rest."""
+    """Return the Info for plugins, without invalid parts, which are added to `findings`."""
     try:
         return new_info(job, runtime, existing)
     except InvalidTrainJobError as error:
@@ -89,12 +89,12 @@ def _info(
 
 
 def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
-    """What is wrong with the runtime, or the most of it, told to who refers to it."""
+    """Return the error for a TrainJob whose runtime is invalid, with the first errors of that."""
     told = [*map(str, error.errors[:MOST_OF_A_RUNTIME])]
     if (more := len(error.errors) - len(told)) > 0:
         told.append(f"and {more} more")
     detail = f"{error.subject}: {'; '.join(told)}"
-    is_off = any(each.rule == Rule.PLUGIN_OFF for each in error.errors)  # the manager's fault
+    is_off = any(each.rule == Rule.PLUGIN_OFF for each in error.errors)  # due to configuration
     rule = Rule.PLUGIN_OFF if is_off else Rule.RUNTIME_UNUSABLE
     return invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail, rule=rule)
 
@@ -102,7 +102,7 @@ def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
 def _plan_findings(
     framework: Framework, info: Info, job: TrainJob, *, hints: bool
 ) -> ValidationResult:
-    """What comes out only when everything is planned, as if for a new TrainJob."""
+    """Return the errors and warnings that only a complete plan finds, as for a new TrainJob."""
     info.existing = Unmade(info.existing, job)
     planned = framework.plan(info, job)
     findings = ValidationResult()
@@ -117,9 +117,9 @@ def _plan_findings(
 def _jobset_findings(
     planned: Sequence[PlannedObject], runtime: AnyRuntime, job: TrainJob
 ) -> ValidationResult:
-    """Return what JobSet will reject in the JobSet of the plan, and where it comes from.
+    """Return what JobSet would reject in the planned JobSet, with the field that causes it.
 
-    What a feature gate of JobSet allows is a warning: whether it is enabled is not known here.
+    A field that needs a feature gate of JobSet causes a warning: the gate's state is not known.
     """
     findings = ValidationResult()
     made = [each.manifest["spec"] for each in planned if each.resource is JOB_SETS]
@@ -143,33 +143,33 @@ def _jobset_findings(
 
 
 def _always_refused(runtime: AnyRuntime) -> frozenset[Refusal]:
-    """What JobSet refuses in every JobSet of the runtime."""
+    """Return what JobSet rejects in every JobSet of the runtime."""
     template = runtime.spec.template if runtime.spec else None
     return frozenset(refusals((template and template.spec) or {}, name=None))
 
 
 class Unmade:
-    """What exists, but for what has been made for the TrainJob: it is planned as at the start."""
+    """ClusterReader without the objects of a TrainJob, to plan it as if it were new."""
 
     def __init__(self, existing: ClusterReader, job: TrainJob) -> None:
         self._existing = existing
         self._job = job
 
     def knows(self, resource: Resource[Any]) -> bool:
-        """As what exists says."""
+        """Whether an object of this kind that is not found can be assumed not to exist."""
         return self._existing.knows(resource)
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
-        """The object of this key, unless it is the TrainJob's."""
+        """Return the object with this key, unless the TrainJob controls it."""
         found = self._existing.get(resource, key)
         return None if self._is_made(found) else found
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """The objects of the kind, without the TrainJob's."""
+        """Return the objects of the kind, without those of the TrainJob."""
         return [*self.iterate(resource, namespace)]
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """The same, each decoded when it is asked for."""
+        """Yield the objects that `list` returns, decoded one by one."""
         found = self._existing.iterate(resource, namespace)
         return (each for each in found if not self._is_made(each))
 

@@ -1,4 +1,4 @@
-"""What an update may change: what is there already, a JobSet and pods, follows little of it."""
+"""Validates updates of TrainJobs: an existing JobSet and its pods are mostly immutable."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -24,23 +24,23 @@ AGAIN = "to train with the change, delete the TrainJob and create it again"
 MADE = "cannot be changed once the JobSet has been made from it"
 FINISHED = "cannot be changed after the TrainJob has finished"
 FOLLOWED = "but for labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
-# What JobSet lets one change in the pods of a JobSet that is suspended.
+# Mutable fields in the pods of a suspended JobSet.
 CHANGEABLE = ("nodeSelector", "tolerations", "schedulingGates")
-# In these an empty text is a value; elsewhere Go leaves it out.
+# Maps in which an empty string is a value; elsewhere Go clients omit it.
 TEXTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
-# An empty one of these says a lot: everything, or a volume of this type.
+# Fields for which {} has a meaning: everything, or a volume of this type.
 TELLING = frozenset({"labelSelector", "namespaceSelector", "emptyDir"})
-# Numbers that Go leaves out if they are 0; others are pointers there, for which 0 is a value.
+# Numbers that Go clients omit if they are 0; others are pointers in Go, for which 0 is a value.
 NUMBERS = frozenset({"partition"})
 ZERO_DIVISOR = ("divisor", "0")
 NOT_NEW = "not refused, because it was so before: {}"
 
 
 def news(found: ValidationResult, before: ValidationResult) -> ValidationResult:
-    """The findings, with errors that were there before the update as warnings.
+    """Return the result with errors that existed before the update turned into warnings.
 
-    The runtime may have been edited or deleted since: that is not the fault of who suspends a
-    TrainJob, or resumes it.
+    The runtime may have been edited or deleted since. That must not prevent a user from suspending
+    or resuming the TrainJob.
     """
     told = ValidationResult(without(before.errors, found.errors))
     old = without(told.errors, found.errors)
@@ -49,7 +49,7 @@ def news(found: ValidationResult, before: ValidationResult) -> ValidationResult:
 
 
 def change_errors(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iterator[FieldError]:
-    """What cannot be changed in a TrainJob like this, now or at all."""
+    """Yield errors for changes that the TrainJob's current state does not permit."""
     job_set = own_job_set(old, existing)
     if _override_changes(old, new):
         is_suspended = old.spec.suspend or new.spec.suspend
@@ -63,7 +63,7 @@ def change_errors(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iter
 
 
 def change_warnings(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iterator[str]:
-    """Return a warning for each change that is accepted and has no effect, or none yet."""
+    """Yield a warning for each accepted change that has no effect, or no effect yet."""
     metadata = [field for field in METADATA if _metadata(old, field) != _metadata(new, field)]
     if is_finished(old):
         changed = [f"spec.{field}" for field in metadata]
@@ -81,7 +81,7 @@ def change_warnings(old: TrainJob, new: TrainJob, existing: ClusterReader) -> It
 
 
 def is_fixed_by_job_set(old: TrainJob, new: TrainJob) -> bool:
-    """Report whether the update changes a part that a JobSet cannot follow, if there is one."""
+    """Whether the update changes a part that is immutable once a JobSet exists."""
     if _override_changes(old, new):
         return True
     rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
@@ -89,7 +89,7 @@ def is_fixed_by_job_set(old: TrainJob, new: TrainJob) -> bool:
 
 
 def is_finished(job: TrainJob) -> bool:
-    """Whether the TrainJob has come to its end, this or that way."""
+    """Whether the TrainJob is complete or failed."""
     ends = (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
     conditions = (job.status and job.status.conditions) or ()
     return any(each.type in ends and each.status == "True" for each in conditions)
@@ -98,7 +98,7 @@ def is_finished(job: TrainJob) -> bool:
 def untimely_overrides(
     field: str, job_set: Mapping[str, Any], *, is_suspended: bool
 ) -> Iterator[FieldError]:
-    """Return the errors for a change of overrides while there may be pods."""
+    """Yield errors for a change of overrides while pods may exist."""
     if not is_suspended:
         yield forbidden(field, CHANGED_WHILE_RUNNING, rule=Rule.OVERRIDE_WHILE_RUNNING)
         return
@@ -124,12 +124,12 @@ def _lasting_changes(
 
 
 def _metadata(job: TrainJob, field: str) -> Mapping[str, str]:
-    """The labels or annotations of the TrainJob's JobSet."""
+    """Return the labels or annotations that the TrainJob sets on its JobSet."""
     return getattr(job.spec, field) or {}
 
 
 def _field(old: TrainJob, new: TrainJob) -> str:
-    """Where the overrides are, or were before all of them were removed."""
+    """Return the path of the overrides, or of the old ones if all were removed."""
     return overrides_field(new if new.spec.overrides() else old)
 
 
@@ -143,7 +143,7 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _part(part: KubeModel | None) -> dict[str, Any]:
-    """A trainer or an asset in its canonical form."""
+    """Return a trainer or an initializer in canonical form."""
     said = thaw(part.dump()) if part is not None else {}
     container = {"env": said.get("env"), "resources": said.get("resourcesPerNode")}
     _write_quantities({"containers": [container]})
@@ -151,9 +151,9 @@ def _part(part: KubeModel | None) -> dict[str, Any]:
 
 
 def _override_changes(old: TrainJob, new: TrainJob) -> bool:
-    """Report whether an override differs in its canonical form.
+    """Whether an override differs in its canonical form.
 
-    Those that are written alike do not, and after the first that does, none is looked at.
+    The canonical form is computed only for overrides whose written forms differ.
     """
     before, after = _canonical_overrides.of(old.spec), _canonical_overrides.of(new.spec)
     if len(before.written) != len(after.written):
@@ -165,9 +165,9 @@ def _override_changes(old: TrainJob, new: TrainJob) -> bool:
 
 
 def _lasting_overrides(job: TrainJob) -> list[Any]:
-    """The part of each override that nothing can follow, in its canonical form.
+    """Return the immutable part of each override in canonical form.
 
-    Who adds overrides that only say where pods run, as Kueue does, changes nothing that lasts.
+    Overrides that only affect scheduling, such as Kueue's, have no immutable part.
     """
     found = _canonical_overrides.of(job.spec)
     parts = (_lasting_part(found.at(index)) for index in range(len(found.written)))
@@ -175,7 +175,7 @@ def _lasting_overrides(job: TrainJob) -> list[Any]:
 
 
 def _lasting_part(override: Mapping[str, Any]) -> dict[str, Any]:
-    """Of an override in its canonical form, its target jobs and what nothing can follow."""
+    """Return the target jobs and the immutable part of an override in canonical form."""
     spec = override.get("spec") or {}
     lasting = {field: value for field, value in spec.items() if field not in CHANGEABLE}
     targets = {"targetJobs": override["targetJobs"]}
@@ -192,14 +192,14 @@ def _override(override: PodTemplateOverride) -> dict[str, Any]:
 
 
 class _CanonicalOverrides:
-    """The overrides of a TrainJob as they are written, and each in its canonical form if needed."""
+    """The overrides of a TrainJob, as written and, computed on demand, in canonical form."""
 
     def __init__(self, spec: TrainJobSpec) -> None:
         self.written = spec.overrides()
         self._canonical: dict[int, Mapping[str, Any]] = {}
 
     def at(self, index: int) -> Mapping[str, Any]:
-        """Return the override of this index in its canonical form."""
+        """Return the override with this index in canonical form."""
         if index not in self._canonical:
             self._canonical[index] = _override(self.written[index])
         return self._canonical[index]
@@ -210,13 +210,13 @@ _canonical_overrides = Memo(_CanonicalOverrides, most=2)
 
 
 def _write_quantities(spec: dict[str, Any]) -> None:
-    """Write equal quantities alike; one that is none stays as it is, and is told elsewhere."""
+    """Rewrite quantities in canonical form; invalid ones are not changed or reported here."""
     for _ in rewrite_quantities(spec, ""):
         pass
 
 
 def _canonical(value: Any, field: str = "") -> Any:
-    """The value without what says nothing, which clients in Go leave out or put in as they like."""
+    """Return the value without fields that have no meaning, which Go clients may add or omit."""
     if type(value) is dict:
         return _canonical_fields(value, keep_empty_texts=field in TEXTS)
     if type(value) is list:
@@ -229,7 +229,7 @@ def _canonical_fields(
 ) -> dict[str, Any]:
     said = {}
     for field, each in value.items():
-        if type(each) is str:  # as most are
+        if type(each) is str:  # the most common type
             if (each or keep_empty_texts) and (field, each) != ZERO_DIVISOR:
                 said[field] = each
             continue
@@ -240,9 +240,9 @@ def _canonical_fields(
 
 
 def _says_nothing(field: str, value: object) -> bool:
-    """Whether a client in Go leaves the field out, or means the same without it.
+    """Whether a Go client omits the field, or its absence has the same meaning.
 
-    All booleans in what a TrainJob can say are false if they are not there.
+    All booleans in a TrainJob default to false.
     """
     if value is None or value is False or value == []:
         return True

@@ -1,4 +1,4 @@
-"""Warnings about TrainJobs and runtimes that are valid and likely not meant that way."""
+"""Warnings about TrainJobs and runtimes that are valid but likely contain a mistake."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +17,10 @@ from kftrainer.runtime.validation.rules import Rule
 
 
 def crowding(processes: int | str, source: str, resources: Mapping[str, Any]) -> Iterator[str]:
-    """What to tell if processes of a node will have to share its devices; `source` says so many."""
+    """Yield a warning if a node has more processes than accelerators.
+
+    `source` is the field that sets the number of processes.
+    """
     devices = accelerators(resources)
     if isinstance(processes, int) and processes > devices > 0:
         noun = "accelerator" if devices == 1 else "accelerators"
@@ -28,7 +31,7 @@ def crowding(processes: int | str, source: str, resources: Mapping[str, Any]) ->
 
 
 def overdrawing(container: Container, asked: Mapping[str, Any] | None) -> Iterator[str]:
-    """What to tell if a container that trains may get less than it requests.
+    """Yield a warning for each request of a container that exceeds its limit.
 
     `asked` are the TrainJob's own resources, which are merged into the container's.
     """
@@ -45,7 +48,7 @@ def overdrawing(container: Container, asked: Mapping[str, Any] | None) -> Iterat
 
 
 TRAINER_LABEL = f"{names.LABEL_ANCESTOR_STEP}: {names.STEP_TRAINER}"
-# What MPI uses without a trainer: the first for the hostfile, the others in the job `node`.
+# Fields that MPI uses without a trainer: the first for the hostfile, the others in the job `node`.
 MPI_FIELDS = frozenset({"numProcPerNode"})
 MPI_NODE_FIELDS = frozenset({"numNodes", "env", "resourcesPerNode"})
 
@@ -76,7 +79,7 @@ POLICY = (
 
 
 def deprecation(runtime: AnyRuntime) -> str | None:
-    """What to warn of, if the runtime is labelled as deprecated: its kind and name come first."""
+    """Return a warning if the runtime is labelled as deprecated; starts with kind and name."""
     labels = runtime.metadata.labels or {}
     if labels.get(names.LABEL_SUPPORT) != names.SUPPORT_DEPRECATED:
         return None
@@ -92,10 +95,10 @@ INSTEAD = "a number, or leave it out and set it in the runtime's mlPolicy.torch"
 
 
 def string_processes(old: TrainJob | None, new: TrainJob, admission: Admission) -> ValidationResult:
-    """Warn about a string in numProcPerNode, or reject it if the configuration says so.
+    """Warn about a string in numProcPerNode, or reject it, depending on the configuration.
 
-    Release 2.1 accepts a string. Later clients decode an integer, and one TrainJob that they
-    cannot decode makes them fail to list all others: the SDK in its namespace, Kueue everywhere.
+    Release 2.1 accepts a string. Later clients decode an integer, and a single TrainJob that they
+    cannot decode makes list requests fail: the SDK's in its namespace, Kueue's everywhere.
     """
     value = (new.spec.trainer or NO_TRAINER).num_proc_per_node
     if not isinstance(value, str):

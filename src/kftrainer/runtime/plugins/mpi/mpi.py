@@ -1,4 +1,4 @@
-"""MPI: the launcher gets a hostfile, and the nodes SSH keys to log in to each other."""
+"""MPI plugin: a hostfile for the launcher, and SSH keys for launcher and nodes."""
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,17 +47,17 @@ OPEN_MPI_ENV = (
     names.ENV_OPENMPI_SLOTS,
     names.ENV_OPENMPI_SSH_ARGS,
 )
-KEYS = "mpi-ssh-auth"  # the volume, and how the Secret's name ends
+KEYS = "mpi-ssh-auth"  # name of the volume and suffix of the Secret's name
 PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
 KEY_FILES = ((PRIVATE_KEY, "id_rsa"), (PUBLIC_KEY, "id_rsa.pub"), (PUBLIC_KEY, "authorized_keys"))
-HOSTFILE_VOLUME = "mpi-hostfile"  # likewise, of the ConfigMap
+HOSTFILE_VOLUME = "mpi-hostfile"  # name of the volume and suffix of the ConfigMap's name
 HOSTFILE = "hostfile"
 HOSTFILE_DIRECTORY = "/etc/mpi"
 READABLE_BY_ALL = 0o444
-# A volume's files are root's, and ssh refuses keys of its own user that others can read.
+# Files of a volume belong to root, and ssh rejects its user's keys if others can read them.
 HOME_OF_ROOT, OWNER_ONLY = "/root/", 0o600
-LARGEST_CONFIG_MAP = 1024 * 1024  # bytes of data that the API server takes
-# Which containers MPI runs in, by the name of their job.
+LARGEST_CONFIG_MAP = 1024 * 1024  # bytes of data that the API server accepts
+# Containers that MPI runs in, by the name of their job.
 CONTAINERS = {
     names.JOB_NODE: (names.CONTAINER_NODE,),
     names.JOB_LAUNCHER: (names.CONTAINER_NODE, names.JOB_LAUNCHER),
@@ -67,12 +67,12 @@ NUM_NODES, PROCESSES = "spec.trainer.numNodes", "spec.trainer.numProcPerNode"
 
 
 class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
-    """Prepares a launcher and its workers for OpenMPI, for runtimes with an mpi policy."""
+    """Prepare a launcher and its workers for OpenMPI, for runtimes with an mpi policy."""
 
     name: ClassVar[str] = "MPI"
 
     def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
-        """Count the workers, and give keys to all and the hostfile to the launcher."""
+        """Set the number of workers; mount keys in all pods and the hostfile in the launcher."""
         policy = info.policy
         if not isinstance(policy, MPIPolicy):
             return
@@ -86,7 +86,7 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
                 _add_hostfile(pod_set, job, *_slots(info, job, policy))
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
-        """The Secret unless ours is there, and the hostfile unless it may be in use."""
+        """Return the Secret unless ours exists, and the hostfile unless it may be in use."""
         policy = info.policy
         if not isinstance(policy, MPIPolicy):
             return ()
@@ -113,7 +113,7 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """Whether the nodes can be counted, and the variables that are ours are left to us."""
+        """Validate the runtime, the number of nodes and the reserved variables."""
         findings = ValidationResult()
         policy = info.policy
         if not isinstance(policy, MPIPolicy):
@@ -130,7 +130,7 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
-        """ConfigMaps of TrainJobs. Secrets are not watched: that takes the right to read all."""
+        """Watch ConfigMaps, but not Secrets, which needs the permission to read all of them."""
         return (Watch(CONFIG_MAPS, metadata_only=True),)
 
 
@@ -172,7 +172,7 @@ def _count_workers(info: Info, job: TrainJob) -> None:
 
 
 def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:
-    """How many processes a node takes, and which field says so."""
+    """Return the number of processes per node and the field that it comes from."""
     asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
     if isinstance(asked, int):
         return asked, PROCESSES
@@ -184,7 +184,7 @@ def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:
 
 
 def _node_resources(info: Info, policy: MPIPolicy) -> Mapping[str, Any]:
-    """The resources of a node: a worker's or, without workers, the launcher's."""
+    """Return the resources of a node: a worker's or, without workers, the launcher's."""
     pod_sets = (info.pod_set(names.JOB_NODE), info.pod_set(names.JOB_LAUNCHER))
     found = (trainer_container(each, policy) for each in pod_sets if each and each.total)
     container = next(filter(None, found), info.trainer_container)
@@ -224,11 +224,11 @@ def _containers(pod_set: PodSet) -> list[Container]:
 
 
 def _hostfile(info: Info, job: TrainJob, policy: MPIPolicy) -> str:
-    """A line for each node, in the order of the template."""
+    """Return the hostfile, with a line for each node in the order of the template."""
     nodes = {names.JOB_NODE, *([names.JOB_LAUNCHER] if policy.run_launcher_as_node else [])}
     hosts = chain.from_iterable(each.endpoints for each in info.pod_sets if each.name in nodes)
     tail = f" slots={_slots(info, job, policy)[0]}\n"
-    # More lines than that are too long for certain: there is no need to make them.
+    # More lines than that always exceed the limit, so they are not created.
     some = islice(hosts, LARGEST_CONFIG_MAP // len(tail) + 1)
     hostfile = tail.join(chain(some, ("",)))
     if len(hostfile) > LARGEST_CONFIG_MAP:

@@ -1,4 +1,4 @@
-"""SSH keys for nodes that log in to each other."""
+"""Generates the SSH key pair of an MPI TrainJob."""
 
 from dataclasses import dataclass, field
 
@@ -9,16 +9,16 @@ from cryptography.hazmat.primitives.serialization import PublicFormat as Public
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """Both halves of a key, as the files that `ssh` and `sshd` read."""
+    """A key pair in the file formats that `ssh` and `sshd` read."""
 
-    private: bytes = field(repr=False)  # so that no log and no traceback shows it
+    private: bytes = field(repr=False)  # keep it out of logs and tracebacks
     public: bytes  # a line of authorized_keys
 
 
 def new_key_pair() -> KeyPair:
-    """Draw an ECDSA P-521 key; the one thing here that is never the same twice."""
+    """Generate an ECDSA P-521 key pair."""
     key = ec.generate_private_key(ec.SECP521R1())
-    # The traditional format is SEC1, "EC PRIVATE KEY": what every OpenSSH and Go's x509 read.
+    # The traditional format is SEC1, "EC PRIVATE KEY", which OpenSSH and Go's x509 can read.
     private = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, Public.OpenSSH)
     return KeyPair(private, public + b"\n")

@@ -1,4 +1,4 @@
-"""What MPI needs of a runtime, whatever the TrainJob."""
+"""Validates runtimes with an mpi policy."""
 
 from collections.abc import Iterator
 
@@ -11,11 +11,11 @@ from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.runtime_jobs import whole_jobs
 
 OPEN_MPI = ("OpenMPI", "")
-JOBS = (names.JOB_NODE, names.JOB_LAUNCHER)  # those that MPI runs in
+JOBS = (names.JOB_NODE, names.JOB_LAUNCHER)  # jobs that MPI runs in
 
 
 def mpi_errors(runtime: AnyRuntime, policy: MPIPolicy) -> Iterator[FieldError]:
-    """Why no TrainJob can train with MPI on this runtime."""
+    """Yield errors that prevent every TrainJob from using MPI with this runtime."""
     implementation: str = policy.mpi_implementation
     if implementation not in OPEN_MPI:
         detail = f"must be {OPEN_MPI[0]}, which is the only implementation that is supported"

@@ -1,4 +1,4 @@
-"""Torch: nodes that run torchrun, or torchtune, and find each other."""
+"""Torch plugin: prepares pods for torchrun or torchtune."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,12 +29,12 @@ POLICY = "mlPolicy.torch"
 
 
 class Torch(EnforceMLPolicy, CustomValidation):
-    """Tells each node what torchrun reads: how many there are, which it is, where the first is."""
+    """Set the variables that torchrun reads: number of nodes, own rank, address of the first."""
 
     name: ClassVar[str] = "Torch"
 
     def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
-        """Prepare the pods for torchrun; or write the command for torchtune, which has its own."""
+        """Set the environment for torchrun, or the command for torchtune."""
         if not isinstance(info.policy, TorchPolicy):
             return
         info.reserved_env.update(names.ENV_TORCH)
@@ -54,7 +54,7 @@ class Torch(EnforceMLPolicy, CustomValidation):
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """Whether the environment is free for torchrun, and torchtune can do what is asked."""
+        """Validate reserved variables, and the torchtune configuration if it is used."""
         findings = ValidationResult()
         if isinstance(info.policy, TorchPolicy):
             rule = Rule.TORCH_RESERVED_ENV
@@ -67,12 +67,12 @@ class Torch(EnforceMLPolicy, CustomValidation):
 
 
 def _is_torchtune(job: TrainJob) -> bool:
-    """Whether the TrainJob wants torchtune, and leaves the rest of the command to us."""
+    """Whether the command is `tune run`, so that the plugin adds the rest of it."""
     return (job.spec.trainer or NO_TRAINER).command == torchtune.ENTRYPOINT
 
 
 def _processes_asked(info: Info, job: TrainJob) -> tuple[int | str, str]:
-    """Processes on each node as the TrainJob, or else the runtime, says; and in which field."""
+    """Return numProcPerNode of the TrainJob or else the runtime, and the field it is from."""
     asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
     if asked is not None:
         return asked, "spec.trainer.numProcPerNode"
@@ -83,7 +83,7 @@ def _processes_asked(info: Info, job: TrainJob) -> tuple[int | str, str]:
 
 
 def _processes_told(asked: int | str, resources: Mapping[str, Any]) -> int | str:
-    """What torchrun is told; where there are devices to count, it counts them itself."""
+    """Return the value to pass to torchrun, which counts accelerators itself."""
     if asked == "cpu" or (asked == "auto" and not accelerators(resources)):
         return max(1, cpus(resources))
     return asked
@@ -92,7 +92,7 @@ def _processes_told(asked: int | str, resources: Mapping[str, Any]) -> int | str
 def _resources(info: Info, job: TrainJob) -> Mapping[str, Any]:
     """Return the resources of a node.
 
-    Without a trainer these are the TrainJob's over those of the job `node`, for validation only.
+    Without a trainer, the TrainJob's are merged into those of the job `node`, for validation only.
     """
     if info.trainer_container is not None:
         return info.trainer_container.resources
@@ -100,7 +100,7 @@ def _resources(info: Info, job: TrainJob) -> Mapping[str, Any]:
     container = node.container(names.CONTAINER_NODE) if node is not None else None
     asked = (job.spec.trainer or NO_TRAINER).resources_per_node or {}
     canonical, errors = canonical_resources(asked, torchtune.RESOURCES)
-    # Errors are reported where the TrainJob is validated by itself.
+    # The validation of the TrainJob reports the errors.
     base = container.resources if container is not None else {}
     return merge_resources(base, {} if errors else canonical)
 
@@ -126,7 +126,7 @@ def _master(host: str) -> Sequence[tuple[Piece, str]]:
 
 
 def _open_port(container: Container) -> None:
-    """Open the port, unless it is: then it keeps the name that others may know it by."""
+    """Add the port, unless the container has it: others may refer to its name."""
     if all(by_port(port) != by_port(PORT) for port in container.ports):
         container.add_port({**PORT}, POLICY)
 
@@ -154,7 +154,7 @@ def _tune_errors(info: Info, job: TrainJob) -> Sequence[FieldError]:
 
 
 def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
-    """The error about a field of the trainer; if the TrainJob does not set it, with who does."""
+    """Return the error; if the TrainJob does not set the field, add where its value is set."""
     trainer, source = job.spec.trainer or NO_TRAINER, ""
     if error.path == torchtune.NUM_NODES and trainer.num_nodes is None:
         source = "spec.mlPolicy.numNodes"
@@ -163,7 +163,7 @@ def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
     elif error.path == torchtune.RESOURCES and not _asks_for_devices(trainer.resources_per_node):
         source = f"the resources of the container {names.CONTAINER_NODE}"
         if not accelerators(_resources(info, job)):
-            return error  # nobody asks for any
+            return error  # neither the TrainJob nor the container requests accelerators
     if not source:
         return error
     said = f"the runtime says so in {source}, unless the TrainJob sets {error.path}"
@@ -171,7 +171,7 @@ def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
 
 
 def _asks_for_devices(resources: Mapping[str, Any] | None) -> bool:
-    """Whether the TrainJob itself says how many devices a node has."""
+    """Whether the TrainJob's resourcesPerNode include an accelerator."""
     halves = ((resources or {}).get(half) or {} for half in HALVES)
     return any(is_accelerator(name) for half in halves for name in half)
 
@@ -190,7 +190,7 @@ def _tuning(info: Info, job: TrainJob) -> Tuning:
 
 
 def _args(info: Info, job: TrainJob) -> Sequence[str]:
-    """The arguments that the container will have."""
+    """Return the arguments that the container will have."""
     asked = (job.spec.trainer or NO_TRAINER).args
     return _template_words(info, "args") if asked is None else asked
 

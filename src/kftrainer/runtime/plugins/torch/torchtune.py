@@ -1,4 +1,4 @@
-"""torchtune: which recipe and config a fine-tuning needs, and the command that starts it."""
+"""torchtune: selects recipe and config of a fine-tuning, and builds its command."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,9 +8,9 @@ from enum import StrEnum
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.validation.rules import Rule
 
-ENTRYPOINT = ["tune", "run"]  # a TrainJob with this command has the rest of it written for it
+ENTRYPOINT = ["tune", "run"]  # for a TrainJob with this command, the plugin adds the rest
 ANNOTATION_MODEL = "trainer.kubeflow.org/torchtune-model"
-# Only the runtime knows where its volumes are mounted.
+# Settings that depend on where the runtime mounts its volumes; TrainJobs cannot change them.
 IMMUTABLE = (
     "output_dir",
     "tokenizer.path",
@@ -35,7 +35,7 @@ _NO_MODEL = (
 
 
 class Method(StrEnum):
-    """How much of the model is trained."""
+    """Fine-tuning method."""
 
     FULL = "full"
     LORA = "lora"
@@ -44,7 +44,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """A fine-tuning; there are 0 processes on a node where only its devices will tell."""
+    """A fine-tuning; `processes` per node is 0 if torchrun determines it from the devices."""
 
     model: str
     method: Method
@@ -53,32 +53,32 @@ class Tuning:
 
     @property
     def on_one_device(self) -> bool:
-        """Whether there is a single process in all, which has nobody to meet."""
+        """Whether there is only one process, so that no rendezvous is needed."""
         return self.nodes == 1 and self.processes == 1
 
     @property
     def recipe(self) -> str:
-        """The program that trains."""
+        """Name of the torchtune recipe."""
         kind = "full" if self.method is Method.FULL else "lora"
         return f"{kind}_finetune_{'single_device' if self.on_one_device else 'distributed'}"
 
     @property
     def config(self) -> str:
-        """The name of the recipe's settings for this model."""
+        """Name of the torchtune config for this model."""
         if self.on_one_device:
             return f"{self.model}_{self.method}_single_device"
         return f"{self.model}_{self.method}{'_multinode' if self.nodes > 1 else ''}"
 
     def command(self, endpoint: str, template: Iterable[str]) -> list[str]:
-        """The whole command; of the template's it keeps what TrainJobs cannot change."""
-        # With any argument of torchrun's, tune starts the recipe with torchrun; else without.
+        """Return the complete command, with the template's settings in IMMUTABLE."""
+        # tune starts the recipe with torchrun only if there is an argument for torchrun.
         rendezvous = [] if self.on_one_device else [f"--rdzv_endpoint={endpoint}"]
         kept = [word for word in template if _key(word) in IMMUTABLE]
         return [*ENTRYPOINT, *rendezvous, self.recipe, "--config", self.config, *kept]
 
 
 def method_of(args: Sequence[str]) -> Method:
-    """How to train, as the recipe's arguments say."""
+    """Return the fine-tuning method that the arguments select."""
     if _is_on("model.quantize_base", args) and not _is_on("model.use_dora", args):
         return Method.QLORA
     if any("model.lora_attn_modules" in arg for arg in args):
@@ -89,9 +89,10 @@ def method_of(args: Sequence[str]) -> Method:
 def model_of(
     runtime_name: str, annotations: Mapping[str, str] | None, template: Sequence[str]
 ) -> str:
-    """Which model a runtime is for; empty if it does not say.
+    """Return the model of a runtime; empty if it cannot be determined.
 
-    A name that says so by accident, such as my-own-runtime, loses against a config that is known.
+    The annotation has precedence. Of the runtime's name and the template's config, the first one
+    that is a known model is used: a name such as my-own-runtime only looks like one.
     """
     annotated = (annotations or {}).get(ANNOTATION_MODEL)
     if annotated:
@@ -103,7 +104,7 @@ def model_of(
 def planning_errors(
     tuning: Tuning, runtime_name: str, asked: Sequence[str]
 ) -> Iterator[FieldError]:
-    """Why there is no command that does what the TrainJob asks for; `asked` are its own args."""
+    """Yield errors that prevent building a command; `asked` are the TrainJob's own args."""
     if not tuning.model:
         yield invalid(_RUNTIME_NAME, runtime_name, _NO_MODEL, rule=Rule.TORCHTUNE_NO_MODEL)
     if tuning.nodes > 1 and tuning.method is not Method.FULL:
@@ -122,7 +123,10 @@ def planning_errors(
 def support_errors(
     tuning: Tuning, runtime_name: str, processes: int | str, resources: Mapping[str, object]
 ) -> Iterator[FieldError]:
-    """What torchtune has no config for; the last two are what the node has, for messages."""
+    """Yield errors for combinations that torchtune has no config for.
+
+    `processes` and `resources` are those of a node, for messages.
+    """
     model = tuning.model
     if not model:
         return
@@ -157,7 +161,7 @@ def _key(arg: str) -> str:
 
 
 def _is_on(switch: str, args: Iterable[str]) -> bool:
-    """Whether an argument such as `model.use_dora=True` is there."""
+    """Whether an argument such as `model.use_dora=True` is given."""
     return any(
         switch in key and value.strip().lower() == "true"
         for key, _, value in (arg.partition("=") for arg in args)
@@ -165,7 +169,7 @@ def _is_on(switch: str, args: Iterable[str]) -> bool:
 
 
 def _named(runtime_name: str) -> str:
-    """The model in a name such as torchtune-llama3.2-1b."""
+    """Return the model in a name such as torchtune-llama3.2-1b; empty if there is none."""
     parts = runtime_name.split("-")
     if len(parts) != PARTS_OF_A_NAME:
         return ""
@@ -173,7 +177,7 @@ def _named(runtime_name: str) -> str:
 
 
 def _configured(template: Sequence[str]) -> str:
-    """The model in `--config llama3_2/1B_full`, which may also be one word with `=`."""
+    """Return the model in `--config llama3_2/1B_full` or `--config=…`; empty if there is none."""
     words = [half for word in template for half in word.split("=", 1)]
     if "--config" not in words:
         return ""

@@ -1,4 +1,4 @@
-"""The queue that Volcano puts gangs into, as a runtime names it."""
+"""Validates the Volcano queue of a runtime."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ EMPTY_QUEUE = "Volcano queue name must not be empty"
 
 
 def queue_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
-    """A queue without a name, in a runtime whose gangs Volcano schedules."""
+    """Yield an error if a runtime with a volcano policy has an empty queue name."""
     spec = runtime.spec
     if not (spec and spec.pod_group_policy and spec.pod_group_policy.volcano and spec.template):
         return

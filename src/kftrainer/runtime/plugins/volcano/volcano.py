@@ -1,4 +1,4 @@
-"""Volcano: gangs by the Volcano scheduler, with queues, priorities and network topology."""
+"""Volcano plugin: gang scheduling with queues, priorities and network topology."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -24,12 +24,12 @@ from kftrainer.runtime.plugins.volcano.queue import EMPTY_QUEUE, QUEUE
 from kftrainer.runtime.validation.rules import Rule
 
 SOURCE = f"{RUNTIME} spec.podGroupPolicy.volcano"
-# These exist in every cluster.
+# PriorityClasses that exist in every cluster.
 SYSTEM_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 
 
 class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchExtension):
-    """Makes the PodGroup and annotates its pods, for runtimes with a volcano policy."""
+    """Build the PodGroup and annotate its pods, for runtimes with a volcano policy."""
 
     name: ClassVar[str] = "Volcano"
 
@@ -41,7 +41,7 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
                 pod_set.set_pod_annotation(key, job.metadata.name, SOURCE)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
-        """The PodGroup, unless its pods are there already."""
+        """Return the PodGroup, unless it exists and the TrainJob runs."""
         policy = _policy(info)
         if policy is None:
             return ()
@@ -50,19 +50,19 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        """Whether the queue has a name, and the priorities are there."""
+        """Validate that the queue has a name and that the PriorityClasses exist."""
         findings = ValidationResult()
         if _policy(info) is not None:
             findings.refuse(*_queue_errors(info, new), *_priority_errors(info, new))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
-        """PodGroups of TrainJobs, what changes how much they ask for, and their priorities."""
+        """Watch PodGroups, the kinds that affect their minimum resources, and PriorityClasses."""
         return (*watches(VOLCANO_POD_GROUPS), Watch(PRIORITY_CLASSES, wakes=_nobody))
 
 
 def _nobody(_changed: Manifest, _existing: ClusterReader) -> Iterable[ObjectKey]:
-    """Whom a PriorityClass wakes: it is looked for at admission, and no TrainJob waits for it."""
+    """Enqueue nothing: PriorityClasses are only read at admission."""
     return ()
 
 
@@ -71,7 +71,7 @@ def _policy(info: Info) -> VolcanoPolicy | None:
 
 
 def _spec(info: Info, policy: VolcanoPolicy) -> dict[str, Any]:
-    """What Volcano is told besides the size of the gang."""
+    """Return the PodGroup's queue, priority and topology."""
     spec: dict[str, Any] = {}
     if QUEUE in info.annotations:
         spec["queue"] = info.annotations[QUEUE]
@@ -100,7 +100,7 @@ def _sources(job: TrainJob) -> dict[str, str]:
 
 
 def _priorities(info: Info) -> Iterator[str]:
-    """The PriorityClasses of the gang's pods; the trainer's first, as they are there for it."""
+    """Yield the PriorityClasses of the gang's pods, the trainer's first."""
     for pod_set in sorted(gang_of(info).members, key=lambda each: each is not info.trainer):
         if name := pod_set.spec.get("priorityClassName"):
             yield name
