@@ -52,14 +52,14 @@ async def until_told(
     """Wait until these are the series, by one label or by several."""
     wanted = {key if isinstance(key, tuple) else (key,): told[key] for key in told}
 
-    async def is_told() -> bool:
+    async def user_visible() -> bool:
         found = await metrics.series(name, *labels, **of)
         last.append(found)
         return found == wanted
 
     last: list[Any] = []
     try:
-        await until(is_told, within=BY_THE_END, what=f"{name} being told")
+        await until(user_visible, within=BY_THE_END, what=f"{name} being told")
     except Exception as error:
         error.add_note(f"{name} is {last[-1:]}, not {wanted}")
         raise

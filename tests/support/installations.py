@@ -123,8 +123,8 @@ async def replicas(
         program = PodProgram(cluster.plane, api, cluster.home)
         prepared = []  # all before the first one starts: they read the same files
         for each in ports:
-            is_told = each.webhook == target_port(service, deployment)
-            flags = () if is_told else each.flags()
+            user_visible = each.webhook == target_port(service, deployment)
+            flags = () if user_visible else each.flags()
             argv = await program.argv(deployment["spec"]["template"]["spec"], *flags)
             prepared.append((argv, f"http://{LOOPBACK}:{each.health}"))
         managers = [await stack.enter_async_context(started(argv, url)) for argv, url in prepared]

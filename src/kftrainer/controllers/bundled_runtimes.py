@@ -89,7 +89,7 @@ class ShippedRuntimesReconciler:
         seen = self._cache.informer(CLUSTER_TRAINING_RUNTIMES).seen(request)
         there = None if seen is None else ObjectMeta.parse(seen.metadata)
         step = next_step(self._wanted.get(request.name), there, self._kept_because(request))
-        self._tell(request, step)
+        self._report(request, step)
         if step is None or isinstance(step, Leave):
             self._contest.settled(request)
             self._leave(request, step)
@@ -100,7 +100,7 @@ class ShippedRuntimesReconciler:
             return await self._apply(request, step)
         return await self._delete(request, step)
 
-    def _tell(self, request: Request, step: Step | None) -> None:
+    def _report(self, request: Request, step: Step | None) -> None:
         """Set the metric that reports whether the runtime is out of date.
 
         A write counts only once the cache has it: another client may undo it.

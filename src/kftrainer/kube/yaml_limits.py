@@ -55,7 +55,7 @@ def check_expansion(document: yaml.Node) -> None:
         sizes[id(node)] = None
         own = _Size(characters=len(node.value)) if isinstance(node, yaml.ScalarNode) else _Size()
         text, latest, total = text.plus(own), node, own
-        for inner in _children(node):
+        for inner in _applier(node):
             total = total.plus(size_of(inner))
             _check(total, text, latest)
         sizes[id(node)] = total
@@ -64,7 +64,7 @@ def check_expansion(document: yaml.Node) -> None:
     size_of(document)
 
 
-def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+def _applier(node: yaml.Node) -> Iterator[yaml.Node]:
     if isinstance(node, yaml.SequenceNode):
         yield from node.value
     elif isinstance(node, yaml.MappingNode):

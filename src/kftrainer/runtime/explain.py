@@ -189,12 +189,12 @@ def _at(document: Any, where: str) -> Any:
     """Return the value at this path."""
     path, value = "", document
     while path != where:
-        inner = (each for each in _children(value, path) if _within(where, each[0]))
+        inner = (each for each in _applier(value, path) if _within(where, each[0]))
         path, value = next(inner, (where, _NOTHING))
     return value
 
 
-def _children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _applier(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         yield from ((_below(path, field), each) for field, each in value.items())
     elif isinstance(value, list):

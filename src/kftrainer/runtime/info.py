@@ -43,7 +43,7 @@ class Info:
     pod_sets: Sequence[PodSet]
     labels: dict[str, str]  # of the JobSet
     annotations: dict[str, str]
-    tape: Trace
+    trace: Trace
     command: list[str] | None = None  # command of the trainer, if it replaces the template's
     command_source: str = "spec.trainer.command"
     reserved_env: set[str] = field(default_factory=set)  # names that the TrainJob cannot set

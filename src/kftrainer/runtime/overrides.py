@@ -61,12 +61,12 @@ def overrides_field(job: TrainJob) -> str:
     return f"spec.{LEGACY if job.spec.pod_spec_overrides else MODERN}"
 
 
-def merge_overrides(job: TrainJob, template: dict[str, Any], tape: Trace) -> Iterator[FieldError]:
+def merge_overrides(job: TrainJob, template: dict[str, Any], trace: Trace) -> Iterator[FieldError]:
     """Merge the overrides into the template and yield all their errors."""
     unknown = [*two_dialects(job), *unknown_targets(job, template)]
     yield from unknown
     if len(unknown) < MOST_UNKNOWN:  # otherwise they were written for another runtime
-        yield from islice(apply_overrides(job, template, tape), MOST_UNKNOWN)
+        yield from islice(apply_overrides(job, template, trace), MOST_UNKNOWN)
 
 
 def two_dialects(job: TrainJob) -> Iterator[FieldError]:
@@ -91,7 +91,7 @@ def step_env_overrides(job: TrainJob) -> Iterator[FieldError]:
                 yield invalid(where, env, STEP_ENV, rule=Rule.OVERRIDE_STEP_ENV)
 
 
-def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Trace) -> Iterator[FieldError]:
+def apply_overrides(job: TrainJob, template: dict[str, Any], trace: Trace) -> Iterator[FieldError]:
     """Merge the overrides into the template; yield an error for each part that is skipped."""
     jobs = _jobs_by_name(template)
     work = size = 0
@@ -108,7 +108,7 @@ def apply_overrides(job: TrainJob, template: dict[str, Any], tape: Trace) -> Ite
                 yield forbidden(overrides_field(job), detail, rule=Rule.OVERRIDE_TOO_MUCH)
                 return
             yield from _merge(path, patch, target, job_spec, merge_in_place)
-            tape.note(f"spec.replicatedJobs[{target}].template.spec.template", path)
+            trace.note(f"spec.replicatedJobs[{target}].template.spec.template", path)
 
 
 def apply_override(

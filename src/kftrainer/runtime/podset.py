@@ -28,7 +28,7 @@ class Container:
 
     body: Body
     path: str
-    tape: Trace
+    trace: Trace
 
     @property
     def name(self) -> str:
@@ -59,7 +59,7 @@ class Container:
     def set(self, field_name: str, value: object, source: str) -> None:
         """Replace a field, such as the image."""
         self.body[field_name] = value
-        self.tape.note(f"{self.path}.{field_name}", source)
+        self.trace.note(f"{self.path}.{field_name}", source)
 
     def set_env(self, variable: Piece, source: str) -> None:
         """Add a variable, or replace the one with the same name."""
@@ -72,23 +72,23 @@ class Container:
         for variable, source in env:
             place = places.setdefault(variable["name"], len(there))
             there[place : place + 1] = [variable]
-            self.tape.note(f"{self.path}.env[{variable['name']}]", source)
+            self.trace.note(f"{self.path}.env[{variable['name']}]", source)
 
     def add_env_from(self, origin: Piece, source: str) -> None:
         """Add all keys of a Secret or ConfigMap as variables."""
         if origin not in self._list("envFrom"):
             self._list("envFrom").append(origin)
-        self.tape.note(f"{self.path}.envFrom", source)
+        self.trace.note(f"{self.path}.envFrom", source)
 
     def add_port(self, port: Piece, source: str) -> None:
         """Add a port, or replace the one with the same number and protocol."""
         upsert(self._list("ports"), port, by_port)
-        self.tape.note(f"{self.path}.ports[{port['containerPort']}]", source)
+        self.trace.note(f"{self.path}.ports[{port['containerPort']}]", source)
 
     def mount(self, mount: Piece, source: str) -> None:
         """Add a mount, or replace the one at the same path."""
         upsert(self._list("volumeMounts"), mount, by_mount_path)
-        self.tape.note(f"{self.path}.volumeMounts[{mount['mountPath']}]", source)
+        self.trace.note(f"{self.path}.volumeMounts[{mount['mountPath']}]", source)
 
     def _list(self, field_name: str) -> list[Any]:
         """Return a list of the body, creating it if it is missing."""
@@ -109,7 +109,7 @@ class PodSet:
     replicas: int
     job: Body
     path: str
-    tape: Trace
+    trace: Trace
     containers: list[Container] = field(init=False)
     init_containers: list[Container] = field(init=False)
     endpoints: Iterable[str] = ()  # host names, computed while iterating
@@ -154,14 +154,14 @@ class PodSet:
         self.count = count
         job_spec = self.job["template"]["spec"]
         job_spec["parallelism"] = job_spec["completions"] = count
-        self.tape.note(f"{self.path}.template.spec.parallelism", source)
-        self.tape.note(f"{self.path}.template.spec.completions", source)
+        self.trace.note(f"{self.path}.template.spec.parallelism", source)
+        self.trace.note(f"{self.path}.template.spec.completions", source)
 
     def add_volume(self, volume: Piece, source: str) -> None:
         """Add a volume, or replace the one with the same name."""
         volumes = self.spec["volumes"] = self.volumes  # the field may be missing or null
         upsert(volumes, volume, by_name)
-        self.tape.note(f"{self._pod_path}.spec.volumes[{volume['name']}]", source)
+        self.trace.note(f"{self._pod_path}.spec.volumes[{volume['name']}]", source)
 
     def set_pod_label(self, key: str, value: str, source: str) -> None:
         """Set a label of the pods."""
@@ -185,12 +185,12 @@ class PodSet:
     def _set_pod_metadata(self, kind: str, key: str, value: str, source: str) -> None:
         metadata = self.pod["metadata"] = self.pod.get("metadata") or {}
         metadata[kind] = {**(metadata.get(kind) or {}), key: value}
-        self.tape.note(f"{self._pod_path}.metadata.{kind}[{key}]", source)
+        self.trace.note(f"{self._pod_path}.metadata.{kind}[{key}]", source)
 
     def _containers(self, kind: str) -> list[Container]:
         path = f"{self._pod_path}.spec.{kind}"
         return [
-            Container(body, f"{path}[{body['name']}]", self.tape)
+            Container(body, f"{path}[{body['name']}]", self.trace)
             for body in self.spec.get(kind) or ()
         ]
 

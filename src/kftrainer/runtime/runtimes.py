@@ -43,12 +43,12 @@ class Runtime(Protocol):
         ...
 
     def new_objects(
-        self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE
+        self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE
     ) -> Sequence[PlannedObject]:
         """Return the objects to apply, in this order; raises PlanningError."""
         ...
 
-    def runtime_info(self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE) -> Info:
+    def runtime_info(self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE) -> Info:
         """Return the Info that phase 1 receives; raises PlanningError."""
         ...
 
@@ -80,14 +80,14 @@ class _FromTemplate:
         """Return the key of the runtime that the TrainJob refers to."""
 
     def new_objects(
-        self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE
+        self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE
     ) -> Sequence[PlannedObject]:
         """Return the objects to apply, in this order; raises PlanningError."""
-        return self._framework.plan(self.runtime_info(job, existing, tape), job)
+        return self._framework.plan(self.runtime_info(job, existing, trace), job)
 
-    def runtime_info(self, job: TrainJob, existing: ClusterReader, tape: Trace = NO_TRACE) -> Info:
+    def runtime_info(self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE) -> Info:
         """Return the Info that phase 1 receives; raises PlanningError."""
-        return new_info(job, self._require(job, existing), existing, tape)
+        return new_info(job, self._require(job, existing), existing, trace)
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """Return the observed status; None if there is nothing to observe yet."""

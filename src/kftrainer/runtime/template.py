@@ -35,7 +35,10 @@ BY_TRAIN_JOB, BY_RUNTIME = "TrainJob", "runtime"
 
 
 def new_info(
-    job: TrainJob, runtime: AnyRuntime, existing: ClusterReader = NO_OBJECTS, tape: Trace = NO_TRACE
+    job: TrainJob,
+    runtime: AnyRuntime,
+    existing: ClusterReader = NO_OBJECTS,
+    trace: Trace = NO_TRACE,
 ) -> Info:
     """Return the Info that phase 1 receives.
 
@@ -50,15 +53,15 @@ def new_info(
     metadata = blueprint.metadata
     labels = dict((metadata and metadata.labels) or {})
     annotations = dict((metadata and metadata.annotations) or {})
-    tape.attend({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
-    with tape.turn(BY_TRAIN_JOB):
-        _take_metadata(job, labels, annotations, tape)
+    trace.attend({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
+    with trace.turn(BY_TRAIN_JOB):
+        _take_metadata(job, labels, annotations, trace)
         if job.spec.overrides():
-            _refuse(job, merge_overrides(job, template, tape))
-    with tape.turn(BY_RUNTIME):
-        pod_sets = [_pod_set(each, runtime, tape) for each in template["replicatedJobs"]]
-    info = Info(runtime, existing, template, pod_sets, labels, annotations, tape)
-    with tape.turn(BY_TRAIN_JOB):
+            _refuse(job, merge_overrides(job, template, trace))
+    with trace.turn(BY_RUNTIME):
+        pod_sets = [_pod_set(each, runtime, trace) for each in template["replicatedJobs"]]
+    info = Info(runtime, existing, template, pod_sets, labels, annotations, trace)
+    with trace.turn(BY_TRAIN_JOB):
         _take_resources(info, job)
         _take_command(info, job)
     return info
@@ -196,12 +199,12 @@ def ancestor(job: Mapping[str, Any]) -> str | None:
             return None
 
 
-def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Trace) -> PodSet:
+def _pod_set(job: dict[str, Any], runtime: AnyRuntime, trace: Trace) -> PodSet:
     step = ancestor(job)
     path = f"spec.replicatedJobs[{job['name']}]"
     if step in STEPS and job.get("replicas") != 1:
         job["replicas"] = 1
-        tape.note(f"{path}.replicas", f"a job of the step {step}")
+        trace.note(f"{path}.replicas", f"a job of the step {step}")
     pod_set = PodSet(
         name=job["name"],
         ancestor=step,
@@ -209,7 +212,7 @@ def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Trace) -> PodSet:
         replicas=job.get("replicas", 1),
         job=job,
         path=path,
-        tape=tape,
+        trace=trace,
     )
     parallelism = job["template"]["spec"].get("parallelism")
     ml_policy = runtime.spec.ml_policy if runtime.spec else None
@@ -224,7 +227,7 @@ def _pod_set(job: dict[str, Any], runtime: AnyRuntime, tape: Trace) -> PodSet:
 
 
 def _take_metadata(
-    job: TrainJob, labels: dict[str, str], annotations: dict[str, str], tape: Trace
+    job: TrainJob, labels: dict[str, str], annotations: dict[str, str], trace: Trace
 ) -> None:
     for field, mine, theirs in (
         ("labels", labels, job.spec.labels),
@@ -232,7 +235,7 @@ def _take_metadata(
     ):
         mine.update(theirs or {})
         for key in theirs or {}:
-            tape.note(f"metadata.{field}[{key}]", f"spec.{field}[{key}]")
+            trace.note(f"metadata.{field}[{key}]", f"spec.{field}[{key}]")
 
 
 def _refuse(job: TrainJob, errors: Iterable[FieldError]) -> None:
@@ -264,7 +267,7 @@ def _note_resources(container: Container, wanted: Mapping[str, Any]) -> None:
     for half, amounts in wanted.items():
         for name in amounts if isinstance(amounts, Mapping) else ():
             where = f"{half}[{name}]"
-            container.tape.note(f"{container.path}.resources.{where}", f"{RESOURCES_PATH}.{where}")
+            container.trace.note(f"{container.path}.resources.{where}", f"{RESOURCES_PATH}.{where}")
 
 
 def _resources_by_container(

@@ -177,11 +177,15 @@ def test_every_value_is_told_about() -> None:
     for line in TEXT.splitlines():
         depth = len(line) - len(line.lstrip())
         if line.strip() and not line.lstrip().startswith("#"):
-            is_told = above.lstrip().startswith("#") or (bool(above) and told.get(depth, False))
-            is_told = is_told or any(known for each, known in told.items() if each < depth)
+            user_visible = above.lstrip().startswith("#") or (
+                bool(above) and told.get(depth, False)
+            )
+            user_visible = user_visible or any(
+                known for each, known in told.items() if each < depth
+            )
             told = {each: known for each, known in told.items() if each < depth}
-            told[depth] = is_told
-            if not is_told and not line.endswith(":"):
+            told[depth] = user_visible
+            if not user_visible and not line.endswith(":"):
                 untold.append(line)
         above = line
     assert not untold

@@ -12,13 +12,13 @@ from kftrainer.runtime.planned_object import PlannedObject
 
 @contextmanager
 def planning(document: Any) -> Iterator[Explanation]:
-    tape = Explanation()
-    tape.attend(document)
-    yield tape
+    trace = Explanation()
+    trace.attend(document)
+    yield trace
 
 
-def told(tape: Explanation) -> list[str]:
-    return [str(setting) for setting in tape.settings()]
+def told(trace: Explanation) -> list[str]:
+    return [str(setting) for setting in trace.settings()]
 
 
 @pytest.mark.parametrize(
@@ -67,50 +67,50 @@ def test_paths_have_names_in_them(document: Any, wanted: Any) -> None:
 
 def test_what_a_plugin_changes_is_told_with_the_plugin() -> None:
     document = {"spec": {"a": 1, "b": 1}}
-    with planning(document) as tape, tape.turn("Torch"):
+    with planning(document) as trace, trace.turn("Torch"):
         document["spec"] |= {"b": 2, "c": 3}
-    assert told(tape) == ["spec.b = 2  Torch", "spec.c = 3  Torch"]
+    assert told(trace) == ["spec.b = 2  Torch", "spec.c = 3  Torch"]
 
 
 def test_the_source_is_that_of_the_longest_note() -> None:
     document: Any = {"spec": {"env": []}}
-    with planning(document) as tape, tape.turn("Torch"):
-        tape.note("spec", "wide")
-        tape.note("spec.env[A]", "narrow")
-        tape.note("spec.env[AB]", "neighbour")
+    with planning(document) as trace, trace.turn("Torch"):
+        trace.note("spec", "wide")
+        trace.note("spec.env[A]", "narrow")
+        trace.note("spec.env[AB]", "neighbour")
         document["spec"]["env"] = [{"name": "A", "value": "1"}]
         document["spec"]["b"] = 2
-    assert told(tape) == ['spec.env[A] = "1"  Torch ← narrow', "spec.b = 2  Torch ← wide"]
+    assert told(trace) == ['spec.env[A] = "1"  Torch ← narrow', "spec.b = 2  Torch ← wide"]
 
 
 def test_the_last_plugin_to_change_a_value_is_told() -> None:
     document = {"a": 1}
-    with planning(document) as tape:
+    with planning(document) as trace:
         for plugin, value in (("First", 2), ("Second", 3)):
-            with tape.turn(plugin):
+            with trace.turn(plugin):
                 document["a"] = value
-                tape.note("a", f"field of {plugin}")
-    assert told(tape) == ["a = 3  Second ← field of Second"]
+                trace.note("a", f"field of {plugin}")
+    assert told(trace) == ["a = 3  Second ← field of Second"]
 
 
 def test_notes_end_with_the_turn() -> None:
     document = {"a": 1}
-    with planning(document) as tape:
-        with tape.turn("First"):
-            tape.note("a", "old")
-        with tape.turn("Second"):
+    with planning(document) as trace:
+        with trace.turn("First"):
+            trace.note("a", "old")
+        with trace.turn("Second"):
             document["a"] = 2
-    assert told(tape) == ["a = 2  Second"]
+    assert told(trace) == ["a = 2  Second"]
 
 
 def test_changes_before_a_note_are_its_own() -> None:
     document = {"pod": {"a": 1, "b": 1}}
-    with planning(document) as tape, tape.turn("TrainJob"):
+    with planning(document) as trace, trace.turn("TrainJob"):
         document["pod"]["a"] = 2
-        tape.note("pod", "overrides[0]")
+        trace.note("pod", "overrides[0]")
         document["pod"]["b"] = 2
-        tape.note("pod", "overrides[1]")
-    assert told(tape) == [
+        trace.note("pod", "overrides[1]")
+    assert told(trace) == [
         "pod.a = 2  TrainJob ← overrides[0]",
         "pod.b = 2  TrainJob ← overrides[1]",
     ]
@@ -118,45 +118,45 @@ def test_changes_before_a_note_are_its_own() -> None:
 
 def test_a_value_that_is_set_to_what_it_was_has_its_source_from_then_on() -> None:
     document = {"a": 1, "ports": [{"containerPort": 1, "name": "p"}], "b": {"c": 1}}
-    with planning(document) as tape, tape.turn("Torch"):
-        tape.note("a", "field")
-        tape.note("ports[1]", "piece")
-        tape.note("b", "field of which only a part is ours")
-    assert told(tape) == ["a = 1  Torch ← field", 'ports[1].name = "p"  Torch ← piece']
+    with planning(document) as trace, trace.turn("Torch"):
+        trace.note("a", "field")
+        trace.note("ports[1]", "piece")
+        trace.note("b", "field of which only a part is ours")
+    assert told(trace) == ["a = 1  Torch ← field", 'ports[1].name = "p"  Torch ← piece']
 
 
 @pytest.mark.parametrize("source", ["one", "other"])
 def test_the_last_plugin_to_say_a_value_has_set_it(source: str) -> None:
     document = {"a": 1, "env": [{"name": "A", "value": "x"}]}
-    with planning(document) as tape:
+    with planning(document) as trace:
         for plugin, field in (("First", "one"), ("Second", source), ("Third", None)):
-            with tape.turn(plugin):
+            with trace.turn(plugin):
                 for path in ("a", "env[A]") if field else ():
-                    tape.note(path, field)
-    assert told(tape) == [f"a = 1  Second ← {source}", f'env[A] = "x"  Second ← {source}']
+                    trace.note(path, field)
+    assert told(trace) == [f"a = 1  Second ← {source}", f'env[A] = "x"  Second ← {source}']
 
 
 def test_who_says_something_about_what_a_value_is_in_has_not_set_it() -> None:
     document = {"pod": {"a": 1, "b": 1}}
-    with planning(document) as tape:
-        with tape.turn("First"):
+    with planning(document) as trace:
+        with trace.turn("First"):
             document["pod"]["a"] = 2
-            tape.note("pod.a", "one")
-        with tape.turn("Second"):
+            trace.note("pod.a", "one")
+        with trace.turn("Second"):
             document["pod"]["b"] = 2
-            tape.note("pod", "other")
-    assert told(tape) == ["pod.a = 2  First ← one", "pod.b = 2  Second ← other"]
+            trace.note("pod", "other")
+    assert told(trace) == ["pod.a = 2  First ← one", "pod.b = 2  Second ← other"]
 
 
 def test_items_of_a_list_that_is_new_each_have_their_source() -> None:
     document: Any = {"containers": [{"name": "node", "image": "i"}]}
     [container] = document["containers"]
-    with planning(document) as tape, tape.turn("JobSet"):
+    with planning(document) as trace, trace.turn("JobSet"):
         container["envFrom"] = [{"secretRef": {"name": "a"}}]
-        tape.note("containers[node].envFrom", "first")
+        trace.note("containers[node].envFrom", "first")
         container["envFrom"].append({"secretRef": {"name": "b"}})
-        tape.note("containers[node].envFrom", "second")
-    assert told(tape) == [
+        trace.note("containers[node].envFrom", "second")
+    assert told(trace) == [
         'containers[node].envFrom[0].secretRef.name = "a"  JobSet ← first',
         'containers[node].envFrom[1].secretRef.name = "b"  JobSet ← second',
     ]
@@ -164,13 +164,13 @@ def test_items_of_a_list_that_is_new_each_have_their_source() -> None:
 
 def test_a_note_about_what_is_gone_or_never_was_does_no_harm() -> None:
     document: Any = {"a": {"b": {"c": 1}, "d": 2}, "twins": [{"name": "x"}, {"name": "x", "i": 1}]}
-    with planning(document) as tape, tape.turn("Torch"):
-        tape.note("a.nonesuch.x", "typo")
-        tape.note("twins[x].i", "not to be told apart")
-        tape.note("a.b.c.deeper", "too deep")
+    with planning(document) as trace, trace.turn("Torch"):
+        trace.note("a.nonesuch.x", "typo")
+        trace.note("twins[x].i", "not to be told apart")
+        trace.note("a.b.c.deeper", "too deep")
         del document["a"]["b"]
-        tape.note("a.b.c", "field")
-    assert told(tape) == ["a.b.c removed  Torch ← field"]
+        trace.note("a.b.c", "field")
+    assert told(trace) == ["a.b.c removed  Torch ← field"]
 
 
 def seconds(count: int) -> float:
@@ -180,11 +180,11 @@ def seconds(count: int) -> float:
         env = [{"name": f"OLD{n}", "value": "x"} for n in range(count)]
         document = {"spec": {"jobs": [{"name": "node", "env": env}]}}
         start = process_time()
-        with planning(document) as tape, tape.turn("PlainML"):
+        with planning(document) as trace, trace.turn("PlainML"):
             for n in range(count):
                 env.append({"name": f"NEW{n}", "value": "y"})
-                tape.note(f"spec.jobs[node].env[NEW{n}]", f"spec.trainer.env[{n}]")
-        assert len(tape.settings()) == count
+                trace.note(f"spec.jobs[node].env[NEW{n}]", f"spec.trainer.env[{n}]")
+        assert len(trace.settings()) == count
         return process_time() - start
 
     return min(listen() for _ in range(3))
@@ -206,35 +206,35 @@ def test_all_that_is_in_another_object_is_told_with_its_sources() -> None:
     sources = {"data[hostfile]": "spec.trainer.numNodes", "spec.minResources": "the pods"}
     planned = PlannedObject(CONFIG_MAPS, manifest, sources=sources)
     bare = PlannedObject(CONFIG_MAPS, {**head, "metadata": identity})
-    tape = Explanation()
-    with tape.turn("MPI"):
-        tape.made([planned, bare])
-    assert [str(each) for each in tape.settings_of(planned, manifest)] == [
+    trace = Explanation()
+    with trace.turn("MPI"):
+        trace.made([planned, bare])
+    assert [str(each) for each in trace.settings_of(planned, manifest)] == [
         'metadata.labels[team] = "a"  MPI',
         'data[hostfile] = "x"  MPI ← spec.trainer.numNodes',
         'data[more] = "y"  MPI',
         'spec.minResources[cpu] = "1"  MPI ← the pods',
     ]
-    assert tape.settings_of(bare, bare.manifest) == []
+    assert trace.settings_of(bare, bare.manifest) == []
 
 
 def test_what_is_removed_is_told_at_the_end() -> None:
     document = {"a": {"b": 1, "c": 2}, "d": 4}
-    with planning(document) as tape, tape.turn("Torch"):
+    with planning(document) as trace, trace.turn("Torch"):
         del document["a"]["b"]
         document["d"] = 5
-        tape.note("a", "field")
-    assert told(tape) == ["d = 5  Torch", "a.b removed  Torch ← field"]
+        trace.note("a", "field")
+    assert told(trace) == ["d = 5  Torch", "a.b removed  Torch ← field"]
 
 
 def test_what_is_removed_has_the_source_of_the_note_that_follows() -> None:
     document: Any = {"pod": {"a": 1, "b": 1}}
-    with planning(document) as tape, tape.turn("TrainJob"):
+    with planning(document) as trace, trace.turn("TrainJob"):
         del document["pod"]["a"]
-        tape.note("pod", "overrides[0]")
+        trace.note("pod", "overrides[0]")
         document["pod"]["b"] = 2
-        tape.note("pod", "overrides[1]")
-    assert told(tape) == [
+        trace.note("pod", "overrides[1]")
+    assert told(trace) == [
         "pod.b = 2  TrainJob ← overrides[1]",
         "pod.a removed  TrainJob ← overrides[0]",
     ]
@@ -242,24 +242,24 @@ def test_what_is_removed_has_the_source_of_the_note_that_follows() -> None:
 
 def test_what_becomes_a_part_is_not_removed() -> None:
     document: Any = {"env": [], "a": {"b": 1}}
-    with planning(document) as tape, tape.turn("Torch"):
+    with planning(document) as trace, trace.turn("Torch"):
         document["env"] = [{"name": "A", "value": "1"}]
         document["a"] = {}
-    assert told(tape) == ['env[A] = "1"  Torch', "a = {}  Torch"]
+    assert told(trace) == ['env[A] = "1"  Torch', "a = {}  Torch"]
 
 
 def test_one_is_not_true() -> None:
     document: Any = {"a": 1, "b": ["x"]}
-    with planning(document) as tape, tape.turn("Torch"):
+    with planning(document) as trace, trace.turn("Torch"):
         document["a"] = True
         document["b"].append("y")
-    assert told(tape) == ["a = true  Torch", 'b = ["x","y"]  Torch']
+    assert told(trace) == ["a = true  Torch", 'b = ["x","y"]  Torch']
 
 
 def test_the_maker_of_an_object_is_told() -> None:
     first, second = (PlannedObject(CONFIG_MAPS, {"metadata": {"name": "n"}}) for _ in range(2))
-    tape = Explanation()
+    trace = Explanation()
     for plugin, planned in (("First", first), ("Second", second)):
-        with tape.turn(plugin):
-            tape.made([planned])
-    assert [tape.maker(first), tape.maker(second)] == ["First", "Second"]
+        with trace.turn(plugin):
+            trace.made([planned])
+    assert [trace.maker(first), trace.maker(second)] == ["First", "Second"]

@@ -149,22 +149,22 @@ class Inspection:
         self._manager = manager
         self._deployment: Manifest | None = None
         self._patience = Patience(clock, seconds)
-        self._tell = tell
+        self._report = tell
         self._there: list[ObjectMeta] = []  # existing runtimes
 
     async def look(self, expected: Sequence[str], *, with_webhook: bool) -> None:
         """Run all checks."""
         await self._patience.until_fine(self._unknown)
-        self._tell(f"ok: the API server knows {', '.join(kind.kind for kind in KINDS)}")
+        self._report(f"ok: the API server knows {', '.join(kind.kind for kind in KINDS)}")
         await self._check_manager()
         await self._patience.until_fine(lambda: self._missing(expected))
-        self._tell(f"ok: {_counted(len(self._there))} there")
+        self._report(f"ok: {_counted(len(self._there))} there")
         if expected:
-            self._tell(f"ok: among them {', '.join(expected)}")
+            self._report(f"ok: among them {', '.join(expected)}")
         if not with_webhook:
             return
         await self._patience.until_fine(self._wrong_is_not_refused)
-        self._tell(f"ok: the webhook {WEBHOOK} refuses a wrong TrainJob")
+        self._report(f"ok: the webhook {WEBHOOK} refuses a wrong TrainJob")
         ours = [each.name for each in self._there if is_shipped(each)]
         await self._try_good(expected or ours[:1])
 
@@ -179,16 +179,16 @@ class Inspection:
         try:
             await self._patience.until_fine(self._not_ready)
         except ForbiddenError as error:
-            self._tell(f"not checked: whether the manager runs: {error}")
+            self._report(f"not checked: whether the manager runs: {error}")
             return
         if self._deployment is None:
-            self._tell(
+            self._report(
                 f"not checked: whether the manager runs: there is no Deployment {self._manager}; "
                 "name it with --manager NAMESPACE/NAME"
             )
             return
         ready, wanted = ready_replicas(self._deployment)
-        self._tell(f"ok: the manager runs: {ready} of {wanted} replicas ready")
+        self._report(f"ok: the manager runs: {ready} of {wanted} replicas ready")
 
     async def _not_ready(self) -> str | None:
         """Return why no replica of the manager is ready."""
@@ -236,7 +236,7 @@ class Inspection:
 
     async def _try_good(self, runtimes: Sequence[str]) -> None:
         if not runtimes:
-            self._tell(
+            self._report(
                 "not tried: a good TrainJob, as no ClusterTrainingRuntime comes with the operator; "
                 "say --runtime NAME for one of yours"
             )
@@ -246,7 +246,7 @@ class Inspection:
                 await self._patience.until_fine(partial(self._good_is_not_answered, runtime))
             except (ForbiddenError, InvalidError) as error:
                 raise CommandError(f"a good TrainJob on {runtime} was refused: {error}") from error
-        self._tell(f"ok: a good TrainJob is accepted on {', '.join(runtimes)}")
+        self._report(f"ok: a good TrainJob is accepted on {', '.join(runtimes)}")
 
     async def _good_is_not_answered(self, runtime: str) -> str | None:
         """Return why the TrainJob was neither admitted nor denied."""

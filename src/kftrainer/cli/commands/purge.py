@@ -161,7 +161,7 @@ class Purge:
         self._namespaces = namespaces
         self._clock = clock
         self._patience = Patience(clock, seconds)
-        self._tell = tell
+        self._report = tell
         self._told = ("", 0.0)  # text and time of the last message
         self._found: list[Found] = []  # by the last list
         self._deleted: dict[Identity, str | None] = {}
@@ -180,7 +180,7 @@ class Purge:
         except OutOfTimeError as error:
             help_ = advice(self._look_back(), of_all=not self._namespaces)
             raise OutOfTimeError(f"{error}; {help_}" if help_ else str(error)) from None
-        self._tell(self._end() if self.knows_kinds else UNKNOWN)
+        self._report(self._end() if self.knows_kinds else UNKNOWN)
 
     def _end(self) -> str:
         end = "no TrainJobs and no runtimes are left"
@@ -204,7 +204,7 @@ class Purge:
         due, _ = next_step(self._found, self._deleted)
         if due:
             for line in listed(due):
-                self._tell(f"deleting {line}")
+                self._report(f"deleting {line}")
             await self._delete_all(due)
             await self._look()
         return self._awaited()
@@ -268,4 +268,4 @@ class Purge:
         now = self._clock.monotonic()
         if text != before or now - at >= TELL_EVERY:
             self._told = text, now
-            self._tell(text)
+            self._report(text)

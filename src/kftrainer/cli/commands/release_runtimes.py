@@ -47,7 +47,7 @@ class Release:
             if cluster_runtimes or not namespaces
             else (TRAINING_RUNTIMES,)
         )
-        self._tell = tell
+        self._report = tell
 
     async def find(self) -> Held:
         """Return the runtimes with the finalizer."""
@@ -71,7 +71,7 @@ class Release:
             if not held.unused:
                 break
             for line in listed(held.unused):
-                self._tell(f"removing {IN_USE} from {line}")
+                self._report(f"removing {IN_USE} from {line}")
             for each in held.unused:
                 await self._release(each)
             held = await self.find()

@@ -85,22 +85,22 @@ def run(arguments: argparse.Namespace) -> int:
         outcome = plan_all(reading, framework_of(arguments.config), **options)
     except (ConfigurationError, PluginLoadError, PlanningError) as error:  # not about a document
         return _refuse([" ".join(str(error).split())], failed)
-    _tell(map(str, outcome.remarks))
+    _report(map(str, outcome.remarks))
     if outcome.is_refused:
         return failed
     if outcome.no_train_job:
-        _tell(["warning: there is no TrainJob in the documents"])
+        _report(["warning: there is no TrainJob in the documents"])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # regardless of the locale
     return _print(outcome.plans, arguments)
 
 
 def _refuse(problems: Iterable[str], code: int) -> int:
-    _tell(problems)
+    _report(problems)
     return code
 
 
-def _tell(messages: Iterable[str]) -> None:
+def _report(messages: Iterable[str]) -> None:
     """Print each message on one line; control characters of documents are escaped."""
     from kftrainer.cli.manifests.output import visible
 

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from prometheus_client import CollectorRegistry, Gauge
 
 from kftrainer.controllers.metrics.collectors import JobHistograms
-from kftrainer.controllers.metrics.counts import JobBook
+from kftrainer.controllers.metrics.counts import TrainJobCounts
 from kftrainer.controllers.metrics.first_pods import FirstPods
 from kftrainer.controllers.metrics.observer import JobWatch
 from kftrainer.kube.client.client import Client
@@ -36,6 +36,6 @@ def training_watch(
     namespaces: Sequence[str] = (),
 ) -> JobWatch:
     """Return the Runnable that measures TrainJobs, for the leader."""
-    book = JobBook(JobHistograms(metrics.registry))
+    book = TrainJobCounts(JobHistograms(metrics.registry))
     first_pods = FirstPods(book, cache, client, clock=clock, metrics=metrics, namespaces=namespaces)
     return JobWatch(book, cache, metrics.registry, first_pods, clock=clock)

@@ -92,8 +92,8 @@ class _Planner:
         explanation = Explanation()
         try:
             kind = self._court.runtimes.of(case.model)
-            tape = explanation if self._explain else NO_TRACE
-            planned = kind.new_objects(case.model, existing, tape)
+            trace = explanation if self._explain else NO_TRACE
+            planned = kind.new_objects(case.model, existing, trace)
             manifests = [self._printed(each) for each in planned]
         except InvalidRuntimeError as error:
             runtime.refuse(*error.errors)

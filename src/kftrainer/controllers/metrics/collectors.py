@@ -11,7 +11,7 @@ from kftrainer.controllers.metrics.counts import (
     MOST_PLACES,
     MOST_RUNTIMES,
     NAMESPACED,
-    JobBook,
+    TrainJobCounts,
 )
 from kftrainer.controllers.metrics.state import State
 from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
@@ -94,7 +94,7 @@ class JobHistograms:
 class JobCounts(Collector):
     """Collector of the JobBook's counts; a series is removed with its last TrainJob."""
 
-    def __init__(self, book: JobBook) -> None:
+    def __init__(self, book: TrainJobCounts) -> None:
         self._book = book
 
     def collect(self) -> Iterator[Metric]:

@@ -71,7 +71,7 @@ class _Open:
         self.awaits_pod = self.awaits_pod and not facts.has_had_pods
 
 
-class JobBook:
+class TrainJobCounts:
     """Counts TrainJobs by state, and reports durations of the events that it observes.
 
     A TrainJob that has a JobSet, running pods or an outcome when it is added is counted, but these

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from kftrainer.api.resources import JOB_SETS, JOBS
-from kftrainer.controllers.metrics.counts import JobBook
+from kftrainer.controllers.metrics.counts import TrainJobCounts
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, KubeError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
@@ -41,7 +41,7 @@ class FirstPods:
 
     def __init__(
         self,
-        book: JobBook,
+        book: TrainJobCounts,
         cache: Cache,
         client: Client,
         *,
@@ -116,7 +116,7 @@ class FirstPods:
         if change.initial:
             self._book.pod_runs(key, None)
         else:
-            self._tell(key, [metadata], self._clock.now().timestamp())
+            self._report(key, [metadata], self._clock.now().timestamp())
 
     def job_set_changed(self, key: ObjectKey, now: float | None) -> None:
         """Handle an event of a JobSet whose Jobs may have arrived before it.
@@ -126,9 +126,9 @@ class FirstPods:
         """
         if self._book.awaiting(key, "pod") is not None:
             jobs = self._informer.by_index(INDEX_JOB_SET, str(key))
-            self._tell(key, (each["metadata"] for each in jobs), now)
+            self._report(key, (each["metadata"] for each in jobs), now)
 
-    def _tell(self, key: ObjectKey, jobs: Iterable[Manifest], now: float | None) -> None:
+    def _report(self, key: ObjectKey, jobs: Iterable[Manifest], now: float | None) -> None:
         """Record the first pod if a Job belongs to the TrainJob, compared by UID."""
         uid = self._book.awaiting(key, "pod")
         if uid is None:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.metrics.collectors import JobCounts
-from kftrainer.controllers.metrics.counts import JobBook
+from kftrainer.controllers.metrics.counts import TrainJobCounts
 from kftrainer.controllers.metrics.first_pods import (
     FirstPods,
     is_controlled_by,
@@ -34,7 +34,7 @@ class JobWatch:
 
     def __init__(
         self,
-        book: JobBook,
+        book: TrainJobCounts,
         cache: Cache,
         registry: CollectorRegistry,
         first_pods: FirstPods,

@@ -103,7 +103,7 @@ class Created:
     uid: str
 
 
-class Children:
+class ObjectApplier:
     """Apply the planned objects of TrainJobs."""
 
     def __init__(self, client: Client, view: OverlayCache, *, clock: Clock) -> None:
@@ -115,7 +115,7 @@ class Children:
         self._suspensions = self._new_contest()
         self._minted: Lru[tuple[Resource[Any], ObjectKey], str] = Lru(MOST_MINTED)
 
-    async def bring_about(self, job: TrainJob, planned: PlannedObject) -> Applied:
+    async def apply(self, job: TrainJob, planned: PlannedObject) -> Applied:
         """Create or change the object if it differs from the plan.
 
         A change that another client undoes is applied again with growing pauses.

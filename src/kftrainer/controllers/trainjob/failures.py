@@ -35,13 +35,15 @@ PATIENCE = timedelta(minutes=1)  # until a pending deletion is reported to the u
 
 
 @dataclass(frozen=True, slots=True)
-class Hindrance:
+class Failure:
     """Why the objects of a TrainJob could not be applied."""
 
     reason: str
     message: str
-    may_pass: bool  # without an event that enqueues the TrainJob, so it is retried
-    is_told: bool = True  # reported in the status and as an Event; False if expected to pass soon
+    retryable: bool  # without an event that enqueues the TrainJob, so it is retried
+    user_visible: bool = (
+        True  # reported in the status and as an Event; False if expected to pass soon
+    )
     max_delay: float = RETRY_REJECTED  # seconds between two attempts
 
     @property
@@ -53,30 +55,30 @@ class Hindrance:
         return f"TrainJob resources reconciliation failed: {text}"
 
 
-def hindrance_of(error: PlanningError | KubeError, now: datetime) -> Hindrance:
+def failure_of(error: PlanningError | KubeError, now: datetime) -> Failure:
     """Return how to report the error and whether to retry."""
     message = condition_message(str(error))
     if isinstance(error, NotInstalledError):
-        return Hindrance(f"{error.resource.kind}NotInstalled", message, may_pass=False)
+        return Failure(f"{error.resource.kind}NotInstalled", message, retryable=False)
     if isinstance(error, KindNotFoundError) and error.resource is not None:
         # The kind was removed at run time. The informer may not report its return, so retry.
-        missing = hindrance_of(NotInstalledError(error.resource), now)
-        return replace(missing, may_pass=True, max_delay=RETRY_UNAVAILABLE)
+        missing = failure_of(NotInstalledError(error.resource), now)
+        return replace(missing, retryable=True, max_delay=RETRY_UNAVAILABLE)
     if isinstance(error, PendingDeletionError):
         is_late = error.since is not None and now - error.since >= PATIENCE
-        return Hindrance(
-            error.reason, message, may_pass=True, is_told=is_late, max_delay=RETRY_TAKEN_NAME
+        return Failure(
+            error.reason, message, retryable=True, user_visible=is_late, max_delay=RETRY_TAKEN_NAME
         )
     if isinstance(error, ForeignObjectError):
-        return Hindrance(error.reason, message, may_pass=True, max_delay=RETRY_TAKEN_NAME)
+        return Failure(error.reason, message, retryable=True, max_delay=RETRY_TAKEN_NAME)
     if isinstance(error, PlanningError):
         # The result depends only on watched objects: a change of them enqueues the TrainJob.
-        return Hindrance(error.reason, message, may_pass=isinstance(error, PluginFailedError))
-    return Hindrance(
+        return Failure(error.reason, message, retryable=isinstance(error, PluginFailedError))
+    return Failure(
         FAILED,
         message,
-        may_pass=True,
-        is_told=not _will_soon_pass(error),
+        retryable=True,
+        user_visible=not _will_soon_pass(error),
         max_delay=_max_delay(error),
     )
 

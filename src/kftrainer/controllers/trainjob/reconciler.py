@@ -13,9 +13,9 @@ from kftrainer.controllers.contest import Contest
 from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.controllers.trainjob.apply import (
     Applied,
-    Children,
     ForeignJobSetError,
     NotInstalledError,
+    ObjectApplier,
     name_in_use,
 )
 from kftrainer.controllers.trainjob.cache_barrier import CacheBarrier
@@ -24,7 +24,7 @@ from kftrainer.controllers.trainjob.deleted_jobsets import (
     outcome_without_job_set,
     replicas_in,
 )
-from kftrainer.controllers.trainjob.failures import RETRY_UNAVAILABLE, Hindrance, hindrance_of
+from kftrainer.controllers.trainjob.failures import RETRY_UNAVAILABLE, Failure, failure_of
 from kftrainer.controllers.trainjob.jobset_identity import (
     NONE,
     Identity,
@@ -100,7 +100,7 @@ CONTESTED_MESSAGE = (
 class _Outcome:
     """Result of planning and applying the objects of a TrainJob in one reconcile."""
 
-    hindrance: Hindrance | None = None
+    failure: Failure | None = None
     retry_after: float | None = None  # seconds
     ended: Observed | None = None  # the outcome of a training whose JobSet no longer exists
     refused: Trouble | None = None  # why pods are not created
@@ -129,7 +129,7 @@ class TrainJobReconciler:
         self._runtimes = runtimes
         self._recorder = recorder
         self._clock = clock
-        self._children = Children(client, view, clock=clock)
+        self._applier = ObjectApplier(client, view, clock=clock)
         self._barrier = barrier
         self._deleted_job_sets = DeletedJobSets()
         self._own_job_sets = OwnJobSets()
@@ -180,10 +180,10 @@ class TrainJobReconciler:
             log.warning("jobset_not_identified", error=str(error))
             return LATER
         outcome = _Outcome() if is_finished(job) else await self._make_objects(identity, problems)
-        if not is_finished(job) and outcome.hindrance is None:
+        if not is_finished(job) and outcome.failure is None:
             outcome = await self._with_refused_pods(identity.job, outcome)
-        if outcome.hindrance is not None:
-            self._tell(job, outcome.hindrance)
+        if outcome.failure is not None:
+            self._report(job, outcome.failure)
         return await self._write_status(job, identity.job, outcome)
 
     async def _with_refused_pods(self, job: TrainJob, outcome: _Outcome) -> _Outcome:
@@ -261,7 +261,7 @@ class TrainJobReconciler:
             return Identity(without, error)
         for each in fit.planned:
             if each.resource is JOB_SETS:
-                created = await self._children.as_created(each)
+                created = await self._applier.as_created(each)
                 if has_same_jobs(created, live):
                     return self._adopt(job, live)
         return Identity(without, ForeignJobSetError(live))
@@ -292,7 +292,7 @@ class TrainJobReconciler:
                 return _Outcome(ended=ended)
             if problems:
                 raise planning_error(problems)
-            return _Outcome(retry_after=await self._bring_about(job))
+            return _Outcome(retry_after=await self._apply_plan(job))
         except NamespaceTerminatingError:
             log.info("trainjob.namespace_goes")
             return _Outcome()
@@ -302,7 +302,7 @@ class TrainJobReconciler:
                 # The runtime was changed or deleted, which does not affect a running TrainJob.
                 log.info("trainjob.runs_on", error=str(error))
                 return _Outcome()
-            return _Outcome(hindrance_of(error, self._clock.now()), retry_after)
+            return _Outcome(failure_of(error, self._clock.now()), retry_after)
 
     async def _suspend_only(self, job: TrainJob) -> float | None:
         """Suspend the JobSet of a suspended TrainJob whose plan could not be applied.
@@ -313,7 +313,7 @@ class TrainJobReconciler:
         if running is None:
             return None
         try:
-            return (await self._children.suspend(running)).retry_after
+            return (await self._applier.suspend(running)).retry_after
         except KubeError as error:
             log.warning("jobset_not_suspended", error=str(error))
             return 0.0
@@ -344,7 +344,7 @@ class TrainJobReconciler:
             return None
         return self._view.manifest(kind.resource, kind.key(job))
 
-    async def _bring_about(self, job: TrainJob) -> float | None:
+    async def _apply_plan(self, job: TrainJob) -> float | None:
         """Apply the plan; return the seconds until the next attempt, None if none is needed.
 
         Another attempt is needed while another client keeps undoing a change.
@@ -365,10 +365,10 @@ class TrainJobReconciler:
     async def _apply(self, job: TrainJob, planned: PlannedObject) -> Applied:
         """Apply the object; record the UID of a JobSet that was created."""
         if planned.resource is not JOB_SETS:
-            return await self._children.bring_about(job, planned)
+            return await self._applier.apply(job, planned)
         if own_job_set(job, self._view) is None:
             self._own_job_sets.creating(job)
-        applied = await self._children.bring_about(job, planned)
+        applied = await self._applier.apply(job, planned)
         self._own_job_sets.answered(job)
         if applied.created is not None:
             self._own_job_sets.add(job, applied.created)
@@ -383,7 +383,7 @@ class TrainJobReconciler:
         return self._fit(job)
 
     def _is_old_news(self, job: TrainJob, error: PlanningError) -> bool:
-        return runs(job, self._view) or _is_known(job, hindrance_of(error, self._clock.now()))
+        return runs(job, self._view) or _is_known(job, failure_of(error, self._clock.now()))
 
     async def _finds_runtime(self, job: TrainJob) -> bool:
         """Whether the API server has the runtime; its watch may lag behind that of TrainJobs."""
@@ -408,27 +408,27 @@ class TrainJobReconciler:
                 raise NotInstalledError(each.resource)
         return fitted(planned, job, self._view)
 
-    def _tell(self, job: TrainJob, hindrance: Hindrance) -> None:
-        if not hindrance.is_told:
+    def _report(self, job: TrainJob, failure: Failure) -> None:
+        if not failure.user_visible:
             write = log.info
-        elif _is_known(job, hindrance):
+        elif _is_known(job, failure):
             write = log.debug  # a retry with the failure that the status already reports
         else:
             write = log.warning
-        write("trainjob.hindered", reason=hindrance.reason, message=hindrance.message)
-        if hindrance.is_told and not _is_known(job, hindrance):
+        write("trainjob.hindered", reason=failure.reason, message=failure.message)
+        if failure.user_visible and not _is_known(job, failure):
             self._recorder.record(
-                job.dump(), "Warning", names.EVENT_CREATION_FAILED, hindrance.event_message
+                job.dump(), "Warning", names.EVENT_CREATION_FAILED, failure.event_message
             )
 
     async def _write_status(
         self, stored: TrainJob, identified: TrainJob, outcome: _Outcome
     ) -> Result:
         """Write the status if it differs from the wanted one."""
-        present, hindrance = present_status(stored), outcome.hindrance
+        present, failure = present_status(stored), outcome.failure
         job = self._own_job_sets.recorded_on(identified)
         observed = outcome.ended or self._observe(job, self._view) or self._observe_foreign(job)
-        trouble = outcome.refused or _trouble(job, hindrance)
+        trouble = outcome.refused or _trouble(job, failure)
         is_observable = self._view.knows(JOB_SETS, job.metadata.namespace)
         wanted = next_status(job, observed, trouble, self._clock.now(), is_observable=is_observable)
         if self._clock.monotonic() < self._records_again_at:
@@ -536,25 +536,25 @@ def _key(job: TrainJob) -> Request:
 
 
 def _next_attempt(outcome: _Outcome) -> Result:
-    hindrance = outcome.hindrance
-    if hindrance is None or not hindrance.may_pass:
+    failure = outcome.failure
+    if failure is None or not failure.retryable:
         return Result(requeue_after=outcome.retry_after)
-    return Result(requeue=True, max_delay=hindrance.max_delay)
+    return Result(requeue=True, max_delay=failure.max_delay)
 
 
-def _is_known(job: TrainJob, hindrance: Hindrance) -> bool:
+def _is_known(job: TrainJob, failure: Failure) -> bool:
     """Whether the status already reports this failure, so that an Event would only repeat it."""
     return any(
-        each.reason == hindrance.reason and same_message(each.message, hindrance.message)
+        each.reason == failure.reason and same_message(each.message, failure.message)
         for each in present_status(job).conditions
         if each.type in (names.CONDITION_BLOCKED, names.CONDITION_FAILED)
     )
 
 
-def _trouble(job: TrainJob, hindrance: Hindrance | None) -> Trouble | None:
+def _trouble(job: TrainJob, failure: Failure | None) -> Trouble | None:
     """Return the failure to report; one that is expected to pass soon changes nothing."""
-    if hindrance is None:
+    if failure is None:
         return None
-    if hindrance.is_told:
-        return Trouble(hindrance.reason, hindrance.message)
+    if failure.user_visible:
+        return Trouble(failure.reason, failure.message)
     return present_trouble(job)

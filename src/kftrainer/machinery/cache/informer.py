@@ -215,51 +215,51 @@ class Informer(Generic[T]):
         ready()
 
     async def _process(self) -> None:
-        breather = TimeSlices(self._clock)
+        time_slices = TimeSlices(self._clock)
         while True:
             if not len(self._inbox):
                 self._measure()
             news = await self._inbox.next()
             async with self._turn:
-                await self._absorb(news, breather)
+                await self._absorb(news, time_slices)
             self._inbox.done()
-            await breather.breathe()
+            await time_slices.yield_if_due()
 
     async def _welcome(self) -> None:
         """Call late handlers for all stored objects; deltas wait meanwhile, so none is lost."""
-        breather = TimeSlices(self._clock)
+        time_slices = TimeSlices(self._clock)
         while True:
             handler, told = await self._latecomers.get()
             async with self._turn:
-                breather.begin()
+                time_slices.begin()
                 for entry in self._store.contents:
-                    self._tell((handler,), ObjectEvent(entry.key, None, entry, initial=True))
-                    await breather.breathe()
+                    self._report((handler,), ObjectEvent(entry.key, None, entry, initial=True))
+                    await time_slices.yield_if_due()
                 self._handlers = (*self._handlers, handler)
             told.set()
 
-    async def _absorb(self, news: News[T], breather: TimeSlices) -> None:
+    async def _absorb(self, news: News[T], time_slices: TimeSlices) -> None:
         match news:
             case Arrived(entry):
-                self._tell(self._handlers, self._store.upsert(entry))
+                self._report(self._handlers, self._store.upsert(entry))
             case Gone(entry):
-                self._tell(self._handlers, self._store.delete(entry))
+                self._report(self._handlers, self._store.delete(entry))
             case Unwanted(key, version):
-                self._tell(self._handlers, self._store.drop(key, version))
+                self._report(self._handlers, self._store.drop(key, version))
             case Reached(version):
                 self._store.advance(version)
             case Replaced():
-                await self._replace(news, breather)
+                await self._replace(news, time_slices)
             case _:
                 assert_never(news)
 
-    async def _replace(self, news: Replaced[T], breather: TimeSlices) -> None:
+    async def _replace(self, news: Replaced[T], time_slices: TimeSlices) -> None:
         # A handler added during this loop is called for all stored objects afterwards.
         handlers = self._handlers
         initial = not self.has_synced
         for change in self._store.replace(news.contents, news.resource_version, initial=initial):
-            self._tell(handlers, change)
-            await breather.breathe()
+            self._report(handlers, change)
+            await time_slices.yield_if_due()
         self._synced.set()
         self._settled.set()
         if self._refusal is not None:
@@ -279,7 +279,7 @@ class Informer(Generic[T]):
         if self._on_access is not None:
             self._on_access(self.resource, self._source.namespace, self._refusal)
 
-    def _tell(self, handlers: Iterable[ChangeHandler[T]], change: ObjectEvent[T] | None) -> None:
+    def _report(self, handlers: Iterable[ChangeHandler[T]], change: ObjectEvent[T] | None) -> None:
         if change is None:
             return
         for handler in handlers:

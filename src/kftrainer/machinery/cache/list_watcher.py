@@ -104,7 +104,7 @@ class ListWatcher(Generic[T]):
         self._inbox = inbox
         self._metrics = metrics
         self._reflector = Reflector(rng)
-        self._breather = TimeSlices(clock)
+        self._time_slices = TimeSlices(clock)
         self._log = log.bind(**source.context)
 
     async def run(self) -> None:
@@ -112,14 +112,14 @@ class ListWatcher(Generic[T]):
         step = self._reflector.start()
         while True:
             await self._clock.sleep(step.delay)
-            self._breather.begin()
+            self._time_slices.begin()
             outcome = await self._carry_out(step.action)
             await self._inbox.emptied()  # the store's resourceVersion is current only now
             now = self._clock.monotonic()
             step = self._reflector.after(outcome, self._store.resource_version, now)
-            self._tell(outcome, step)
+            self._report(outcome, step)
 
-    def _tell(self, outcome: Outcome, step: Step) -> None:
+    def _report(self, outcome: Outcome, step: Step) -> None:
         refusal = refusal_in(outcome)
         is_known = refusal is not None and not self._on_refused(refusal)
         say = self._log.warning if step.delay and not is_known else self._log.debug
@@ -169,7 +169,7 @@ class ListWatcher(Generic[T]):
                 async for event in events:
                     stream.pulse.heard(event, self._clock.monotonic())
                     self._take(event, stream)
-                    await self._breather.breathe()
+                    await self._time_slices.yield_if_due()
         except KubeError as error:
             return error
         return None
@@ -233,7 +233,7 @@ class ListWatcher(Generic[T]):
                 for item in page.items:
                     if self._maker.keeps(item):
                         contents.put(self._maker.make(item))
-                    await self._breather.breathe()
+                    await self._time_slices.yield_if_due()
         except KubeError as error:
             return ListFailed(action, len(versions), error)
         # The watch resumes at the first page's version, whatever later pages contain.

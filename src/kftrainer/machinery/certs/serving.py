@@ -238,12 +238,12 @@ class CertificateFiles:
             self._look()
         except CertificateError as error:
             self._metrics.certificate_read(usable=False)
-            self._tell(str(error))
+            self._report(str(error))
         else:
             self._metrics.certificate_read(usable=True)
             self._serving.trouble = None
 
-    def _tell(self, trouble: str) -> None:
+    def _report(self, trouble: str) -> None:
         if trouble == self._serving.trouble:
             return
         self._serving.trouble = trouble

@@ -224,15 +224,15 @@ class Controller:
                 return
 
     async def _add_remainders(self) -> None:
-        breather = TimeSlices(self._clock)
+        time_slices = TimeSlices(self._clock)
         while True:
             remainder = await self._unfinished.get()
-            breather.begin()
+            time_slices.begin()
             try:
                 for request in remainder.requests:
                     if request is not None:
                         self._queue.add(request, priority=remainder.priority)
-                    await breather.breathe()
+                    await time_slices.yield_if_due()
             except Exception:  # one failing handler must not block the others
                 log.exception("controller.handler_failed", controller=self._name)
 

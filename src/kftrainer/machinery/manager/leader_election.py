@@ -85,7 +85,7 @@ class LeaderElector:
             (renew_deadline + lease_duration) / 2,
             partial(end_process, f"the lease {self._key} was not renewed in time"),
         )
-        self._tell(leading=False)
+        self._report(leading=False)
 
     @property
     def is_leading(self) -> bool:
@@ -98,7 +98,7 @@ class LeaderElector:
         while not await self._attempt(self._attempt_timeout):
             await self._clock.sleep(self._retry * (1 + JITTER * self._rng.random()))
         log.info("election.leading", lease=str(self._key), identity=self._me)
-        self._tell(leading=True)
+        self._report(leading=True)
 
     async def hold(self, stop: asyncio.Event) -> None:
         """Renew until `stop` is set; raise LeaseLostError when the lease is lost."""
@@ -132,9 +132,9 @@ class LeaderElector:
 
     def _step_down(self) -> None:
         self._renewed_at = None
-        self._tell(leading=False)
+        self._report(leading=False)
 
-    def _tell(self, *, leading: bool) -> None:
+    def _report(self, *, leading: bool) -> None:
         if self._metrics is not None:
             self._metrics.leader(self._key.name, leading)
 

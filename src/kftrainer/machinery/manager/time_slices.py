@@ -6,7 +6,7 @@ SLICE = 0.005
 
 
 class TimeSlices:
-    """Yields to the event loop after some milliseconds of work; call `breathe` often."""
+    """Yields to the event loop after some milliseconds of work; call `yield_if_due` often."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -16,7 +16,7 @@ class TimeSlices:
         """Start a new slice, after waiting."""
         self._since = self._clock.monotonic()
 
-    async def breathe(self) -> None:
+    async def yield_if_due(self) -> None:
         """Yield to the event loop if the slice is used up."""
         if self._clock.monotonic() - self._since > SLICE:
             await self._clock.sleep(0)

@@ -93,20 +93,20 @@ class Framework:
     def enforce(self, info: Info, job: TrainJob) -> None:
         """Run phases 1 to 3, which change `info` in place."""
         with _AnsweringFor() as answering:
-            for ml_policy in answering.turns(self._ml_policies, info.tape):
+            for ml_policy in answering.turns(self._ml_policies, info.trace):
                 ml_policy.enforce_ml_policy(info, job)
-            for group_policy in answering.turns(self._group_policies, info.tape):
+            for group_policy in answering.turns(self._group_policies, info.trace):
                 group_policy.enforce_pod_group_policy(info, job)
-            for network in answering.turns(self._networks, info.tape):
+            for network in answering.turns(self._networks, info.trace):
                 network.identify_pod_network(info, job)
 
     def build(self, info: Info, job: TrainJob) -> list[PlannedObject]:
         """Run phase 4: return the objects in the order to apply them."""
         planned: list[PlannedObject] = []
         with _AnsweringFor() as answering:
-            for builder in answering.turns(self._builders, info.tape):
+            for builder in answering.turns(self._builders, info.trace):
                 made = _all(PlannedObject, builder.build_components(info, job))
-                info.tape.made(made)
+                info.trace.made(made)
                 planned += made
         return sorted(planned, key=apply_order)
 
@@ -196,14 +196,14 @@ class _AnsweringFor:
     def __init__(self, plugin: Plugin | None = None) -> None:
         self._plugin = plugin
 
-    def turns(self, plugins: Iterable[P], tape: Trace = NO_TRACE) -> Iterator[P]:
+    def turns(self, plugins: Iterable[P], trace: Trace = NO_TRACE) -> Iterator[P]:
         """Yield the plugins; each is responsible for errors until the next one is requested."""
         for plugin in plugins:
             self._plugin = plugin
-            if tape is NO_TRACE:
+            if trace is NO_TRACE:
                 yield plugin
             else:
-                with tape.turn(plugin.name):
+                with trace.turn(plugin.name):
                     yield plugin
 
     def __enter__(self) -> Self:

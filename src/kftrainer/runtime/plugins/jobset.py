@@ -30,7 +30,7 @@ from kftrainer.runtime.resources.node_counts import count_of
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.names import name_errors
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.warnings import overdrawing
+from kftrainer.runtime.validation.warnings import requests_above_limits
 
 NO_INITIALIZER = Initializer()
 STEPS = (
@@ -64,7 +64,7 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         _set_trainer(info, job)
         jobset = owned(JOB_SETS, job, labels=info.labels, annotations=info.annotations)
         info.template["suspend"] = job.spec.suspend
-        info.tape.note("spec.suspend", "spec.suspend")
+        info.trace.note("spec.suspend", "spec.suspend")
         jobset["spec"] = info.template
         return (PlannedObject(JOB_SETS, jobset),)
 
@@ -90,7 +90,7 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         findings.refuse(*step_env_overrides(new))
         asked = (new.spec.trainer or NO_TRAINER).resources_per_node
         for container in _training(info):
-            findings.warn(*overdrawing(container, asked))
+            findings.warn(*requests_above_limits(container, asked))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:

@@ -38,7 +38,7 @@ def set_all(
             there[index] = said(variable)
     if there:
         container.body["env"] = there  # the field was missing or null
-    if container.tape is not NO_TRACE:  # formatting many paths is the most expensive part
+    if container.trace is not NO_TRACE:  # formatting many paths is the most expensive part
         _note_all(container, env, path, leave)
 
 
@@ -47,7 +47,7 @@ def _note_all(
 ) -> None:
     for index, name in enumerate(map(by_name, env)):
         if name not in leave:
-            container.tape.note(f"{container.path}.env[{name}]", f"{path}[{index}]")
+            container.trace.note(f"{container.path}.env[{name}]", f"{path}[{index}]")
 
 
 def reserved_env_errors(

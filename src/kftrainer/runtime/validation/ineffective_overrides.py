@@ -23,7 +23,7 @@ MOST_VALUES = 500  # fields and items of all overrides
 Placed = tuple[str, PodTemplateOverride]
 
 
-def idle_overrides(runtime: AnyRuntime, job: TrainJob) -> Iterator[str]:
+def ineffective_overrides(runtime: AnyRuntime, job: TrainJob) -> Iterator[str]:
     """Yield a warning for each override without which all pods would be the same."""
     said = [*overrides(job)]
     if not 0 < len(said) <= MOST_MERGED:

@@ -21,7 +21,7 @@ from kftrainer.runtime.jobset_rules import Refusal, refusals
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
 from kftrainer.runtime.template import new_info
-from kftrainer.runtime.validation.ineffective_overrides import idle_overrides
+from kftrainer.runtime.validation.ineffective_overrides import ineffective_overrides
 from kftrainer.runtime.validation.partial_trainjob import without_faults
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.template_metadata import template_metadata_errors
@@ -108,7 +108,7 @@ def _plan_findings(
     findings = ValidationResult()
     findings.refuse(*reserved_env_errors(info, job, info.reserved_env))
     if hints:
-        findings.warn(*idle_overrides(info.runtime, job))
+        findings.warn(*ineffective_overrides(info.runtime, job))
         findings.warn(*unused_trainer_fields(info, job))
     findings.add(_jobset_findings(planned, info.runtime, job))
     return findings

@@ -16,7 +16,9 @@ from kftrainer.runtime.resources.quantities import HALVES
 from kftrainer.runtime.validation.rules import Rule
 
 
-def crowding(processes: int | str, source: str, resources: Mapping[str, Any]) -> Iterator[str]:
+def oversubscribed_devices(
+    processes: int | str, source: str, resources: Mapping[str, Any]
+) -> Iterator[str]:
     """Yield a warning if a node has more processes than accelerators.
 
     `source` is the field that sets the number of processes.
@@ -30,7 +32,7 @@ def crowding(processes: int | str, source: str, resources: Mapping[str, Any]) ->
         )
 
 
-def overdrawing(container: Container, asked: Mapping[str, Any] | None) -> Iterator[str]:
+def requests_above_limits(container: Container, asked: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield a warning for each request of a container that exceeds its limit.
 
     `asked` are the TrainJob's own resources, which are merged into the container's.

@@ -10,7 +10,7 @@ from kftrainer.controllers.metrics.collectors import (
     JobCounts,
     JobHistograms,
 )
-from kftrainer.controllers.metrics.counts import NAMESPACED, JobBook
+from kftrainer.controllers.metrics.counts import NAMESPACED, TrainJobCounts
 from kftrainer.controllers.metrics.state import JobFacts, State
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.metrics.text_format import exposition
@@ -23,7 +23,7 @@ class Exported:
 
     def __init__(self, most_runtimes: int = 100) -> None:
         self.registry = CollectorRegistry()
-        self.book = JobBook(JobHistograms(self.registry, most_runtimes=most_runtimes))
+        self.book = TrainJobCounts(JobHistograms(self.registry, most_runtimes=most_runtimes))
         self.registry.register(JobCounts(self.book))
 
     def see(self, name: str, state: State = "Pending", at: float = 0, runtime: str = "t") -> None:

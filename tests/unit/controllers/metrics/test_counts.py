@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.controllers.metrics.counts import NAMESPACED, JobBook
+from kftrainer.controllers.metrics.counts import NAMESPACED, TrainJobCounts
 from kftrainer.controllers.metrics.state import JobFacts, State
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.metrics.bounded_labels import OTHER
@@ -36,7 +36,7 @@ class Witness:
         self.told.append((result, runtime, seconds))
 
 
-class Books(JobBook):
+class Books(TrainJobCounts):
     """A book and its witness."""
 
     def __init__(self, **bounds: int) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from kftrainer.api.resources import JOB_SETS, JOBS, TRAIN_JOBS
 from kftrainer.controllers.metrics.collectors import JobHistograms
-from kftrainer.controllers.metrics.counts import JobBook
+from kftrainer.controllers.metrics.counts import TrainJobCounts
 from kftrainer.controllers.metrics.first_pods import ASK_AGAIN, LABEL_JOB_SET, FirstPods
 from kftrainer.controllers.metrics.observer import JobWatch
 from kftrainer.kube.client.client import Client
@@ -111,7 +111,7 @@ class Desk:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.registry = CollectorRegistry()
-        self.book = JobBook(JobHistograms(self.registry))
+        self.book = TrainJobCounts(JobHistograms(self.registry))
         self.cache = FakeCache({kind: FakeInformer(kind) for kind in (TRAIN_JOBS, JOB_SETS)})
         self.jobs, self.sets = (self.cache.informers[kind] for kind in (TRAIN_JOBS, JOB_SETS))
         self.pods = NoPods()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kftrainer.controllers.trainjob.apply import ForeignObjectError, PendingDeletionError
-from kftrainer.controllers.trainjob.failures import hindrance_of
+from kftrainer.controllers.trainjob.failures import failure_of
 from kftrainer.kube.client.errors import (
     ConflictError,
     ForbiddenError,
@@ -47,21 +47,25 @@ ERRORS: dict[str, tuple[PlanningError | KubeError, bool, bool, float]] = {
 @pytest.mark.parametrize("which", ERRORS)
 def test_error_decides_on_retry_and_report(which: str) -> None:
     error, *expected = ERRORS[which]
-    found = hindrance_of(error, NOW)
-    assert [found.may_pass, found.is_told, found.max_delay] == expected
+    found = failure_of(error, NOW)
+    assert [found.retryable, found.user_visible, found.max_delay] == expected
 
 
 @pytest.mark.parametrize(("seconds", "is_told"), [(0, False), (59, False), (60, True), (900, True)])
-def test_pending_deletion_is_reported_after_a_minute(seconds: int, is_told: bool) -> None:
+def test_pending_deletion_is_reported_after_a_minute(seconds: int, user_visible: bool) -> None:
     error = PendingDeletionError("waiting", NOW - timedelta(seconds=seconds))
-    found = hindrance_of(error, NOW)
-    assert (found.reason, found.may_pass, found.is_told) == ("WaitingForDeletion", True, is_told)
+    found = failure_of(error, NOW)
+    assert (found.reason, found.retryable, found.user_visible) == (
+        "WaitingForDeletion",
+        True,
+        user_visible,
+    )
     assert found.max_delay == 30
 
 
 def test_pending_deletion_without_a_time_is_not_reported() -> None:
-    assert not hindrance_of(PendingDeletionError("waiting", None), NOW).is_told
+    assert not failure_of(PendingDeletionError("waiting", None), NOW).user_visible
 
 
 def test_message_is_as_long_as_in_a_condition() -> None:
-    assert len(hindrance_of(api(InvalidError, 422, "x" * 5000), NOW).message) == 1024
+    assert len(failure_of(api(InvalidError, 422, "x" * 5000), NOW).message) == 1024

@@ -51,7 +51,7 @@ class Recorder:
         self.name = name  # type: ignore[misc]
         self._log, self._act = log, act
 
-    def _tell(self, default: Any = None) -> Any:
+    def _report(self, default: Any = None) -> Any:
         self._log.append(f"{self.name}.{inspect.stack()[1].function}")
         return self._act() or default
 
@@ -70,24 +70,24 @@ class Planner(
     name: ClassVar[str]
 
     def enforce_ml_policy(self, info: Info, job: TrainJob) -> None:
-        self._tell()
+        self._report()
 
     def enforce_pod_group_policy(self, info: Info, job: TrainJob) -> None:
-        self._tell()
+        self._report()
 
     def identify_pod_network(self, info: Info, job: TrainJob) -> None:
-        self._tell()
+        self._report()
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
-        return self._tell(())
+        return self._report(())
 
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
-        return self._tell(ValidationResult())
+        return self._report(ValidationResult())
 
     def declare_watches(self) -> Sequence[Watch]:
-        return self._tell(())
+        return self._report(())
 
 
 class Status(Recorder, TrainJobStatus):
@@ -96,7 +96,7 @@ class Status(Recorder, TrainJobStatus):
     name: ClassVar[str]
 
     def observe_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
-        return self._tell()
+        return self._report()
 
 
 def framework(*plugins: Plugin) -> Framework:

@@ -97,8 +97,8 @@ def test_override_of_a_job_is_applied_without_trainer() -> None:
 def test_plan_without_trainer_is_explained() -> None:
     document = torch()
     job = TrainJob.parse(job_on(document, trainer={"image": "mine"}))
-    tape = Explanation()
-    RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), tape)
-    settings = {each.path: each.value for each in tape.settings()}
+    trace = Explanation()
+    RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), trace)
+    settings = {each.path: each.value for each in trace.settings()}
     assert settings["spec.suspend"] is False
     assert not any(path.endswith("image") for path in settings)

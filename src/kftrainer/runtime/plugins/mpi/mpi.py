@@ -39,7 +39,7 @@ from kftrainer.runtime.resources.devices import accelerators
 from kftrainer.runtime.resources.node_counts import count_of
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.warnings import crowding
+from kftrainer.runtime.validation.warnings import oversubscribed_devices
 
 OPEN_MPI_ENV = (
     names.ENV_OPENMPI_HOSTFILE,
@@ -126,7 +126,9 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
             *_train_job_errors(info, new, policy),
             *reserved_env_errors(info, new, OPEN_MPI_ENV, rule=Rule.MPI_RESERVED_ENV),
         )
-        findings.warn(*crowding(*_slots(info, new, policy), _node_resources(info, policy)))
+        findings.warn(
+            *oversubscribed_devices(*_slots(info, new, policy), _node_resources(info, policy))
+        )
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:

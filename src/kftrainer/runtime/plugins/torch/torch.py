@@ -21,7 +21,7 @@ from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import HALVES, canonical_resources
 from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.warnings import crowding
+from kftrainer.runtime.validation.warnings import oversubscribed_devices
 
 NNODES, NPROC_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT = names.ENV_TORCH
 PORT = {"containerPort": names.TRAINER_PORT}
@@ -62,7 +62,7 @@ class Torch(EnforceMLPolicy, CustomValidation):
             if _is_torchtune(new):
                 findings.refuse(*_tune_errors(info, new))
             asked, source = _processes_asked(info, new)
-            findings.warn(*crowding(asked, source, _resources(info, new)))
+            findings.warn(*oversubscribed_devices(asked, source, _resources(info, new)))
         return findings
 
 

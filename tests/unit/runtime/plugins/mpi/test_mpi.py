@@ -384,12 +384,12 @@ class Notes(NoTrace):
 
 def sources(document: Object, **trainer: Any) -> list[str]:
     """Which fields the number of workers and that of slots come from."""
-    tape, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
-    RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), tape)
+    trace, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
+    RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), trace)
     pod = "spec.replicatedJobs[launcher].template.spec.template.spec"
     return [
-        tape.sources["spec.replicatedJobs[node].template.spec.parallelism"],
-        tape.sources[f"{pod}.containers[node].env[OMPI_MCA_orte_set_default_slots]"],
+        trace.sources["spec.replicatedJobs[node].template.spec.parallelism"],
+        trace.sources[f"{pod}.containers[node].env[OMPI_MCA_orte_set_default_slots]"],
     ]
 
 

@@ -156,10 +156,10 @@ class Notes(NoTrace):
 
 def sources(document: Object, *fields: str, **trainer: Any) -> list[str]:
     """From which fields these parts of the container come."""
-    tape, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
-    RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), tape)
+    trace, job = Notes(), TrainJob.parse(job_on(document, trainer=trainer))
+    RUNTIMES.of(job).new_objects(job, GivenObjects([in_namespace(document)]), trace)
     container = "spec.replicatedJobs[node].template.spec.template.spec.containers[node]"
-    return [tape.sources[f"{container}.{field}"] for field in fields]
+    return [trace.sources[f"{container}.{field}"] for field in fields]
 
 
 def test_it_is_told_which_field_a_variable_comes_from() -> None:
