@@ -1,64 +1,66 @@
 """`make bench`: what a tenant who attacks the operator costs the TrainJobs of another tenant.
 
-A manager with its webhook and leader election runs on an API server. A victim creates TrainJobs at
-a steady rate, and the time from each creation to its JobSet is measured: without anything else, in
-a control attack, and in an attack. The attacker has the chart's edit role in one namespace, and
-sends costly TrainJobs as dry-run creates, creates and updates, and reviews to the webhook's port.
-The control attack sends the same objects at the rate that the attack reached, as another kind with
-the same schema that the operator does not know: it shows what they cost the API server, etcd and a
-machine with few cores without the operator.
+A whole manager runs on an API server. A victim creates small, medium and large TrainJobs at a
+steady rate, and the time from each creation to its JobSet is measured: without anything else, in an
+attack, and in a control attack. `bench.attacker` has what the attacker sends; the runtimes that it
+uses were created by an admin of its namespace. The control attack sends the same objects at the
+rate that the attack reached, as another kind with the same schema that the operator does not know:
+it shows what they cost the API server, etcd and a machine with few cores without the operator. What
+the attack has stored is deleted before.
 
-Exits with 1 if the attack more than doubles the median latency, or if the lease was lost. More
-requests at a time (`--at-a-time`) mostly measure how many cores the API server has; compare the
-attack with the control attack then.
+Exits with 1 if one of these is not true:
+
+- Each class of requests, and each row of the attack that is within the limits, was sent.
+- The median latency of each size of TrainJobs is at most MOST_RATIO times the one of the control
+  attack; the 99th percentile at most MOST_RATIO_OF_SLOWEST times. The ratios to the time without
+  anything else are printed, too: on few cores they include the API server's own work.
+- Each TrainJob of the victim has a JobSet.
+- The lease had one holder, and was renewed in time.
+- The event loop's delay, in 99 of 100 measurements, is at most LONGEST_WAIT longer than without an
+  attack, and so is the time until probes are answered than in the control attack. No probe fails.
+- The manager's memory stays within the limit of the chart.
 """
 
 import argparse
 import asyncio
-import json
-import random
 import signal
-import ssl
 import sys
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-import orjson
 import yaml
 
-from bench.admission import review
-from bench.endtoend import (
-    CRDS,
-    MANAGER,
-    MIB,
-    RUNTIME,
-    ManagerUnderTest,
-    children_of,
-    cpu_of,
-    job_in,
-    note,
-    samples_in,
+from bench.attacker import (
+    CLASSES,
+    CLASSES_OF_CONTROL,
+    Pace,
+    Tally,
+    Target,
+    attack,
+    rows,
+    runtime_in,
 )
-from bench.hostile_objects import Attack, objects_of, within_limits
+from bench.endtoend import CRDS, RUNTIME, children_of, cpu_of, job_in, note, samples_in
 from bench.machinery import row
+from bench.whole_manager import MIB, WholeManager, chart_limit, register_webhook, whole_manager
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.api.resources import (
     CLUSTER_TRAINING_RUNTIMES,
     JOB_SETS,
     TRAIN_JOBS,
+    TRAINING_RUNTIMES,
 )
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster.build import parts
-from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.controlplane import ControlPlane, running
-from kftrainer.devcluster.processes.ports import LOOPBACK
+from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
@@ -67,204 +69,43 @@ from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.client.watch import Upserted
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.webhooks import registration
-from kftrainer.webhooks.registration import webhook_path
 
 RUN = Path(__file__).parent.parent / "run.py"
-METRICS_PORT, WEBHOOK_PORT = 29_443, 29_444
-POD_ADDRESS = "127.0.0.2"  # of the attacker: a pod does not have the API server's address
 ATTACKER = "attacker"
 CONTROL_JOBS = replace(TRAIN_JOBS, group="control.example.com")
+KINDS = {"attack": TRAIN_JOBS, "control": CONTROL_JOBS}
 ROLES = Path(__file__).parents[2] / "charts/kftrainer/templates/users/roles.yaml"
 LEASE = (
     f"/apis/coordination.k8s.io/v1/namespaces/{DEFAULT_NAMESPACE}/leases/"
     f"{DEFAULT.leader_election.resource_name}"
 )
-STORED = 200  # TrainJobs of the attacker that exist at a time
-SENT = ("accepted", "rejected")
 LONGEST_LATENCY = 120.0
-MOST_RATIO = 2.0  # of the victim's median latency to that without an attack
+IDLE_TIMES = 12  # that a manager is seen to be idle in a row: large objects have pauses
+MOST_RATIO = 2.0  # of the victim's median latency
+MOST_RATIO_OF_SLOWEST = 5.0  # of the 99th percentile
+LONGEST_WAIT = 0.1  # seconds that the event loop and the probes may wait because of the attack
 LAG = "machinery_event_loop_lag_seconds_bucket"
-
-# The rows of the table that a TrainJob alone can have, as large as the limits allow.
-AT_THE_LIMITS = (
-    Attack(overrides=100, targets=100),
-    Attack(overrides=100, override_volumes=600, volume_kind=1),
-    Attack(overrides=90, override_volumes=4_500, volume_kind=2, update=1),
-    Attack(overrides=1, override_env=6_000, env_kind=1, quantities=1),
-    Attack(trainer_env=6_000, env_kind=1),
-    Attack(trainer_resources=4_000, quantities=2),
-    Attack(padding=1_300_000),
-    Attack(args=50_000),
-    Attack(job_labels=10_000),
-)
+QUIET, ATTACK, CONTROL = "quiet", "attack", "control"
+SIZES = {"small": 0, "medium": 10_000, "large": 40_000}  # bytes more than the sample's 2 KiB
+# Large ones are reconciled with pauses: they come so seldom that they do not wait for each other.
+TURNS = ("small", "medium", "small", "medium", "large", "small", "medium", "small", "medium")
+WORD = 500
+SHARES = (0.5, 0.9, 0.99)
 
 
-def beyond_the_limits(number: int) -> Manifest:
-    """Return a TrainJob as in the first attacks: distinct quantities with large exponents."""
-    limits = {f"example.com/r{each}": f"{each + number}e991" for each in range(15_000)}
-    return {"spec": {"trainer": {"resourcesPerNode": {"limits": limits}}}}
-
-
-def payloads(runtime: str) -> list[dict[str, Any]]:
-    """Return the TrainJobs of an attack, on a runtime that everybody uses."""
-    jobs = [objects_of(within_limits(each), turn=n).new for n, each in enumerate(AT_THE_LIMITS)]
-    jobs += [beyond_the_limits(number) for number in range(2)]
-    head = {"apiVersion": TRAIN_JOBS.api_version, "kind": TRAIN_JOBS.kind}
-    reference = {"runtimeRef": {"name": runtime}}
-    return [
-        {**head, "metadata": dict(each.get("metadata", {})), "spec": {**each["spec"], **reference}}
-        for each in jobs
-    ]
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the attacker knows."""
-
-    kubeconfig: Path
-    namespace: str
-    runtime: str
-
-
-class Attacker:
-    """Sends requests at a rate, a bounded number at a time, and counts the answers."""
-
-    def __init__(
-        self,
-        client: Client,
-        web: aiohttp.ClientSession,
-        target: Target,
-        kind: Resource[Any] = TRAIN_JOBS,
-    ) -> None:
-        self._kind = kind
-        self._client = client
-        self._web = web
-        self._target = target
-        self._jobs = payloads(target.runtime)
-        self._stored: list[tuple[int, str]] = []
-        self._numbers = count()
-        self.answers: Counter[str] = Counter()
-        self._rng = random.Random(1)  # noqa: S311
-
-    def attacks(self) -> Sequence[Callable[[], Awaitable[object]]]:
-        """Return what an attack consists of."""
-        return (self._dry_run, self._create, self._update, self._direct)
-
-    def controls(self) -> Sequence[Callable[[], Awaitable[object]]]:
-        """Return the same; who does not know the operator cannot send it reviews."""
-        return (self._dry_run, self._create, self._update, self._dry_run)
-
-    async def run(
-        self, requests: Sequence[Callable[[], Awaitable[object]]], pace: "Pace", seconds: float
-    ) -> None:
-        """Send requests for some seconds; those for which there is no room are left out."""
-        loop, room = asyncio.get_running_loop(), asyncio.Semaphore(pace.at_a_time)
-        end = loop.time() + seconds
-
-        async def send(request: Callable[[], Awaitable[object]]) -> None:
-            async with room:
-                try:
-                    await request()
-                    self.answers["accepted"] += 1
-                except (KubeError, aiohttp.ClientError) as error:
-                    self.answers["rejected"] += 1
-                    self.answers[f"({type(error).__name__})"] += 1
-
-        async with asyncio.TaskGroup() as tasks:
-            for number in count():
-                if loop.time() >= end:
-                    break
-                if room.locked():
-                    self.answers["left out"] += 1
-                else:
-                    tasks.create_task(send(requests[number % len(requests)]))
-                await asyncio.sleep(1 / pace.rate)
-
-    def _next(self) -> tuple[int, dict[str, Any]]:
-        number = next(self._numbers)
-        job = self._jobs[number % len(self._jobs)]
-        name = {"name": f"attack-{number}", "namespace": self._target.namespace}
-        kind = {"apiVersion": self._kind.api_version, "kind": self._kind.kind}
-        return number, {**job, **kind, "metadata": {**job["metadata"], **name}}
-
-    async def _dry_run(self) -> None:
-        await self._client.create(self._kind, self._next()[1], dry_run=True)
-
-    async def _create(self) -> None:
-        number, job = self._next()
-        if len(self._stored) >= STORED:
-            _, oldest = self._stored.pop(0)
-            await self._client.delete(self._kind, ObjectKey(self._target.namespace, oldest))
-        suspended = {**job["spec"], "suspend": number % 2 == 0}
-        await self._client.create(self._kind, {**job, "spec": suspended})
-        self._stored.append((number, job["metadata"]["name"]))
-
-    async def _update(self) -> None:
-        if not self._stored:
-            return await self._dry_run()
-        _, name = self._rng.choice(self._stored)
-        key, mark = ObjectKey(self._target.namespace, name), str(next(self._numbers))
-        patch = {"metadata": {"annotations": {"example.com/mark": mark}}}
-        await self._client.merge_patch(self._kind, key, patch)
-        return None
-
-    async def _direct(self) -> None:
-        number, job = self._next()
-        asked = review(self._target.namespace, number)
-        asked["request"]["object"] = job
-        url = f"https://{LOOPBACK}:{WEBHOOK_PORT}{webhook_path(TRAIN_JOBS)}?timeout=10s"
-        headers = {"Content-Type": "application/json"}
-        body = aiohttp.BytesPayload(orjson.dumps(asked)[: 2**20])
-        async with self._web.post(url, data=body, headers=headers) as answer:
-            await answer.read()
-            self.answers[f"webhook {answer.status}"] += 1
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How fast the attacker is."""
-
-    rate: float  # requests a second
-    at_a_time: int
-
-
-async def attack(target: Target, kind: str, pace: Pace, seconds: float) -> None:
-    """Be the attacker, in a process of its own; prints the answers as JSON."""
-    tls = ssl.create_default_context()
-    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    connection = await load_connection(target.kubeconfig)
-    async with (
-        HttpTransport(connection, user_agent="attacker") as transport,
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls, local_addr=(POD_ADDRESS, 0))
-        ) as web,
-    ):
-        client = Client(transport, field_manager="attacker")
-        is_control = kind == "control"
-        attacker = Attacker(client, web, target, CONTROL_JOBS if is_control else TRAIN_JOBS)
-        requests = attacker.controls() if is_control else attacker.attacks()
-        await attacker.run(requests, pace, seconds)
-        print(json.dumps(attacker.answers), flush=True)
-
-
-def control_definition() -> dict[str, Any]:
-    """Return the definition of a kind with the schema of TrainJobs."""
-    [crd] = [each for each in CRDS if each.name.startswith(TRAIN_JOBS.plural)]
-    definition: dict[str, Any] = yaml.safe_load(crd.read_text())
-    name = f"{TRAIN_JOBS.plural}.{CONTROL_JOBS.group}"
-    spec = {**definition["spec"], "group": CONTROL_JOBS.group}
-    return {**definition, "metadata": {"name": name}, "spec": spec}
+def share_of(values: Sequence[float], share: float) -> float:
+    """Return a quantile; 0 if there are no values."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """Seconds from the creation of TrainJobs to their JobSets, in order."""
+    """Seconds from the creation of TrainJobs to their JobSets."""
 
     found: Sequence[float]
-    missing: int
-    created: Sequence[float]  # until the API server has answered
+    missing: int = 0
+    created: Sequence[float] = ()  # seconds until the API server has answered the creation
 
     def with_(self, other: "Latencies") -> "Latencies":
         """Return both measurements as one."""
@@ -276,26 +117,155 @@ class Latencies:
 
     def at(self, share: float) -> float:
         """Return a quantile; a TrainJob without a JobSet took longer than all others."""
-        everything = sorted([*self.found, *[LONGEST_LATENCY] * self.missing])
-        return everything[min(len(everything) - 1, int(share * len(everything)))]
+        return share_of([*self.found, *[LONGEST_LATENCY] * self.missing], share)
 
     def __str__(self) -> str:
-        times = (f"p{round(100 * each)} {1e3 * self.at(each):,.0f} ms" for each in (0.5, 0.9, 0.99))
-        created = sorted(self.created)[len(self.created) // 2]
-        return (
-            f"{', '.join(times)} of {len(self.found)}, {self.missing} without a JobSet; "
-            f"the create alone p50 {1e3 * created:,.0f} ms"
+        times = (f"p{round(100 * each)} {1e3 * self.at(each):,.0f}" for each in SHARES)
+        missing = f", {self.missing} without a JobSet" if self.missing else ""
+        created = f"the creation alone p50 {1e3 * share_of(self.created, 0.5):,.0f} ms"
+        return f"{', '.join(times)} ms of {len(self.found)}{missing}; {created}"
+
+
+def lag_quantile(
+    before: Mapping[float, float], after: Mapping[float, float], share: float
+) -> float:
+    """Return a quantile of the delays between two scrapes of the histogram's buckets.
+
+    Within a bucket, delays are assumed to be evenly spread, as `histogram_quantile` does.
+    """
+    counts = [(le, after[le] - before.get(le, 0.0)) for le in sorted(after)]
+    if not counts or not counts[-1][1]:
+        return 0.0
+    wanted = share * counts[-1][1]
+    low, below = 0.0, 0.0
+    for le, so_far in counts:
+        if so_far >= wanted:
+            return low if le == inf else low + (le - low) * (wanted - below) / (so_far - below)
+        low, below = le, so_far
+    return low
+
+
+def lag_buckets(text: str) -> Mapping[float, float]:
+    """Return the manager's own measurements of its event loop's delay, by their upper bounds."""
+    return {
+        float(dict(labels)["le"]): value
+        for (name, labels), value in samples_in(text.replace("+Inf", "inf")).items()
+        if name == LAG
+    }
+
+
+def waited_for_cpu(pid: int) -> float:
+    """Return the seconds for which a process was ready to run and had no core."""
+    return int((Path("/proc") / str(pid) / "schedstat").read_text().split()[1]) / 1e9
+
+
+@dataclass
+class Phase:
+    """What was measured in one phase."""
+
+    latencies: Mapping[str, Latencies] = field(default_factory=dict)  # by size
+    tally: Tally = field(default_factory=Tally)
+    lag: float = 0.0  # seconds, 99th percentile
+    late: int = 0  # delays of more than LONGEST_WAIT
+    waits: Sequence[float] = ()  # seconds until probes were answered
+    failed_probes: int = 0
+
+    def with_(self, other: "Phase") -> "Phase":
+        """Return two measurements of the same kind as one; of delays, the longer."""
+        return Phase(
+            {size: each.with_(other.latencies[size]) for size, each in self.latencies.items()},
+            self.tally,
+            max(self.lag, other.lag),
+            self.late + other.late,
+            [*self.waits, *other.waits],
+            self.failed_probes + other.failed_probes,
         )
 
 
+@dataclass(frozen=True)
+class LeaseHistory:
+    """Who held the lease, how often it changed hands, and the longest time between renewals."""
+
+    holders: Sequence[str]
+    transitions: int
+    longest: float
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether a manager lost the lease, or could have."""
+        deadline = DEFAULT.leader_election.renew_deadline.seconds
+        return len(self.holders) != 1 or self.transitions > 0 or self.longest > deadline
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that was measured."""
+
+    phases: Mapping[str, Phase]
+    lease: LeaseHistory
+    peak: int  # bytes of the manager
+    limit: int
+
+    def problems(self) -> Iterator[str]:
+        """Yield what is not as it should be."""
+        yield from self._incomplete()
+        yield from self._slow()
+        yield from self._unresponsive()
+        if self.lease.was_lost:
+            yield f"the lease was lost, or renewed too late: {self.lease}"
+        if self.peak > self.limit:
+            yield f"the manager took {self.peak / MIB:,.0f} MiB, more than the chart's limit"
+
+    def _incomplete(self) -> Iterator[str]:
+        for kind, classes in ((ATTACK, CLASSES), (CONTROL, CLASSES_OF_CONTROL)):
+            tally = self.phases[kind].tally
+            for each in tally.missing(classes):
+                yield f"{kind}: there was no request of the class {each!r}"
+        stored = self.phases[ATTACK].tally.stored_rows
+        for attacked in rows():
+            if attacked.must_be_stored and not stored[attacked.name]:
+                yield f"attack: no TrainJob of the row {attacked.name!r} was stored"
+
+    def _slow(self) -> Iterator[str]:
+        for size, attacked in self.phases[ATTACK].latencies.items():
+            control = self.phases[CONTROL].latencies[size]
+            for share, most in ((0.5, MOST_RATIO), (0.99, MOST_RATIO_OF_SLOWEST)):
+                if attacked.at(share) > most * control.at(share):
+                    ratio = attacked.at(share) / control.at(share)
+                    yield (
+                        f"{size} TrainJobs: p{round(100 * share)} is {ratio:.1f} x that of the "
+                        f"control attack, more than {most:g} x"
+                    )
+            if attacked.missing:
+                yield f"{size} TrainJobs: {attacked.missing} without a JobSet"
+
+    def _unresponsive(self) -> Iterator[str]:
+        quiet, attacked, control = (self.phases[each] for each in (QUIET, ATTACK, CONTROL))
+        if attacked.lag > LONGEST_WAIT + quiet.lag:
+            yield f"the event loop was {1e3 * attacked.lag:.0f} ms late (p99)"
+        waits = share_of(attacked.waits, 0.99)
+        if waits > LONGEST_WAIT + share_of(control.waits, 0.99):
+            yield f"probes were answered after {1e3 * waits:.0f} ms (p99)"
+        if attacked.failed_probes:
+            yield f"{attacked.failed_probes} probes failed"
+
+
+def victim_job(namespace: str, number: int, size: str) -> dict[str, Any]:
+    """Return a TrainJob as users write them, with arguments that make it as large as wanted."""
+    job = job_in(namespace, number)
+    job["spec"]["trainer"]["args"] = ["x" * WORD] * (SIZES[size] // WORD)
+    return job
+
+
 class Victim:
-    """Creates TrainJobs at a rate, and sees when each one's JobSet is there."""
+    """Creates TrainJobs at a rate, and observes when each one's JobSet exists."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
         self._numbers = count()
         self._begun: dict[str, float] = {}
+        self._created: dict[str, float] = {}
         self._took: dict[str, float] = {}
 
     async def watch(self) -> None:
@@ -312,29 +282,19 @@ class Victim:
                         if began is not None:
                             self._took.setdefault(name, loop.time() - began)
 
-    async def create(self, rate: float, seconds: float) -> Latencies:
-        """Create TrainJobs for some seconds, whatever becomes of them, and wait for JobSets."""
+    async def create(self, rate: float, seconds: float) -> Mapping[str, Latencies]:
+        """Create TrainJobs of all sizes for some seconds, and wait for their JobSets."""
         loop = asyncio.get_running_loop()
-        end, names, created = loop.time() + seconds, list[str](), list[float]()
-
-        async def create(manifest: dict[str, Any]) -> None:
-            name = manifest["metadata"]["name"]
-            self._begun[name] = loop.time()
-            names.append(name)
-            for _ in range(20):
-                try:
-                    await self._client.create(TRAIN_JOBS, manifest)
-                except KubeError as error:
-                    note(f"  the victim: {error}")
-                    await asyncio.sleep(0.2)
-                else:
-                    created.append(loop.time() - self._begun[name])
-                    return
-
+        end, created = loop.time() + seconds, {size: list[str]() for size in SIZES}
         async with asyncio.TaskGroup() as tasks:
             while loop.time() < end:
-                tasks.create_task(create(job_in(self._namespace, next(self._numbers))))
+                number = next(self._numbers)
+                size = TURNS[number % len(TURNS)]
+                job = victim_job(self._namespace, number, size)
+                created[size].append(job["metadata"]["name"])
+                tasks.create_task(self._create(job))
                 await asyncio.sleep(1 / rate)
+        names = [name for each in created.values() for name in each]
 
         async def complete() -> bool:
             return all(name in self._took for name in names)
@@ -343,104 +303,182 @@ class Victim:
             await until(complete, within=LONGEST_LATENCY, what="all JobSets", every=0.5)
         except Exception as error:  # noqa: BLE001  that is a result, too
             note(f"  {error}")
+        return {size: self._latencies(names) for size, names in created.items()}
+
+    def _latencies(self, names: Sequence[str]) -> Latencies:
         found = [self._took[name] for name in names if name in self._took]
+        created = [self._created[name] for name in names if name in self._created]
         return Latencies(found, len(names) - len(found), created)
+
+    async def _create(self, manifest: dict[str, Any]) -> None:
+        name, loop = manifest["metadata"]["name"], asyncio.get_running_loop()
+        self._begun[name] = loop.time()
+        for _ in range(20):
+            try:
+                await self._client.create(TRAIN_JOBS, manifest)
+            except KubeError as error:
+                note(f"  the victim: {error}")
+                await asyncio.sleep(0.2)
+            else:
+                self._created[name] = loop.time() - self._begun[name]
+                return
 
 
 class LeaseWatch:
-    """Sees whether the lease was renewed in time, and who has it."""
+    """Records who holds the lease, and when it is renewed."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
-        self.holders: set[str] = set()
-        self.longest = 0.0
+        self._holders: list[str] = []
+        self._transitions: list[int] = []
+        self._longest = 0.0
+
+    @property
+    def history(self) -> LeaseHistory:
+        """What was observed so far."""
+        changed = max(self._transitions, default=0) - min(self._transitions, default=0)
+        return LeaseHistory(self._holders, changed, self._longest)
 
     async def watch(self) -> None:
-        """Look until cancelled."""
+        """Read the lease until cancelled."""
         last: datetime | None = None
         while True:
-            lease = await self._api.get_or_none(LEASE)
-            if lease is not None and lease["spec"].get("renewTime"):
-                renewed = datetime.fromisoformat(lease["spec"]["renewTime"])
-                self.holders.add(lease["spec"].get("holderIdentity", ""))
+            spec = ((await self._api.get_or_none(LEASE)) or {}).get("spec", {})
+            if spec.get("renewTime"):
+                renewed = datetime.fromisoformat(spec["renewTime"])
+                holder = spec.get("holderIdentity", "")
+                if [holder] != self._holders[-1:]:
+                    self._holders.append(holder)
+                self._transitions.append(spec.get("leaseTransitions", 0))
                 if last is not None:
-                    self.longest = max(self.longest, (renewed - last).total_seconds())
+                    self._longest = max(self._longest, (renewed - last).total_seconds())
                 last = renewed
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.25)
+
+
+class Prober:
+    """Asks for the probes as a kubelet does, but more often, and measures the time."""
+
+    def __init__(self, probes: ApiClient) -> None:
+        self._probes = probes
+        self.waits: list[float] = []
+        self.failed = 0
+
+    async def watch(self) -> None:
+        """Ask until cancelled."""
+        loop = asyncio.get_running_loop()
+        for number in count():
+            began = loop.time()
+            try:
+                async with asyncio.timeout(10):
+                    await self._probes.fetch("GET", ("/healthz", "/readyz")[number % 2])
+            except (ApiError, UnreachableError, TimeoutError):
+                self.failed += 1
+            self.waits.append(loop.time() - began)
+            await asyncio.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured, in seconds and requests a second."""
+
+    seconds: float
+    quiet: float
+    rate: float
+    pace: Pace
 
 
 class AttackBench:
-    """All that the measurements share."""
+    """Measures phases with one manager."""
 
-    def __init__(self, plane: ControlPlane, api: ApiClient, target: Target, victim: Victim) -> None:
+    def __init__(self, plane: ControlPlane, target: Target, victim: Victim, plan: Plan) -> None:
         self._plane = plane
-        self._api = api
         self._target = target
-        self.victim = victim
+        self._victim = victim
+        self._plan = plan
+
+    async def quiet(self, manager: WholeManager) -> Phase:
+        """Measure without an attack."""
+        async with self._phase(manager, QUIET, self._plan.quiet) as found:
+            found.latencies = await self._victim.create(self._plan.rate, self._plan.quiet)
+        return found
+
+    async def attacked(self, manager: WholeManager, kind: str, pace: Pace) -> tuple[Phase, float]:
+        """Measure during an attack; also return the rate that it reached."""
+        seconds, waited = self._plan.seconds, waited_for_cpu(manager.process.pid)
+        used, servers = manager.observed.cpu(), self._servers_cpu()
+        async with self._phase(manager, kind, seconds) as found, asyncio.TaskGroup() as tasks:
+            begun = asyncio.Event()
+            attacker = tasks.create_task(self._attacker(kind, seconds + 4, pace, begun))
+            await begun.wait()
+            await asyncio.sleep(2)  # until the attack has its full effect
+            found.latencies = await self._victim.create(self._plan.rate, seconds)
+        found.tally = attacker.result()
+        rate = found.tally.sent / (seconds + 4)
+        used, servers = manager.observed.cpu() - used, self._servers_cpu() - servers
+        waited = waited_for_cpu(manager.process.pid) - waited
+        cpu = (
+            f"CPU {used:.0f} s of the manager, which waited {waited:.0f} s for a core; "
+            f"{servers:.0f} s of API server and etcd"
+        )
+        row(f"{kind}: requests", f"{rate:.1f}/s", cpu)
+        for name, number in sorted(found.tally.classes.items()):
+            row(f"    {name}", f"{number:,}")
+        for error, number in found.tally.errors.most_common(3):
+            note(f"  {number} x {error}")
+        return found, rate
+
+    async def clean_up(self, manager: WholeManager) -> None:
+        """Delete what the attacker has stored, and wait until the manager has nothing to do."""
+        note("deleting what the attacker has stored")
+        async with self._plane.client() as api:
+            for resource in (TRAIN_JOBS, JOB_SETS):
+                path = resource.collection_path(self._target.namespace)
+                await api.request("DELETE", path)
+        idle = 0
+
+        async def settled() -> bool:
+            nonlocal idle
+            idle = idle + 1 if await manager.observed.is_idle() else 0
+            return idle > IDLE_TIMES
+
+        await until(settled, within=LONGEST_LATENCY, what="the manager being idle", every=0.25)
 
     @asynccontextmanager
-    async def manager(self) -> AsyncIterator[tuple[ManagerUnderTest, ApiClient]]:
-        """A manager of all namespaces, with its webhook registered, and with leader election."""
-        log, metrics = self._plane.folder / "manager.log", f"{LOOPBACK}:{METRICS_PORT}"
-        argv = (
-            *(*MANAGER, "--kubeconfig", str(self._plane.kubeconfig), "--leader-elect"),
-            *("--leader-election-namespace", DEFAULT_NAMESPACE),
-            *("--webhook-host", LOOPBACK, "--webhook-port", str(WEBHOOK_PORT)),
-            *("--no-metrics-secure", "--metrics-bind-address", metrics),
-            *("--health-probe-bind-address", "0"),
-        )
-        service = DEFAULT.cert_management.webhook_service_name
-        for each in registration.beside(
-            service, DEFAULT_NAMESPACE, host=LOOPBACK, port=WEBHOOK_PORT
-        ):
-            await self._api.create(each)
-        with log.open("w") as file:
-            process = await asyncio.create_subprocess_exec(*argv, stderr=file)
-        try:
-            async with ApiClient(f"http://{metrics}", None) as asked:
-                manager = ManagerUnderTest(process, log, asked)
-                await manager.started_at()
-                yield manager, asked
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                await process.wait()
-
-    async def measure(
-        self, kind: str, rate: float, seconds: float, pace: Pace | None = None
-    ) -> tuple[Latencies, float]:
-        """Return the victim's latencies, and the rate of the attack that went on meanwhile."""
+    async def _phase(
+        self, manager: WholeManager, kind: str, seconds: float
+    ) -> AsyncIterator[Phase]:
+        """Measure the event loop and the probes for the length of the block."""
         note(f"{kind}: {seconds:.0f} s")
-        if pace is None:
-            return await self.victim.create(rate, seconds), 0.0
-        told = asyncio.Queue[bytes]()
+        found, prober = Phase(), Prober(manager.probes)
+        before = lag_buckets((await manager.metrics.fetch("GET", "/metrics")).decode())
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._attack(kind, seconds + 4, pace, told))
-            await asyncio.sleep(2)  # until it has begun
-            found = await self.victim.create(rate, seconds)
-        answers = json.loads((await told.get()).splitlines()[-1])
-        note(f"  answers to the attacker: {answers}")
-        sent = sum(number for what, number in answers.items() if what in SENT)
-        return found, sent / (seconds + 4)
+            probing = tasks.create_task(prober.watch())
+            yield found
+            probing.cancel()
+        after = lag_buckets((await manager.metrics.fetch("GET", "/metrics")).decode())
+        found.lag = lag_quantile(before, after, 0.99)
+        late = [each[inf] - each[LONGEST_WAIT] for each in (after, before)]
+        found.late = int(late[0] - late[1])
+        found.waits, found.failed_probes = prober.waits, prober.failed
 
-    def servers_cpu(self) -> float:
+    def _servers_cpu(self) -> float:
         """Seconds of CPU that the API server and etcd have used; their leashes need none."""
         leashes = (process.pid for process in self._plane.processes if process.pid)
         return sum(cpu_of(child) for leash in leashes for child in children_of(leash))
 
-    async def _attack(
-        self, kind: str, seconds: float, pace: Pace, told: "asyncio.Queue[bytes]"
-    ) -> None:
-        target = self._target
+    async def _attacker(self, kind: str, seconds: float, pace: Pace, begun: asyncio.Event) -> Tally:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-W", "ignore", str(RUN), "bench.attack"),
             *("--attacker", kind, "--seconds", str(seconds)),
             *("--attack-rate", str(pace.rate), "--at-a-time", str(pace.at_a_time)),
-            *("--kubeconfig", str(target.kubeconfig), "--namespace", target.namespace),
-            *("--runtime", target.runtime),
+            *("--kubeconfig", str(self._target.kubeconfig)),
+            *("--namespace", self._target.namespace),
             stdout=asyncio.subprocess.PIPE,
         )
         try:
+            if process.stdout is not None and await process.stdout.readline():
+                begun.set()
             output, _ = await process.communicate()
         finally:
             if process.returncode is None:
@@ -448,53 +486,29 @@ class AttackBench:
                 await process.wait()
         if process.returncode:
             raise RuntimeError("the attacker failed")
-        told.put_nowait(output)
-
-
-def lag_above(text: str, seconds: float) -> int:
-    """Return how often the event loop was later than this, by the manager's own count."""
-    buckets = {
-        float(dict(labels)["le"]): value
-        for (name, labels), value in samples_in(text.replace("+Inf", "inf")).items()
-        if name == LAG
-    }
-    if not buckets:
-        return 0
-    below = max((value for bound, value in buckets.items() if bound <= seconds), default=0.0)
-    return int(max(buckets.values()) - below)
-
-
-def show(kinds: dict[str, Latencies]) -> None:
-    """Print the latencies, and their ratios."""
-    for kind, found in kinds.items():
-        row(f"create to JobSet, {kind}", f"{1e3 * found.at(0.5):,.0f} ms", str(found))
-    for one, other in (("attack", "quiet"), ("control", "quiet"), ("attack", "control")):
-        if one in kinds and other in kinds:
-            ratios = [kinds[one].at(each) / kinds[other].at(each) for each in (0.5, 0.99)]
-            text = f"p50; p99 {ratios[1]:.2f} x"
-            row(f"    {one} / {other}", f"{ratios[0]:.2f} x", text)
+        return Tally.from_json(output.splitlines()[-1])
 
 
 def edit_role() -> dict[str, Any]:
     """Return the chart's edit role, with the same rules for the control attack."""
-    rules = [*_rules_in_chart("view"), *_rules_in_chart("edit")]
+    found = [*_rules_in_chart("view"), *_rules_in_chart("edit")]
     control = [
         {**each, "apiGroups": [CONTROL_JOBS.group]}
-        for each in rules
+        for each in found
         if TRAIN_JOBS.group in each["apiGroups"]
     ]
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
         "metadata": {"name": "bench-edit"},
-        "rules": [*rules, *control],
+        "rules": [*found, *control],
     }
 
 
 def _rules_in_chart(role: str) -> list[dict[str, Any]]:
     _, _, rest = ROLES.read_text().partition(f'{{{{- define "kftrainer.{role}Rules" -}}}}')
-    rules: list[dict[str, Any]] = yaml.safe_load(rest.partition("{{- end -}}")[0])
-    return rules
+    found: list[dict[str, Any]] = yaml.safe_load(rest.partition("{{- end -}}")[0])
+    return found
 
 
 def _grants(namespace: str) -> Iterator[dict[str, Any]]:
@@ -513,75 +527,91 @@ def _grants(namespace: str) -> Iterator[dict[str, Any]]:
     }
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is measured, in seconds and requests a second."""
+def control_definition() -> dict[str, Any]:
+    """Return the definition of a kind with the schema of TrainJobs."""
+    [crd] = [each for each in CRDS if each.name.startswith(TRAIN_JOBS.plural)]
+    definition: dict[str, Any] = yaml.safe_load(crd.read_text())
+    name = f"{TRAIN_JOBS.plural}.{CONTROL_JOBS.group}"
+    spec = {**definition["spec"], "group": CONTROL_JOBS.group}
+    return {**definition, "metadata": {"name": name}, "spec": spec}
 
-    seconds: float
-    quiet: float
-    rate: float
-    pace: Pace
+
+async def _create_runtimes(client: Client, namespace: str) -> None:
+    """Create the runtimes of the attack, as an admin of the namespace would."""
+    for index, each in enumerate(rows()):
+        runtime = runtime_in(namespace, index, each.within[0].runtime)
+        try:
+            await client.create(TRAINING_RUNTIMES, runtime)
+        except KubeError as error:
+            note(f"the runtime of {each.name!r} is rejected: {str(error)[:100]}")
 
 
 async def bench(plan: Plan) -> bool:
     """Measure all on one control plane; return whether the results are within the limits."""
-    shape = Shape(crds=(parts.JOBSET_MANIFESTS,), crd_files=CRDS)
+    shape = Shape(crds=(parts.JOBSET_MANIFESTS, parts.COSCHEDULING_MANIFESTS), crd_files=CRDS)
     async with running(shape, progress=Progress(sys.stderr)) as plane, plane.client() as api:
         connection = await load_connection(plane.kubeconfig)
         async with HttpTransport(connection, user_agent="victim") as transport:
             client = Client(transport, field_manager="victim")
-            runtime = yaml.safe_load(RUNTIME.read_text())
-            await client.create(CLUSTER_TRAINING_RUNTIMES, runtime)
+            await client.create(CLUSTER_TRAINING_RUNTIMES, yaml.safe_load(RUNTIME.read_text()))
             await api.create(control_definition())
+            await register_webhook(api)
             theirs, ours = [
                 await plane.create_namespace(api, prefix) for prefix in ("attacker-", "victim-")
             ]
             for each in _grants(theirs):
                 await api.create(each)
-            kubeconfig = plane.kubeconfig_for(ATTACKER)
-            target = Target(kubeconfig, theirs, runtime["metadata"]["name"])
-            measured = AttackBench(plane, api, target, Victim(client, ours))
-            return await _measure_all(measured, api, plan)
+            target, victim = Target(plane.kubeconfig_for(ATTACKER), theirs), Victim(client, ours)
+            measured = AttackBench(plane, target, victim, plan)
+            async with whole_manager(plane) as manager:
+                await _create_runtimes(client, theirs)
+                lease = LeaseWatch(api)
+                async with asyncio.TaskGroup() as tasks:
+                    watches = [tasks.create_task(each.watch()) for each in (victim, lease)]
+                    found = await _phases(measured, manager, plan)
+                    for task in watches:
+                        task.cancel()
+                peak = manager.memory().peak
+    return _judged(Findings(found, lease.history, peak, chart_limit()))
 
 
-async def _measure_all(measured: AttackBench, api: ApiClient, plan: Plan) -> bool:
-    lease, kinds, pace = LeaseWatch(api), dict[str, Latencies](), plan.pace
-    async with measured.manager() as (manager, metrics), asyncio.TaskGroup() as tasks:
-        empty = manager.rss()
-        watches = [
-            tasks.create_task(measured.victim.watch()),
-            tasks.create_task(lease.watch()),
-        ]
-        await measured.measure("quiet", plan.rate, plan.quiet / 4)  # until all is warm
-        kinds["quiet"], _ = await measured.measure("quiet", plan.rate, plan.quiet)
-        for kind in ("attack", "control"):
-            before = (await metrics.fetch("GET", "/metrics")).decode()
-            used, servers = manager.cpu(), measured.servers_cpu()
-            # The attack is as fast as it can be, and the control no faster.
-            kinds[kind], rate = await measured.measure(kind, plan.rate, plan.seconds, pace)
-            pace = replace(pace, rate=rate)
-            used, servers = manager.cpu() - used, measured.servers_cpu() - servers
-            after = (await metrics.fetch("GET", "/metrics")).decode()
-            late = lag_above(after, 0.1) - lag_above(before, 0.1)
-            cpu = f"CPU {used:.0f} s of the manager, {servers:.0f} s of API server and etcd"
-            row(f"{kind}: requests", f"{rate:.1f}/s", f"{cpu}; event loop late {late} times")
-        afterwards, _ = await measured.measure("quiet", plan.rate, plan.quiet)
-        kinds["quiet"] = kinds["quiet"].with_(afterwards)
-        full = manager.rss()
-        for task in watches:
-            task.cancel()
-    show(kinds)
-    row("lease: holders", f"{len(lease.holders)}", f"longest renewal {lease.longest:.1f} s")
-    row("memory of the manager", f"{full / MIB:,.0f} MiB", f"{empty / MIB:,.0f} MiB before")
-    is_slow = kinds["attack"].at(0.5) > MOST_RATIO * kinds["quiet"].at(0.5)
-    if is_slow:
-        print(f"!: the median latency is more than {MOST_RATIO:g} x as long", file=sys.stderr)
-    is_lost = (
-        len(lease.holders) != 1 or lease.longest > DEFAULT.leader_election.lease_duration.seconds
-    )
-    if is_lost:
-        print("!: the lease was lost", file=sys.stderr)
-    return not (is_slow or is_lost)
+async def _phases(measured: AttackBench, manager: WholeManager, plan: Plan) -> Mapping[str, Phase]:
+    await measured.quiet(manager)  # until all is warm
+    quiet = await measured.quiet(manager)
+    # The attack is as fast as it can be, and the control no faster.
+    attacked, rate = await measured.attacked(manager, ATTACK, plan.pace)
+    await measured.clean_up(manager)
+    control, _ = await measured.attacked(manager, CONTROL, replace(plan.pace, rate=rate))
+    quiet = quiet.with_(await measured.quiet(manager))
+    return {QUIET: quiet, ATTACK: attacked, CONTROL: control}
+
+
+def _judged(found: Findings) -> bool:
+    """Print everything; return whether nothing is wrong."""
+    for size in SIZES:
+        by_kind = {kind: each.latencies[size] for kind, each in found.phases.items()}
+        for kind, latencies in by_kind.items():
+            value = f"{1e3 * latencies.at(0.5):,.0f} ms"
+            row(f"create to JobSet, {size}, {kind}", value, str(latencies))
+        for one, other in ((ATTACK, CONTROL), (ATTACK, QUIET), (CONTROL, QUIET)):
+            ratios = [by_kind[one].at(each) / by_kind[other].at(each) for each in SHARES]
+            remark = f"p50; p90 {ratios[1]:.2f} x, p99 {ratios[2]:.2f} x"
+            row(f"    {one} / {other}", f"{ratios[0]:.2f} x", remark)
+    for kind, phase in found.phases.items():
+        waits = [1e3 * share_of(phase.waits, each) for each in (0.5, 0.99, 1.0)]
+        late = f"p99; {phase.late} times more than {1e3 * LONGEST_WAIT:.0f} ms"
+        row(f"delay of the event loop, {kind}", f"{1e3 * phase.lag:.0f} ms", late)
+        remark = f"p99; p50 {waits[0]:.0f}, longest {waits[2]:.0f}; {phase.failed_probes} failed"
+        row(f"probes, {kind}", f"{waits[1]:.0f} ms", remark)
+    lease = found.lease
+    remark = f"{lease.transitions} transitions, longest renewal {lease.longest:.1f} s"
+    row("lease: holders", f"{len(lease.holders)}", remark)
+    remark = f"of {found.limit / MIB:,.0f} MiB in the chart"
+    row("peak memory of the manager", f"{found.peak / MIB:,.0f} MiB", remark)
+    problems = [*found.problems()]
+    for each in problems:
+        print(f"!: {each}", file=sys.stderr)
+    return not problems
 
 
 def main() -> int:
@@ -589,21 +619,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each attack")
     parser.add_argument("--quiet", type=float, default=20.0, help="seconds without one")
-    parser.add_argument("--rate", type=float, default=2.0, help="TrainJobs a second of the victim")
-    parser.add_argument("--attack-rate", type=float, default=50.0, help="requests a second")
-    parser.add_argument("--at-a-time", type=int, default=1, help="requests of the attacker")
-    parser.add_argument("--attacker", choices=["attack", "control"], help=argparse.SUPPRESS)
+    parser.add_argument("--rate", type=float, default=3.0, help="TrainJobs a second of the victim")
+    parser.add_argument("--attack-rate", type=float, default=100.0, help="requests a second")
+    parser.add_argument("--at-a-time", type=int, default=4, help="requests of the attacker")
+    parser.add_argument("--attacker", choices=[*KINDS], help=argparse.SUPPRESS)
     parser.add_argument("--kubeconfig", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--namespace", help=argparse.SUPPRESS)
-    parser.add_argument("--runtime", help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the manager goes with us
-    pace = Pace(told.attack_rate, told.at_a_time)
-    if told.attacker:
-        target = Target(told.kubeconfig, told.namespace, told.runtime)
-        asyncio.run(attack(target, told.attacker, pace, told.seconds))
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the manager ends, too
+    pace = Pace(arguments.attack_rate, arguments.at_a_time)
+    if arguments.attacker:
+        target = Target(arguments.kubeconfig, arguments.namespace)
+        asyncio.run(attack(target, KINDS[arguments.attacker], pace, arguments.seconds))
         return 0
-    return int(not asyncio.run(bench(Plan(told.seconds, told.quiet, told.rate, pace))))
+    plan = Plan(arguments.seconds, arguments.quiet, arguments.rate, pace)
+    return int(not asyncio.run(bench(plan)))
 
 
 if __name__ == "__main__":
