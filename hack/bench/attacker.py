@@ -30,8 +30,8 @@ from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.errors import ForbiddenError, KubeError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.kube.client.transport import HttpTransport
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.webhooks.registration import webhook_path
 
 POD_ADDRESS = "127.0.0.2"  # of the attacker: a pod does not have the API server's address

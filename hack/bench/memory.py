@@ -55,9 +55,9 @@ from kftrainer.api.resources import (
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
 )
-from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.large_objects import PREFIX, reduction_of
 from kftrainer.controllers.trainjob.refused_pods import CAPACITY, LONGEST_TEXT, Refusal, RefusedPods
+from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
 from kftrainer.devcluster.build import parts
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, running
@@ -66,12 +66,12 @@ from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.machinery.manager.clock import SystemClock
-from kftrainer.machinery.cache.cached_object import EntryMaker
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
+from kftrainer.machinery.cache.cached_object import CachedObjectFactory
 from kftrainer.machinery.cache.reduction import FEW, LARGE, TEXT
 from kftrainer.machinery.cache.store import Store
+from kftrainer.machinery.manager.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +148,9 @@ def fill_store(what: str, count: int) -> object:
     resource, size, where = ROWS[what]
     indexes: dict[str, Callable[..., Any]] = TRAIN_JOB_INDEXES if resource is TRAIN_JOBS else {}
     reduction = reduction_of(resource, is_owned=True)
-    maker: EntryMaker[Any] = EntryMaker(resource, None, indexes, reduction=reduction)
+    maker: CachedObjectFactory[Any] = CachedObjectFactory(
+        resource, None, indexes, reduction=reduction
+    )
     store: Store[Any] = Store(indexes)
     for number in range(count):
         # As it comes from the API server: nothing of it is shared with other objects.

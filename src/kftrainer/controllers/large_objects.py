@@ -30,7 +30,14 @@ from kftrainer.machinery.manager.clock import Clock
 log = structlog.get_logger(__name__)
 
 LATER: Final = Result(requeue=True)
-BUSY: Final = 0.05  # seconds until the next attempt while another large object is processed
+# Seconds until the next attempt while another large object is processed, and more for each other
+# namespace that waits.
+BUSY: Final = 0.05
+BUSY_PER_NAMESPACE: Final = 0.005
+LONGEST_BUSY: Final = 0.5
+# Seconds without an attempt after which a namespace loses its turn.
+ABSENT_AFTER: Final = 1.0
+KEPT_FOR: Final = 60.0  # seconds for which it is known when a namespace was served
 # A pause is this many times as long as the processing before it. Most of that time is spent by the
 # API server, which serves other tenants too.
 PAUSE_RATIO: Final = 3
@@ -58,26 +65,47 @@ def reduction_of(resource: Resource[Any], *, is_owned: bool) -> Reduction | None
 
 
 class Schedule:
-    """Time slots for the large objects of each namespace, with pauses between them."""
+    """Time slots for the large objects of each namespace, with pauses between them.
+
+    When the slots of several namespaces are due, the one that was served longest ago is next.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._free: dict[str, float] = {}  # start of the next free slot, by namespace
         self._pauses: dict[str, float] = {}
         self._slots: dict[Request, float] = {}
+        self._due: dict[str, float] = {}  # last attempt of a due object, by namespace
+        self._served: dict[str, float] = {}  # last start, by namespace
 
-    def delay(self, request: Request) -> float:
-        """Return the seconds until the slot of this object; 0 if it is now."""
+    def delay(self, request: Request, *, is_busy: bool = False) -> float:
+        """Return the seconds until the next attempt of this object; 0 if it is its turn now.
+
+        `is_busy` is true while another large object is processed. The slot is kept until the turn.
+        """
         now, namespace = self._clock.monotonic(), request.namespace
         slot = self._slots.get(request)
         if slot is None:
             slot = max(now, self._free.get(namespace, now))
             self._free[namespace] = slot + self._pauses.get(namespace, SHORTEST_PAUSE)
-        if slot > now:
             self._slots[request] = slot
+        if slot > now:
             return slot - now
+        self._due[namespace] = now
+        self._drop_absent(now)
+        if is_busy or namespace != self._next_namespace():
+            return min(BUSY + BUSY_PER_NAMESPACE * (len(self._due) - 1), LONGEST_BUSY)
         self.forget(request)
+        self._served[namespace] = now
         return 0.0
+
+    def _drop_absent(self, now: float) -> None:
+        self._due = {each: at for each, at in self._due.items() if now - at <= ABSENT_AFTER}
+        self._served = {each: at for each, at in self._served.items() if now - at <= KEPT_FOR}
+
+    def _next_namespace(self) -> str:
+        """Return the due namespace that was served longest ago; the longest due one of several."""
+        return min(self._due, key=lambda each: self._served.get(each, float("-inf")))
 
     def worked(self, request: Request, seconds: float) -> None:
         """Record the duration of a reconcile; the next object waits PAUSE_RATIO times as long."""
@@ -91,6 +119,7 @@ class Schedule:
     def forget(self, request: Request) -> None:
         """Drop the slot of this object."""
         self._slots.pop(request, None)
+        self._due.pop(request.namespace, None)
 
 
 class LargeObjectReconciler:
@@ -112,10 +141,8 @@ class LargeObjectReconciler:
             self._schedule.forget(request)
             with self._view.scope(request):
                 return await self._reconciler.reconcile(request)
-        if delay := self._schedule.delay(request):
+        if delay := self._schedule.delay(request, is_busy=self._working.locked()):
             return Result(requeue_after=delay)
-        if self._working.locked():
-            return Result(requeue_after=BUSY)
         began = self._clock.monotonic()
         async with self._working:
             try:

@@ -305,8 +305,15 @@ def _blueprint(runtime: AnyRuntime) -> _Blueprint:
     return _Blueprint(errors, orjson.dumps(template), spec.template.metadata)
 
 
-# Caches return the same runtime object for thousands of TrainJobs until it changes.
-_blueprints = Memo(_blueprint, most=100)
+def _blueprint_size(blueprint: _Blueprint) -> int:
+    """Return the bytes of the template; a runtime that cannot be used is not kept."""
+    return len(blueprint.template) if blueprint.template else MOST_BLUEPRINT_BYTES + 1
+
+
+# Caches return the same runtime object for thousands of TrainJobs until it changes. Large
+# TrainingRuntimes are not cached whole: their objects are new each time.
+MOST_BLUEPRINT_BYTES = 256 * 1024
+_blueprints = Memo(_blueprint, most=100, size=_blueprint_size, most_size=MOST_BLUEPRINT_BYTES)
 
 
 def _take_command(info: Info, job: TrainJob) -> None:

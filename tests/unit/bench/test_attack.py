@@ -32,8 +32,8 @@ from kftrainer.api.limits import (
     values_in,
 )
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
-from kftrainer.machinery.webhook.review import decoded
 from kftrainer.machinery.cache.reduction import LARGE
+from kftrainer.machinery.webhook.review import decoded
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 

@@ -7,6 +7,7 @@ import pytest
 
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.controllers.large_objects import (
+    ABSENT_AFTER,
     BUSY,
     REDUCTIONS,
     LargeObjectReconciler,
@@ -186,3 +187,53 @@ async def test_large_objects_of_a_namespace_take_turns_with_pauses_longer_than_t
     await clock.advance(0.21)
     assert schedule.delay(second) == 0
     assert schedule.delay(third) > 0
+
+
+async def test_large_object_of_another_namespace_is_next_however_many_are_due() -> None:
+    """The work takes longer than the longest pause, so that all objects of the tenant are due."""
+    clock = FakeClock()
+    schedule = Schedule(clock)
+    hostile = [ObjectKey("hostile", f"job-{number}") for number in range(30)]
+    victim = ObjectKey("team", "train")
+    for each in hostile:
+        schedule.delay(each)
+    served = list[ObjectKey]()
+    for _ in range(4):
+        for _ in range(3):  # every object tries again while one is processed
+            await clock.advance(BUSY * 2)
+            for each in (*hostile, victim):
+                assert each in served or schedule.delay(each, is_busy=True) > 0
+        started = next(each for each in (*hostile, victim) if schedule.delay(each) == 0)
+        served.append(started)
+        await clock.advance(2.5)
+        schedule.worked(started, 2.5)
+        if victim in served:
+            break
+    assert victim in served[:2]
+
+
+async def test_slot_is_kept_while_another_object_is_processed() -> None:
+    clock = FakeClock()
+    schedule = Schedule(clock)
+    first, second = (ObjectKey("team", name) for name in "ab")
+    assert schedule.delay(first) == 0
+    schedule.worked(first, 0.1)
+    assert schedule.delay(second) == pytest.approx(0.3)
+    await clock.advance(0.31)
+    assert schedule.delay(second, is_busy=True) == BUSY
+    await clock.advance(BUSY)
+    assert schedule.delay(second) == 0
+
+
+async def test_namespace_that_stopped_trying_does_not_keep_its_turn() -> None:
+    clock = FakeClock()
+    schedule = Schedule(clock)
+    gone, other = ObjectKey("gone", "a"), ObjectKey("other", "a")
+    assert schedule.delay(other) == 0
+    schedule.worked(other, 0.001)
+    await clock.advance(0.5)
+    assert schedule.delay(gone, is_busy=True) > 0
+    assert schedule.delay(other, is_busy=True) > 0
+    assert schedule.delay(other) > 0, "the other namespace was never served"
+    await clock.advance(ABSENT_AFTER + 0.1)
+    assert schedule.delay(other) == 0

@@ -47,3 +47,20 @@ def test_a_failure_is_not_remembered() -> None:
         memo.of(it)
     it.append(1)
     assert memo.of(it) == 1
+
+
+def test_entries_have_at_most_the_given_size_together() -> None:
+    found = Found()
+    memo = Memo(found, most=10, size=lambda count: count, most_size=5)
+    small, medium, large = [1], [1] * 4, [1] * 6
+    for it in (small, medium, small, medium):
+        memo.of(it)
+    assert found.times == 2
+    memo.of([2, 2])  # the oldest, `small`, is dropped, and then `medium`
+    memo.of(medium)
+    assert found.times == 4
+    memo.of(large)
+    memo.of(large)
+    assert found.times == 6  # too large to be kept
+    memo.of(medium)
+    assert found.times == 6  # and nothing was dropped for it
