@@ -145,7 +145,7 @@ async def test_without_a_yes_it_only_says_what_it_would_delete(
         f"would delete 1 TrainJob: {team.namespace}/train",
         f"would delete 1 TrainingRuntime: {team.namespace}/torch",
     ]
-    assert ended.err == ["kftrainer purge: nothing was deleted: say --yes if you mean it"]
+    assert ended.err == ["kftrainer purge: dry run, nothing was deleted; pass --yes to delete"]
     assert "deletionTimestamp" not in (await team.get("TrainJob"))["metadata"]
 
 

@@ -205,7 +205,7 @@ async def test_d44_an_object_of_somebody_else_is_left_alone_and_named(
     await team.create_runtime(runtime_name)
     await team.create_job(runtime=runtime_name)
     said = await message(team, "NameTaken")
-    assert f"{kind_name} {team.namespace}/{name} is there already and {OWNERS[owner][1]}" in said
+    assert f"{kind_name} {team.namespace}/{name} already exists and {OWNERS[owner][1]}" in said
     assert said in (await team.until_event(EVENT))["message"]
     await team.touch(manager)
     assert await team.api.fetch("GET", team.path(kind, name)) == before

@@ -43,11 +43,11 @@ WHO_APPLIES = "where the manager is to apply it, its log says shipped_runtime.no
 MANAGER = ObjectKey(DEFAULT_NAMESPACE, DEFAULT.cert_management.webhook_service_name)
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
 DESCRIPTION = """\
-Look whether the operator in a cluster does its work: the API server knows TrainJobs, the manager's
-Deployment has a replica that is ready, the runtimes that are expected are there, and the webhook
-refuses a wrong TrainJob and accepts a good one. It waits for what is not there yet. Nothing is
-changed: the TrainJobs are tried in dry runs. It does not look whether a manager leads, which is
-what makes TrainJobs run: the manager's own probes and metrics say that.
+Check an installation: the API server serves TrainJobs, the manager's Deployment has a ready
+replica, the expected runtimes exist, and the webhook rejects an invalid TrainJob and accepts a
+valid one. It waits for what does not exist yet. Nothing is changed: the TrainJobs are dry runs. It
+does not verify that a leader is elected (without one no TrainJob starts); check
+leader_election_master_status for that.
 """
 EPILOG = """\
 exit code:

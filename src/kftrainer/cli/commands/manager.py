@@ -123,7 +123,7 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         "--leader-elect",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="let several replicas elect the one that works",
+        help="enable leader election; required when more than one replica runs",
     )
     parser.add_argument(
         "--leader-election-namespace", metavar="NAME", help="where the Lease is (default: our own)"
@@ -159,7 +159,7 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         "--metrics-secure",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="serve metrics by HTTPS, to those who may see them",
+        help="serve metrics over HTTPS, to authorized clients only",
     )
     parser.add_argument(
         "--health-probe-bind-address",

@@ -32,11 +32,11 @@ TELL_EVERY = 10.0  # seconds, if nothing has changed
 AT_ONCE = 20  # concurrent deletions
 UNKNOWN = "the API server does not know the kinds: nothing to delete"
 DESCRIPTION = """\
-Delete all TrainJobs with what was made for them, wait until they are gone, then do the same with
-TrainingRuntimes and ClusterTrainingRuntimes. The manager must run meanwhile: it gives runtimes free
-that were in use. What it is told by --runtimes to keep there it applies again at once; that is not
-waited for, and goes with the CustomResourceDefinitions. With --namespace, ClusterTrainingRuntimes
-are left alone unless --cluster-runtimes is said as well.
+Delete all TrainJobs with their objects, wait until they are gone, then do the same with
+TrainingRuntimes and ClusterTrainingRuntimes. The manager must run meanwhile: it removes the
+finalizers of runtimes that were in use. Runtimes that a manager with --runtimes re-creates are not
+waited for; they disappear with the CRDs. With --namespace, ClusterTrainingRuntimes are not deleted
+unless --cluster-runtimes is given.
 
 With --release-runtimes nothing is deleted: the finalizer is removed from runtimes that no TrainJob
 refers to, so that they, and their namespaces, can be deleted although no manager watches them.
@@ -115,7 +115,7 @@ async def _purge(arguments: argparse.Namespace) -> int:
         say(f"would delete {line}")
     if not purge.all_kinds:
         say("would leave ClusterTrainingRuntimes alone: they go if you say --cluster-runtimes")
-    print("kftrainer purge: nothing was deleted: say --yes if you mean it", file=sys.stderr)
+    print("kftrainer purge: dry run, nothing was deleted; pass --yes to delete", file=sys.stderr)
     return MISUSED
 
 

@@ -63,7 +63,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument(
         "--show-secrets",
         action="store_true",
-        help="print what is in Secrets; keys that are made by chance are others each time",
+        help="print the contents of Secrets; generated keys differ on every run",
     )
     add_config(parser)
     parser.set_defaults(run=run)

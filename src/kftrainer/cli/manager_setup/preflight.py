@@ -119,7 +119,7 @@ class Preflight:
             left = deadline - self._clock.monotonic()
             if left <= 0:
                 raise PreflightError(
-                    f"the API server cannot be asked, after {TRY_FOR:g} s of trying: {last}"
+                    f"cannot reach the API server after {TRY_FOR:g} s of trying: {last}"
                 )
             log.warning("preflight.waiting", error=last, seconds_left=round(left, 1))
             await self._clock.sleep(min(pause, left))

@@ -78,7 +78,8 @@ class NotInstalledError(PlanningError):
     def __init__(self, resource: Resource[Any]) -> None:
         super().__init__(
             f"the kind {resource.kind} ({resource.api_version}) is not installed in the cluster, "
-            f"or not to be read by us: install it, and the TrainJob goes on by itself"
+            "or the manager may not read it: install the CRD or grant access; the TrainJob then "
+            "continues automatically"
         )
         self.resource = resource
 
@@ -369,6 +370,6 @@ def _taken(object_name: str, controller: Mapping[str, Any] | None) -> str:
         else ("does not belong to this TrainJob")
     )
     return (
-        f"{object_name} is there already and {whose}: it is left alone. "
+        f"{object_name} already exists and {whose}: it is not modified. "
         "Delete or rename it, or give the TrainJob another name"
     )

@@ -360,7 +360,7 @@ class Client:
         try:
             answer: dict[str, Any] = orjson.loads(response.body)
         except orjson.JSONDecodeError as broken:
-            raise TransportError(f"{method} {path}: the answer is no JSON") from broken
+            raise TransportError(f"{method} {path}: the response is not valid JSON") from broken
         return answer
 
     def _write(self, dry_run: bool, field_manager: str | None = None) -> dict[str, str]:  # noqa: FBT001

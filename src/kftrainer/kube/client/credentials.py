@@ -246,7 +246,7 @@ class _KubeconfigUser:
             await loader.load_and_set(configuration)
         except (ConfigException, AssertionError, *MALFORMED) as error:
             raise CredentialsError(
-                f"The kubeconfig {self._paths} is of no use: {_what_is_wrong(error)}"
+                f"The kubeconfig {self._paths} cannot be used: {_what_is_wrong(error)}"
             ) from error
         self._loader = loader
         return configuration

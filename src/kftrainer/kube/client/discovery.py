@@ -79,7 +79,7 @@ class RestMapper:
             try:
                 told: dict[str, Any] = orjson.loads(response.body)
             except orjson.JSONDecodeError as broken:
-                raise TransportError(f"GET {path}: the answer is no JSON") from broken
+                raise TransportError(f"GET {path}: the response is not valid JSON") from broken
             return told
         error = error_from_response(response.status, response.headers, response.body)
         if isinstance(error, NotFoundError):

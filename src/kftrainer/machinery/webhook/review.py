@@ -58,7 +58,7 @@ def decoded(body: bytes) -> AdmissionRequest:
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:  # includes invalid UTF-8 and deep nesting
-        raise MalformedReviewError(f"The body is no JSON: {error}") from None
+        raise MalformedReviewError(f"The body is not valid JSON: {error}") from None
     if not isinstance(review, dict) or not isinstance(review.get("request"), dict):
         raise MalformedReviewError("The body is no AdmissionReview with a request.")
     if (review.get("apiVersion"), review.get("kind")) != (API_VERSION, KIND):

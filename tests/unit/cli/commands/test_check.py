@@ -308,4 +308,4 @@ async def test_an_answer_that_is_no_judgement_is_told_as_it_is() -> None:
 def test_the_help_says_what_is_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["check", "--help"])
-    assert "not look whether a manager leads" in " ".join(capsys.readouterr().out.split())
+    assert "does not verify that a leader is elected" in " ".join(capsys.readouterr().out.split())

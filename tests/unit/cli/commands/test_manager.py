@@ -141,9 +141,9 @@ def assert_one_line(told: str) -> None:
     [
         ((), "No API server to talk to: no kubeconfig was named, KUBECONFIG is not set"),
         (("--kubeconfig", "F/none"), "There is no kubeconfig F/none."),
-        (("--kubeconfig", "F/words"), "F/words is of no use: it does not have the form of one"),
-        (("--kubeconfig", "F/empty"), "F/empty is of no use: it does not have the form of one"),
-        (("--kubeconfig", "F/torn"), "F/torn is of no use: while parsing a flow node"),
+        (("--kubeconfig", "F/words"), "F/words cannot be used: it does not have the form of one"),
+        (("--kubeconfig", "F/empty"), "F/empty cannot be used: it does not have the form of one"),
+        (("--kubeconfig", "F/torn"), "F/torn cannot be used: while parsing a flow node"),
         (("--kubeconfig", "F/good", "--context", "b"), "Expected object with name b in F/good"),
     ],
 )

@@ -265,7 +265,7 @@ async def test_a_server_that_does_not_answer_is_asked_again_and_then_given_up(
     trial = Trial(server, clock)
     with capture_logs() as logged:
         told = await trial.over(TRY_FOR + 1)
-    assert told == "the API server cannot be asked, after 30 s of trying: cannot connect"
+    assert told == "cannot reach the API server after 30 s of trying: cannot connect"
     assert not trial.is_ready
     assert clock.monotonic() == TRY_FOR
     assert [entry["seconds_left"] for entry in logged] == [

@@ -51,7 +51,9 @@ def test_error_decides_on_retry_and_report(which: str) -> None:
     assert [found.retryable, found.user_visible, found.max_delay] == expected
 
 
-@pytest.mark.parametrize(("seconds", "is_told"), [(0, False), (59, False), (60, True), (900, True)])
+@pytest.mark.parametrize(
+    ("seconds", "user_visible"), [(0, False), (59, False), (60, True), (900, True)]
+)
 def test_pending_deletion_is_reported_after_a_minute(seconds: int, user_visible: bool) -> None:
     error = PendingDeletionError("waiting", NOW - timedelta(seconds=seconds))
     found = failure_of(error, NOW)

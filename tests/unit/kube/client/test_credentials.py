@@ -95,7 +95,7 @@ async def test_a_file_that_cannot_be_looked_for_is_told_as_missing(home: Path) -
 async def test_a_file_that_is_no_kubeconfig_is_told(home: Path, text: str) -> None:
     path = home / "file"
     path.write_text(text)
-    with pytest.raises(CredentialsError, match=r"The kubeconfig .*/file is of no use: ."):
+    with pytest.raises(CredentialsError, match=r"The kubeconfig .*/file cannot be used: ."):
         await load_connection(path)
 
 

@@ -88,5 +88,7 @@ class Babbling(Served):
 
 
 async def test_an_answer_that_is_no_json_is_an_error_of_the_wire() -> None:
-    with pytest.raises(TransportError, match=f"GET /apis/{GROUP}/v1: the answer is no JSON"):
+    with pytest.raises(
+        TransportError, match=f"GET /apis/{GROUP}/v1: the response is not valid JSON"
+    ):
         await RestMapper(Babbling()).is_served(chairs("v1"))

@@ -101,7 +101,7 @@ def test_what_is_no_review_is_told_in_one_line(body: Any, words: str) -> None:
     [b"", b"{", b"\xff\xfe", b'{"a": "\xc3"}', b"[" * 100_000, b'{"a":' * 100_000, b"NaN"],
 )
 def test_what_is_no_json_is_told_in_one_line(body: bytes) -> None:
-    with pytest.raises(MalformedReviewError, match=r"^The body is no JSON: [^\n]*$"):
+    with pytest.raises(MalformedReviewError, match=r"^The body is not valid JSON: [^\n]*$"):
         decoded(body)
 
 
