@@ -12,8 +12,8 @@ from typing import Any
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import binaries
-from kftrainer.devcluster.build.parts import KUBECTL
+from kftrainer.devcluster.artifacts import binaries
+from kftrainer.devcluster.artifacts.parts import KUBECTL
 from kftrainer.devcluster.client import ApiClient, UnreachableError, condition_is_true
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError, DevClusterError, in_words

@@ -24,8 +24,8 @@ from kftrainer.cli.commands.dev import DEFAULT_NAME, dev_command
 from kftrainer.cli.interrupts import report_interrupt
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import binaries
-from kftrainer.devcluster.build.parts import KUBECTL
+from kftrainer.devcluster.artifacts import binaries
+from kftrainer.devcluster.artifacts.parts import KUBECTL
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.named import NamedPlane
 from kftrainer.devcluster.processes.locks import FileLock, holder

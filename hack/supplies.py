@@ -8,8 +8,8 @@ import asyncio
 import sys
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import binaries, manifests
-from kftrainer.devcluster.build.parts import BINARIES, MANIFESTS
+from kftrainer.devcluster.artifacts import binaries, manifests
+from kftrainer.devcluster.artifacts.parts import BINARIES, MANIFESTS
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.progress import Progress
 from tests.support.upstream_chart import CHART, RUNTIMES

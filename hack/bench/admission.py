@@ -26,7 +26,7 @@ import yaml
 from bench.endtoend import CRDS, MANAGER, RUNTIME, ManagerUnderTest, cpu_of, job_in, note
 from bench.machinery import in_flight, row
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
-from kftrainer.devcluster.build import parts
+from kftrainer.devcluster.artifacts import parts
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.components.pki import Authority
 from kftrainer.devcluster.controlplane import ControlPlane, running

@@ -57,7 +57,7 @@ from kftrainer.api.resources import (
     TRAINING_RUNTIMES,
 )
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster.build import parts
+from kftrainer.devcluster.artifacts import parts
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError

@@ -26,7 +26,7 @@ import yaml
 from bench.machinery import IN_FLIGHT, in_flight, row
 from bench.sample import train_job
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, JOB_SETS, TRAIN_JOBS
-from kftrainer.devcluster.build import parts
+from kftrainer.devcluster.artifacts import parts
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.processes.ports import LOOPBACK

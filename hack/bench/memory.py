@@ -58,7 +58,7 @@ from kftrainer.api.resources import (
 from kftrainer.controllers.large_objects import PREFIX, reduction_of
 from kftrainer.controllers.trainjob.refused_pods import CAPACITY, LONGEST_TEXT, Refusal, RefusedPods
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
-from kftrainer.devcluster.build import parts
+from kftrainer.devcluster.artifacts import parts
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.progress import Progress

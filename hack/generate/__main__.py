@@ -12,8 +12,8 @@ import yaml
 from generate import configuration, crds, dashboard, merge_keys, versions
 from generate.schema import Library
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import manifests
-from kftrainer.devcluster.build.parts import JOBSET_MANIFESTS
+from kftrainer.devcluster.artifacts import manifests
+from kftrainer.devcluster.artifacts.parts import JOBSET_MANIFESTS
 from kftrainer.devcluster.components.jobset import CRD_FILE
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.progress import Progress

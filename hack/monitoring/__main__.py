@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import binaries
-from kftrainer.devcluster.build.parts import PROMETHEUS
+from kftrainer.devcluster.artifacts import binaries
+from kftrainer.devcluster.artifacts.parts import PROMETHEUS
 from kftrainer.devcluster.controlplane import running
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.progress import Progress

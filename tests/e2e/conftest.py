@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster.build.parts import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
+from kftrainer.devcluster.artifacts.parts import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.pytest_plugin import for_session, watched

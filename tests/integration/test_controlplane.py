@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import binaries
-from kftrainer.devcluster.build.parts import (
+from kftrainer.devcluster.artifacts import binaries
+from kftrainer.devcluster.artifacts.parts import (
     APISERVER,
     COSCHEDULING_MANIFESTS,
     ETCD,

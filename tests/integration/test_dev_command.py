@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import binaries
+from kftrainer.devcluster.artifacts import binaries
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.named import NamedPlane
 from kftrainer.devcluster.progress import SILENT

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from kftrainer.devcluster.build.manifests import Loader
+from kftrainer.devcluster.artifacts.manifests import Loader
 
 Object = dict[str, Any]
 Values = Mapping[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from kftrainer.devcluster.build.manifests import Loader
+from kftrainer.devcluster.artifacts.manifests import Loader
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from tests.support.helm import IMAGE, merged

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import manifests, parts
+from kftrainer.devcluster.artifacts import manifests, parts
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components.kubernetes import crds_in
 from kftrainer.devcluster.controlplane import ControlPlane

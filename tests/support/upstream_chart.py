@@ -6,8 +6,8 @@ from pathlib import Path
 import yaml
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import manifests
-from kftrainer.devcluster.build.parts import Manifests
+from kftrainer.devcluster.artifacts import manifests
+from kftrainer.devcluster.artifacts.parts import Manifests
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.progress import SILENT
 

@@ -19,7 +19,7 @@ def test_a_wheel_made_from_the_source_distribution_holds_the_data(tmp_path: Path
     assert {
         "kftrainer/api/crds/trainjobs.trainer.kubeflow.org.yaml",
         "kftrainer/kube/objects/pod_template_merge_keys.json",
-        "kftrainer/devcluster/build/gomodules/kubernetes/go.sum",
-        "kftrainer/devcluster/build/go-toolchain.lock",
+        "kftrainer/devcluster/artifacts/gomodules/kubernetes/go.sum",
+        "kftrainer/devcluster/artifacts/go-toolchain.lock",
         "kftrainer/py.typed",
     } <= names

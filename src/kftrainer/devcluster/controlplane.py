@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import binaries, manifests
-from kftrainer.devcluster.build.manifests import Document
+from kftrainer.devcluster.artifacts import binaries, manifests
+from kftrainer.devcluster.artifacts.manifests import Document
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.components import jobset, kubernetes, kwok
 from kftrainer.devcluster.errors import DevClusterError, NotReadyError

@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import binaries
-from kftrainer.devcluster.build.parts import KUBECTL, Binary
+from kftrainer.devcluster.artifacts import binaries
+from kftrainer.devcluster.artifacts.parts import KUBECTL, Binary
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane, gather_supplies, running
 from kftrainer.devcluster.errors import DevClusterError, MissingPartError, in_words

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kftrainer.devcluster.build import parts
-from kftrainer.devcluster.build.parts import Binary, Manifests
+from kftrainer.devcluster.artifacts import parts
+from kftrainer.devcluster.artifacts.parts import Binary, Manifests
 
 NODE_CAPACITY: Mapping[str, str] = {
     "cpu": "32",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kftrainer.devcluster.build.manifests import Loader, read_documents
+from kftrainer.devcluster.artifacts.manifests import Loader, read_documents
 from tests.support.helm import CHART, IMAGE, HelmError, Object, helm, of_kind, render
 
 KEEP = "helm.sh/resource-policy"

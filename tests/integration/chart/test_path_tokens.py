@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kftrainer.devcluster.build.manifests import Loader
+from kftrainer.devcluster.artifacts.manifests import Loader
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.machinery.webhook.path_tokens import TOKEN

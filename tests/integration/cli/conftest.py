@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.devcluster import pytest_plugin
-from kftrainer.devcluster.build import parts
+from kftrainer.devcluster.artifacts import parts
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.shape import Shape

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build import manifests, parts
-from kftrainer.devcluster.build.manifests import Document
+from kftrainer.devcluster.artifacts import manifests, parts
+from kftrainer.devcluster.artifacts.manifests import Document
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components import kubernetes
 from kftrainer.devcluster.controlplane import ControlPlane

@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.devcluster import pytest_plugin
-from kftrainer.devcluster.build import parts
+from kftrainer.devcluster.artifacts import parts
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.shape import Shape
 from kftrainer.kube.client.client import Client

@@ -92,7 +92,7 @@ def test_a_node_says_what_it_has() -> None:
 
 
 def test_a_shape_survives_being_told_to_another_process(tmp_path: Path) -> None:
-    from kftrainer.devcluster.build.parts import VOLCANO_MANIFESTS
+    from kftrainer.devcluster.artifacts.parts import VOLCANO_MANIFESTS
 
     shape = Shape(
         controllers=True, nodes=2, port=9, crds=(VOLCANO_MANIFESTS,), crd_files=(tmp_path / "a",)

@@ -7,7 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from kftrainer.devcluster.build.manifests import Document, read_documents
+from kftrainer.devcluster.artifacts.manifests import Document, read_documents
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components import commands, pki
 from kftrainer.devcluster.components.kubernetes import crds_in

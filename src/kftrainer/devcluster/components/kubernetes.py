@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from kftrainer.devcluster.build.manifests import Document, read_documents
+from kftrainer.devcluster.artifacts.manifests import Document, read_documents
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components import commands, pki
 from kftrainer.devcluster.errors import DevClusterError

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from kftrainer.devcluster.build.manifests import Document, read_documents
-from kftrainer.devcluster.build.parts import KWOK_MANIFESTS
+from kftrainer.devcluster.artifacts.manifests import Document, read_documents
+from kftrainer.devcluster.artifacts.parts import KWOK_MANIFESTS
 from kftrainer.devcluster.client import ApiClient, condition_is_true
 from kftrainer.devcluster.components import commands
 from kftrainer.devcluster.components.rbac import bound_roles

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from kftrainer.devcluster.build.manifests import Document
+from kftrainer.devcluster.artifacts.manifests import Document
 
 
 def bound_roles(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster.build import binaries
-from kftrainer.devcluster.build.binaries import cached_path, provide
-from kftrainer.devcluster.build.parts import APISERVER, ETCD, GIB, KUBECTL
+from kftrainer.devcluster.artifacts import binaries
+from kftrainer.devcluster.artifacts.binaries import cached_path, provide
+from kftrainer.devcluster.artifacts.parts import APISERVER, ETCD, GIB, KUBECTL
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until

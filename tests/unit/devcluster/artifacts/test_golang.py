@@ -5,8 +5,14 @@ from typing import Any
 
 import pytest
 
-from kftrainer.devcluster.build import golang
-from kftrainer.devcluster.build.golang import GoError, explain, find_go, install_go, run_on_leash
+from kftrainer.devcluster.artifacts import golang
+from kftrainer.devcluster.artifacts.golang import (
+    GoError,
+    explain,
+    find_go,
+    install_go,
+    run_on_leash,
+)
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until
 

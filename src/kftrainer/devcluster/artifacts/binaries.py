@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build.golang import Go, explain, find_or_install_go, run_on_leash
-from kftrainer.devcluster.build.parts import BINARIES, GIB, KUBECTL, Binary
+from kftrainer.devcluster.artifacts.golang import Go, explain, find_or_install_go, run_on_leash
+from kftrainer.devcluster.artifacts.parts import BINARIES, GIB, KUBECTL, Binary
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.processes.locks import exclusively
 from kftrainer.devcluster.progress import Progress, Step

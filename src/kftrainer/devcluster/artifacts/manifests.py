@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from kftrainer.devcluster import places
-from kftrainer.devcluster.build.golang import explain, find_or_install_go, run_on_leash
-from kftrainer.devcluster.build.parts import Manifests
+from kftrainer.devcluster.artifacts.golang import explain, find_or_install_go, run_on_leash
+from kftrainer.devcluster.artifacts.parts import Manifests
 from kftrainer.devcluster.errors import DevClusterError, MissingPartError
 from kftrainer.devcluster.processes.locks import exclusively
 from kftrainer.devcluster.progress import Progress

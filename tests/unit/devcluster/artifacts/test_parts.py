@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from kftrainer.devcluster.build.golang import OLDEST_GO, OWN_TOOLCHAIN, TOOLCHAIN_LOCK
-from kftrainer.devcluster.build.parts import (
+from kftrainer.devcluster.artifacts.golang import OLDEST_GO, OWN_TOOLCHAIN, TOOLCHAIN_LOCK
+from kftrainer.devcluster.artifacts.parts import (
     BINARIES,
     KUBERNETES_PROJECT,
     KUBERNETES_VERSION,
