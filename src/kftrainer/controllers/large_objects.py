@@ -117,9 +117,9 @@ class Schedule:
         self._pauses[namespace] = pause
 
     def forget(self, request: Request) -> None:
-        """Drop the slot of this object."""
-        self._slots.pop(request, None)
-        self._due.pop(request.namespace, None)
+        """Drop the slot of this object; other objects of its namespace keep their turn."""
+        if self._slots.pop(request, None) is not None:
+            self._due.pop(request.namespace, None)
 
 
 class LargeObjectReconciler:

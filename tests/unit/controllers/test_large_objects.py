@@ -237,3 +237,16 @@ async def test_namespace_that_stopped_trying_does_not_keep_its_turn() -> None:
     assert schedule.delay(other) > 0, "the other namespace was never served"
     await clock.advance(ABSENT_AFTER + 0.1)
     assert schedule.delay(other) == 0
+
+
+async def test_object_without_a_slot_does_not_cost_its_namespace_the_turn() -> None:
+    """Small TrainJobs of a namespace are reconciled all the time."""
+    clock = FakeClock()
+    schedule = Schedule(clock)
+    hostile, victim = ObjectKey("hostile", "a"), ObjectKey("team", "a")
+    assert schedule.delay(hostile) == 0
+    assert schedule.delay(victim, is_busy=True) > 0
+    schedule.forget(ObjectKey("team", "small"))
+    await clock.advance(0.1)
+    assert schedule.delay(ObjectKey("hostile", "b")) > 0
+    assert schedule.delay(victim) == 0
