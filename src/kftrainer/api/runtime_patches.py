@@ -18,8 +18,9 @@ _PODS = NotServed(
     _NAME,
     _RELEASE,
     "use spec.podTemplateOverrides, and for queueing Kueue 0.15 or 0.16, which writes them",
+    is_in_job_set=True,
 )
-_METADATA = NotServed(_NAME, _RELEASE, "use spec.labels and spec.annotations")
+_METADATA = NotServed(_NAME, _RELEASE, "use spec.labels and spec.annotations", is_in_job_set=True)
 
 
 class PatchMetadata(KubeModel):

@@ -54,6 +54,7 @@ class TorchPolicy(KubeModel):
             "envInjection",
             "2.3",
             "set the variables that the containers need in the runtime's pod templates",
+            is_in_job_set=True,
         ),
         Field(description="Not supported: set the variables in the pod templates."),
     ] = None
@@ -100,6 +101,7 @@ class MLPolicy(KubeModel):
             "2.2",
             "leave it out and set JAX_NUM_PROCESSES, JAX_PROCESS_ID and JAX_COORDINATOR_ADDRESS "
             "in the runtime's pod template",
+            is_in_job_set=True,
         ),
         Field(description="Not supported: set the variables of JAX in the pod template."),
     ] = None
@@ -110,12 +112,13 @@ class MLPolicy(KubeModel):
             "2.2",
             "leave it out and set DMLC_TRACKER_URI, DMLC_TRACKER_PORT, DMLC_TASK_ID and "
             "DMLC_NUM_WORKER in the runtime's pod template",
+            is_in_job_set=True,
         ),
         Field(description="Not supported: set the variables of XGBoost in the pod template."),
     ] = None
     flux: Annotated[
         FluxPolicy | None,
-        NotServed("flux", "2.2", "use spec.mlPolicy.mpi"),
+        NotServed("flux", "2.2", "use spec.mlPolicy.mpi", is_in_job_set=True),
         Field(description="Not supported: use mpi."),
     ] = None
 

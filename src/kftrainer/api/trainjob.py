@@ -121,6 +121,7 @@ class Trainer(KubeModel):
             "resourceClaimsPerNode",
             "2.4",
             "set resourceClaims and the claims of the containers in the runtime's pod templates",
+            is_in_job_set=True,
         ),
         Field(max_length=32, description="Not supported: set resource claims in the runtime."),
     ] = None

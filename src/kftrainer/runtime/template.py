@@ -13,16 +13,24 @@ from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid, required
 from kftrainer.kube.objects.model import KubeModel
+from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
-from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, container_names
+from kftrainer.runtime.info import (
+    DEFAULT,
+    NO_TRAINER,
+    AnyRuntime,
+    Info,
+    container_names,
+    own_job_set,
+)
 from kftrainer.runtime.manifests import thaw
-from kftrainer.runtime.memo import Memo
 from kftrainer.runtime.overrides import merge_overrides
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.resources.devices import without_accelerators
 from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import canonical_resources, rewrite_quantities
+from kftrainer.runtime.stored_patches import merge_stored_patches
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import template_name_errors
 from kftrainer.runtime.validation.rules import Rule
@@ -45,9 +53,11 @@ def new_info(
     Raises InvalidRuntimeError or InvalidTrainJobError.
     """
     blueprint = _blueprints.of(runtime)
-    if blueprint.errors:
-        raise InvalidRuntimeError(subject_of(runtime), *blueprint.errors)
-    _refuse(job, unserved_errors(job.spec))
+    has_job_set = own_job_set(job, existing) is not None
+    errors = blueprint.errors if has_job_set else blueprint.errors_of_new
+    if errors:
+        raise InvalidRuntimeError(subject_of(runtime), *errors)
+    _refuse(job, unserved_errors(job.spec, has_job_set=has_job_set))
     _refuse(job, _resource_errors(job))  # before overrides are merged, which takes longer
     template: dict[str, Any] = orjson.loads(blueprint.template)
     metadata = blueprint.metadata
@@ -56,6 +66,8 @@ def new_info(
     trace.attend({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
     with trace.turn(BY_TRAIN_JOB):
         _take_metadata(job, labels, annotations, trace)
+        if job.spec.runtime_patches:  # before overrides: unlike these, they cannot be changed
+            _refuse(job, merge_stored_patches(job, template, labels, annotations))
         if job.spec.overrides():
             _refuse(job, merge_overrides(job, template, trace))
     with trace.turn(BY_RUNTIME):
@@ -73,24 +85,29 @@ def subject_of(document: AnyRuntime | TrainJob) -> str:
     return f"{document.kind} {namespace}/{name}" if namespace else f"{document.kind} {name}"
 
 
-def unserved_errors(spec: KubeModel) -> Iterator[FieldError]:
+def unserved_errors(spec: KubeModel, *, has_job_set: bool = False) -> Iterator[FieldError]:
     """Yield errors for fields of other releases, except those that never had an effect.
 
-    The API server rejects all of them in new objects, but stored objects may have them.
+    The API server rejects all of them in new objects, but stored objects may have them. If another
+    implementation has created the JobSet, fields that only shape the JobSet are no error: their
+    effect is in the part of the JobSet that cannot be changed.
     """
     for field in unserved_fields(spec, "spec"):
-        if not field.marker.was_inert:
+        if not field.marker.was_inert and not (has_job_set and field.marker.is_in_job_set):
             yield forbidden(field.path, field.marker.message, rule=Rule.SCHEMA)
 
 
-def runtime_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
-    """Yield the errors that make the runtime unusable for every TrainJob."""
+def runtime_errors(runtime: AnyRuntime, *, has_job_set: bool = False) -> Iterator[FieldError]:
+    """Yield the errors that make the runtime unusable for every TrainJob without a JobSet.
+
+    With `has_job_set`, yield those that make it unusable for TrainJobs that have one too.
+    """
     spec = runtime.spec
     if spec is None or spec.template is None or not spec.template.spec:
         detail = "the JobSet that TrainJobs are made from"
         yield required("spec.template.spec", detail, rule=Rule.RUNTIME_TEMPLATE)
         return
-    yield from unserved_errors(spec)
+    yield from unserved_errors(spec, has_job_set=has_job_set)
     if spec.ml_policy and spec.ml_policy.torch and spec.ml_policy.mpi:
         detail = "Only one of the policy can be configured"
         yield invalid("spec.mlPolicy", ["torch", "mpi"], detail, rule=Rule.SCHEMA)
@@ -288,21 +305,25 @@ class _Blueprint:
     """The part of planning that depends only on the runtime."""
 
     errors: Sequence[FieldError]  # why the runtime cannot be used
+    errors_of_new: Sequence[FieldError]  # the same for TrainJobs that have no JobSet yet
     template: bytes = b""  # JSON with canonical quantities, so that decoding it creates a copy
     metadata: TemplateMetadata | None = None  # labels and annotations for JobSets
 
 
 def _blueprint(runtime: AnyRuntime) -> _Blueprint:
-    errors = list(runtime_errors(runtime))
+    errors_of_new = list(runtime_errors(runtime))
+    errors = list(runtime_errors(runtime, has_job_set=True)) if errors_of_new else []
     if errors:
-        return _Blueprint(errors)
+        return _Blueprint(errors, errors_of_new)
     spec = runtime.spec
     assert spec is not None and spec.template is not None  # noqa: S101, PT018  checked above
     template = thaw(spec.template.spec)
     for index, job in enumerate(template["replicatedJobs"]):
         pod = job["template"]["spec"]["template"]["spec"]
         errors += rewrite_quantities(pod, f"{JOBS_PATH}[{index}].{_POD}")
-    return _Blueprint(errors, orjson.dumps(template), spec.template.metadata)
+    return _Blueprint(
+        errors, [*errors_of_new, *errors], orjson.dumps(template), spec.template.metadata
+    )
 
 
 def _blueprint_size(blueprint: _Blueprint) -> int:

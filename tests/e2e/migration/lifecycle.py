@@ -1,7 +1,7 @@
 """The steps of a migrated TrainJob's life, and what each step has to show."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from tests.integration.controllers.team import conditions_of
 from tests.support.kubelet import MERGE, end_pods
 from tests.support.managers import ManagerProcess
 from tests.support.object_log import ObjectLog
-from tests.support.originals import CONFLICT, JOB, Copy, NotServed, rows_of
+from tests.support.originals import CONFLICT, JOB, Copy, rows_of
 from tests.support.trainjobs import summary
 
 T = TypeVar("T")
@@ -23,6 +23,8 @@ WITHIN = 60.0  # more than a step takes on a busy machine
 EVERY = 0.1
 PODS: Resource[Manifest] = Resource("", "v1", "Pod", "pods", namespaced=True, decode=as_it_is)
 ENDED = ("Succeeded", "Failed")
+REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
+SCHEDULING_GATES = ".spec.schedulingGates"  # removed before the pods run
 # What Kueue 0.15 adds to a TrainJob when it admits it.
 PODSET = {"kueue.x-k8s.io/podset": "node"}
 FLAVOR = {"flavor": "reserved"}
@@ -193,27 +195,7 @@ class Life(ABC):
         await self.until(
             lambda: not any(row["active"] for row in self.rows()), "no active jobs in the status"
         )
-        self.check_blocked()
-
-    def check_blocked(self) -> None:
-        """Blocked names the field that is not served, and is absent where there is none."""
-        blocked = conditions_of(dict(self.live(TRAIN_JOBS))).get("Blocked")
-        if self.needs_repair:
-            assert blocked is not None
-            assert all(part in blocked["message"] for part in self.not_served.path)
-        else:
-            assert blocked is None
-
-    @property
-    def not_served(self) -> NotServed:
-        """The field of the case that is not served."""
-        assert self.copy.case.not_served is not None
-        return self.copy.case.not_served
-
-    @property
-    def needs_repair(self) -> bool:
-        """Whether the field that is not served is still stored."""
-        return self.copy.case.not_served is not None and "repair" not in self.results
+        assert "Blocked" not in self.conditions()
 
     def rows(self) -> Sequence[Mapping[str, Any]]:
         """The TrainJob's jobsStatus."""
@@ -309,19 +291,6 @@ class Life(ABC):
         version = _version(touched)
         await self.until(lambda: reconciles.version_of(self.key) >= version, "a reconcile")
 
-    async def repair(self) -> None:
-        """Remove the field that is not served, as the condition asks for."""
-        if self.copy.case.not_served is None:
-            return
-        changes: Any = None
-        for part in reversed(self.not_served.path):
-            changes = {part: changes}
-        kind = self.not_served.kind
-        target = self.copy.train_job if kind == "TrainJob" else self.copy.runtime
-        api = self.world.api
-        await api.request("PATCH", await api.path_of(target), body=changes, content_type=MERGE)
-        await self.until(lambda: "Blocked" not in self.conditions(), "not Blocked")
-
     async def _delete(self, policy: str) -> None:
         api = self.world.api
         await api.request("DELETE", self.path, query={"propagationPolicy": policy})
@@ -378,10 +347,22 @@ class RunningLife(Life):
     async def resume(self) -> None:
         """The pods start again."""
         await self.set_suspend(suspend=False)
-        await self.until_running()
+        pods = await self.until_running()
         await self.until_condition("Suspended", "False/Resumed")
         assert "Blocked" not in self.conditions()
         assert self._is_the_same(), "the JobSet was replaced"
+        self._check_pods(pods)
+
+    def _check_pods(self, pods: Sequence[Object]) -> None:
+        """The pods are those that the original planned."""
+        templates = {
+            each["name"]: each["template"]["spec"]["template"]
+            for each in self.copy.job_set["spec"]["replicatedJobs"]
+        }
+        for pod in pods:
+            template = templates[pod["metadata"]["labels"][REPLICATED_JOB]]
+            missing = {*_missing(template, pod)} - {SCHEDULING_GATES}
+            assert not missing, f"pod {pod['metadata']['name']} lacks {missing}"
 
     def _is_the_same(self) -> bool:
         assert self.before is not None
@@ -421,7 +402,7 @@ class SuspendedLife(Life):
         assert now.job_set[0] == self.before.job_set[0]
         assert now.pods == {}
         assert now.conditions["Suspended"] == self.before.conditions["Suspended"]
-        self.check_blocked()
+        assert "Blocked" not in now.conditions
         assert self.live(JOB_SETS)["spec"]["suspend"] is True
 
     async def admit(self) -> None:
@@ -495,6 +476,21 @@ class EndedLife(Life):
     async def delete(self) -> None:
         """Nothing is left of a failed TrainJob."""
         await self._delete("Background")
+
+
+def _missing(planned: Any, found: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of planned fields that the pod lacks; defaults may be added to it."""
+    match planned, found:
+        case Mapping(), Mapping():
+            for name, value in planned.items():
+                yield from _missing(value, found.get(name), f"{path}.{name}")
+        case list(), list():
+            for index, value in enumerate(planned):
+                if all([*_missing(value, each)] for each in found):
+                    yield f"{path}[{index}]"
+        case _:
+            if planned != found:
+                yield path
 
 
 def _version(manifest: Manifest) -> int:

@@ -100,6 +100,8 @@ async def test_a_life_costs_a_request_per_object_and_one_per_change_of_the_statu
         before = len(proxy.requests)
         await team.create_job(runtime=runtime)
         await team.until_there("JobSet")
+        # The reconcile that creates the JobSet also writes a status that it already observes.
+        await team.until_looked(manager, JOB, 0)
         await team.job_set_says(rows=[ROW])
         await team.until_rows(ROW)
         await team.job_set_says(COMPLETED, rows=[ROW])

@@ -63,6 +63,9 @@ class NotServed:
     release: str  # release of Kubeflow Trainer
     instead: str
     was_inert: bool = False  # the release that has it accepts it without effect
+    # Whether the whole effect of the field is in the JobSet, so that a JobSet that another
+    # implementation created from it can be resumed.
+    is_in_job_set: bool = False
 
     @property
     def message(self) -> str:

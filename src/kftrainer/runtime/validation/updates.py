@@ -8,10 +8,10 @@ from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.trainjob import TrainJob, TrainJobSpec
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, forbidden, without
 from kftrainer.kube.objects.model import KubeModel
+from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import own_job_set, runs
 from kftrainer.runtime.manifests import thaw
-from kftrainer.runtime.memo import Memo
 from kftrainer.runtime.overrides import METADATA, overrides_field
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 from kftrainer.runtime.validation.rules import Rule

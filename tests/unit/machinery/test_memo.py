@@ -2,7 +2,7 @@
 
 import pytest
 
-from kftrainer.runtime.memo import Memo
+from kftrainer.machinery.memo import Memo
 
 
 class Found:
