@@ -8,12 +8,17 @@ rate that the attack reached, as another kind with the same schema that the oper
 it shows what they cost the API server, etcd and a machine with few cores without the operator. What
 the attack has stored is deleted before.
 
+The attacker has one client, which sends a request as soon as the one before is answered; several
+clients (`--at-a-time`) would measure how an API server with few cores is saturated. The webhook has
+a path token, as the chart installs it.
+
 Exits with 1 if one of these is not true:
 
 - Each class of requests, and each row of the attack that is within the limits, was sent.
-- The median latency of each size of TrainJobs is at most MOST_RATIO times the one of the control
-  attack; the 99th percentile at most MOST_RATIO_OF_SLOWEST times. The ratios to the time without
-  anything else are printed, too: on few cores they include the API server's own work.
+- The median latency of each size of TrainJobs is at most MOST_RATIO times the one without anything
+  else. The slowest of them (the 99th percentile, or the 90th of few) take at most
+  MOST_RATIO_OF_SLOWEST times the time that they take in the control attack: on few cores the API
+  server's own work delays them, too.
 - Each TrainJob of the victim has a JobSet.
 - The lease had one holder, and was renewed in time.
 - The event loop's delay, in 99 of 100 measurements, is at most LONGEST_WAIT longer than without an
@@ -82,7 +87,8 @@ LEASE = (
 LONGEST_LATENCY = 120.0
 IDLE_TIMES = 12  # that a manager is seen to be idle in a row: large objects have pauses
 MOST_RATIO = 2.0  # of the victim's median latency
-MOST_RATIO_OF_SLOWEST = 5.0  # of the 99th percentile
+MOST_RATIO_OF_SLOWEST = 5.0
+ENOUGH_FOR_P99 = 50  # TrainJobs; of fewer, the 99th percentile is the slowest one
 LONGEST_WAIT = 0.1  # seconds that the event loop and the probes may wait because of the attack
 LAG = "machinery_event_loop_lag_seconds_bucket"
 QUIET, ATTACK, CONTROL = "quiet", "attack", "control"
@@ -90,6 +96,7 @@ SIZES = {"small": 0, "medium": 10_000, "large": 40_000}  # bytes more than the s
 # Large ones are reconciled with pauses: they come so seldom that they do not wait for each other.
 TURNS = ("small", "medium", "small", "medium", "large", "small", "medium", "small", "medium")
 WORD = 500
+TOKEN = "0123456789abcdef0123456789abcdef"  # noqa: S105  in the webhook's path
 SHARES = (0.5, 0.9, 0.99)
 
 
@@ -228,13 +235,17 @@ class Findings:
 
     def _slow(self) -> Iterator[str]:
         for size, attacked in self.phases[ATTACK].latencies.items():
-            control = self.phases[CONTROL].latencies[size]
-            for share, most in ((0.5, MOST_RATIO), (0.99, MOST_RATIO_OF_SLOWEST)):
-                if attacked.at(share) > most * control.at(share):
-                    ratio = attacked.at(share) / control.at(share)
+            slowest = 0.99 if len(attacked.found) >= ENOUGH_FOR_P99 else 0.9
+            for kind, share, most in (
+                (QUIET, 0.5, MOST_RATIO),
+                (CONTROL, slowest, MOST_RATIO_OF_SLOWEST),
+            ):
+                other = self.phases[kind].latencies[size]
+                if attacked.at(share) > most * other.at(share):
+                    ratio = attacked.at(share) / other.at(share)
                     yield (
                         f"{size} TrainJobs: p{round(100 * share)} is {ratio:.1f} x that of the "
-                        f"control attack, more than {most:g} x"
+                        f"phase {kind!r}, more than {most:g} x"
                     )
             if attacked.missing:
                 yield f"{size} TrainJobs: {attacked.missing} without a JobSet"
@@ -386,6 +397,7 @@ class Plan:
     quiet: float
     rate: float
     pace: Pace
+    has_token: bool
 
 
 class AttackBench:
@@ -555,7 +567,7 @@ async def bench(plan: Plan) -> bool:
             client = Client(transport, field_manager="victim")
             await client.create(CLUSTER_TRAINING_RUNTIMES, yaml.safe_load(RUNTIME.read_text()))
             await api.create(control_definition())
-            await register_webhook(api)
+            await register_webhook(api, TOKEN if plan.has_token else "")
             theirs, ours = [
                 await plane.create_namespace(api, prefix) for prefix in ("attacker-", "victim-")
             ]
@@ -563,7 +575,10 @@ async def bench(plan: Plan) -> bool:
                 await api.create(each)
             target, victim = Target(plane.kubeconfig_for(ATTACKER), theirs), Victim(client, ours)
             measured = AttackBench(plane, target, victim, plan)
-            async with whole_manager(plane) as manager:
+            tokens = plane.folder / "path-tokens"
+            tokens.write_text(TOKEN)
+            flags = ("--webhook-path-token-file", str(tokens)) if plan.has_token else ()
+            async with whole_manager(plane, *flags) as manager:
                 await _create_runtimes(client, theirs)
                 lease = LeaseWatch(api)
                 async with asyncio.TaskGroup() as tasks:
@@ -621,7 +636,13 @@ def main() -> int:
     parser.add_argument("--quiet", type=float, default=20.0, help="seconds without one")
     parser.add_argument("--rate", type=float, default=3.0, help="TrainJobs a second of the victim")
     parser.add_argument("--attack-rate", type=float, default=100.0, help="requests a second")
-    parser.add_argument("--at-a-time", type=int, default=4, help="requests of the attacker")
+    parser.add_argument("--at-a-time", type=int, default=1, help="requests of the attacker")
+    parser.add_argument(
+        "--path-token",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="have a path token that the attacker does not know, as the chart has by default",
+    )
     parser.add_argument("--attacker", choices=[*KINDS], help=argparse.SUPPRESS)
     parser.add_argument("--kubeconfig", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--namespace", help=argparse.SUPPRESS)
@@ -632,7 +653,7 @@ def main() -> int:
         target = Target(arguments.kubeconfig, arguments.namespace)
         asyncio.run(attack(target, KINDS[arguments.attacker], pace, arguments.seconds))
         return 0
-    plan = Plan(arguments.seconds, arguments.quiet, arguments.rate, pace)
+    plan = Plan(arguments.seconds, arguments.quiet, arguments.rate, pace, arguments.path_token)
     return int(not asyncio.run(bench(plan)))
 
 

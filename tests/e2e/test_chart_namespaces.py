@@ -18,7 +18,7 @@ from tests.support.lives import keep_a_job_set_twice
 from tests.support.objects import COLLECTIONS, runtime, train_job
 from tests.support.releases import NAMESPACE, Release, token
 from tests.support.trainjobs import BY_THE_END, Ground, summary
-from tests.support.webhooks import MERGE, applicant_with
+from tests.support.webhooks import MERGE, applicant_with, wait_called
 
 
 @pytest.fixture
@@ -59,6 +59,51 @@ async def test_rights_in_the_watched_namespaces_are_enough_and_none_is_left_over
     # Its own certificate is the only Secret that it can read.
     secrets = {(each.namespace, each.name) for each in rights if each.resource == "secrets"}
     assert secrets == {(NAMESPACE, "kubeflow-trainer-webhook-cert")}
+
+
+async def test_deleted_namespace_does_not_stop_the_manager_for_the_others(
+    release: Release,
+    chart_cluster: Cluster,
+    ports: Sequence[Ports],
+    values: dict[str, Any],
+    api: ApiClient,
+    namespace: str,
+) -> None:
+    """Row 3: the Role of a watched namespace is deleted with it, and the manager restarts."""
+    plane = chart_cluster.plane
+    kept, deleted = Ground(api, namespace), Ground(api, await plane.create_namespace(api))
+    watched = [deleted.namespace, kept.namespace]
+    await release.install(values={**values, "watchNamespaces": watched})
+    async with replicas(chart_cluster, ports[:1], namespace=namespace) as [manager]:
+        for ground in (kept, deleted):
+            await ground.create(runtime("own"))
+            await ground.create_job("first", runtime="own")
+            await ground.until_ended("first")
+        await manager.stop()
+        await delete_namespace(api, deleted.namespace)
+        manager.start()
+        await manager.wait_ready()
+        assert [each["namespace"] for each in manager.log_entries("namespace_unavailable")] == [
+            deleted.namespace
+        ]
+        await wait_called(plane, namespace)
+        person = applicant_with(api)
+        wrong = train_job("wrong", runtimeRef={"kind": "TrainingRuntime", "name": "nowhere"})
+        wrong["metadata"]["namespace"] = namespace
+        assert "nowhere" in (await person.create(wrong)).denial
+        await kept.create_job("second", runtime="own")
+        assert summary(await kept.until_ended("second")) == {"Complete": "True/AllJobsCompleted"}
+
+
+async def delete_namespace(api: ApiClient, namespace: str) -> None:
+    """Delete a namespace with all that is in it, and wait until it is gone."""
+    path = f"/api/v1/namespaces/{namespace}"
+    await api.delete(path)
+
+    async def gone() -> bool:
+        return await api.get_or_none(path) is None
+
+    await until(gone, within=BY_THE_END, what=f"the end of the namespace {namespace}")
 
 
 async def do_the_rest(ground: Ground) -> None:

@@ -40,7 +40,7 @@ ABSENT_AFTER: Final = 1.0
 KEPT_FOR: Final = 60.0  # seconds for which it is known when a namespace was served
 # A pause is this many times as long as the processing before it. Most of that time is spent by the
 # API server, which serves other tenants too.
-PAUSE_RATIO: Final = 3
+PAUSE_RATIO: Final = 9
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0  # seconds
 
 PREFIX: Final = f"{names.GROUP}/"

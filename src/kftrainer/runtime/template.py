@@ -53,11 +53,15 @@ def new_info(
     Raises InvalidRuntimeError or InvalidTrainJobError.
     """
     blueprint = _blueprints.of(runtime)
-    has_job_set = own_job_set(job, existing) is not None
-    errors = blueprint.errors if has_job_set else blueprint.errors_of_new
+    unserved = [*unserved_errors(job.spec)]
+    errors = blueprint.errors_of_new
+    # Admission would read the JobSet from the API server: it is looked up only if it matters.
+    if (errors or unserved) and own_job_set(job, existing) is not None:
+        unserved = [*unserved_errors(job.spec, has_job_set=True)]
+        errors = blueprint.errors
     if errors:
         raise InvalidRuntimeError(subject_of(runtime), *errors)
-    _refuse(job, unserved_errors(job.spec, has_job_set=has_job_set))
+    _refuse(job, unserved)
     _refuse(job, _resource_errors(job))  # before overrides are merged, which takes longer
     template: dict[str, Any] = orjson.loads(blueprint.template)
     metadata = blueprint.metadata

@@ -1,4 +1,4 @@
-"""JobSets that an admission policy rewrites when they are created, and only then."""
+"""JobSets that an admission policy rewrites when they are created, or when they are changed."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from tests.integration.controllers.team import a_runtime
+from tests.integration.controllers.team import a_runtime, conditions_of
 from tests.support.kubelet import end_pods
 from tests.support.managers import ManagerProcess
 from tests.support.plans import jobs_of, pod_of
@@ -27,6 +27,7 @@ SIDECAR = {"name": "proxy", "image": "proxy:1"}
 # What the manager logs when it has changed an object.
 CHANGES = ("trainjob.created_object", "trainjob.changed_object", "jobset_suspended")
 NODE = {"kubernetes.io/hostname": "kwok-2"}
+PASSWORD = "tr0ub4dor"  # noqa: S105
 
 
 def mirrored(job: int) -> str:
@@ -99,13 +100,15 @@ REWRITES = {
 
 
 @asynccontextmanager
-async def rewriting(ground: Ground, rewrite: Rewrite) -> AsyncIterator[None]:
+async def rewriting(
+    ground: Ground, rewrite: Rewrite, operations: Sequence[str] = ("CREATE",)
+) -> AsyncIterator[None]:
     """Have the API server rewrite new JobSets of the namespace for the length of the block."""
     name = {"name": f"{ground.namespace}.example.org"}
     rule = {
         "apiGroups": ["jobset.x-k8s.io"],
         "apiVersions": ["*"],
-        "operations": ["CREATE"],
+        "operations": [*operations],
         "resources": ["jobsets"],
     }
     here = {"matchLabels": {"kubernetes.io/metadata.name": ground.namespace}}
@@ -272,3 +275,41 @@ async def test_rewritten_jobset_is_created_suspended_and_resumed(
     assert all(map(rewrite.is_done, pods))
     job = await ground.until_says("Suspended", "Resumed", "False")
     assert summary(job) == {"Suspended": "False/Resumed"}
+
+
+async def test_values_of_a_jobset_are_in_no_report_of_its_rejection(
+    ground: Ground, manager: ManagerProcess
+) -> None:
+    """Row 12: JobSet's webhook rejects the rewritten change with all of its pod templates."""
+    env = [{"name": "PASSWORD", "value": PASSWORD}]
+    lasting = pods_with(annotations=FOR_LONG)
+    await ground.create(a_runtime("torch"))
+    await ground.create_job(suspend=True, trainer={"env": env}, podTemplateOverrides=lasting)
+    await until_resting(ground)
+    await until_settled(ground, manager)
+    assert PASSWORD in str(await ground.get("JobSet"))
+    async with rewriting(ground, REWRITES["mirror"], ("CREATE", "UPDATE")):
+        await ground.suspend(suspend=False)
+        job = await ground.until_says("Blocked", "ResourcesCreationFailed")
+        event = await ground.until_event("TrainJobResourcesCreationFailed")
+    reports = {
+        "log": manager.log_text(),
+        "status": str(job["status"]),
+        "Events": str(await ground.all("Event")),
+    }
+    assert [report for report, text in reports.items() if PASSWORD in text] == []
+    rejection = (
+        'denied the request: JobSet.jobset.x-k8s.io "train" is invalid: spec.replicatedJobs: '
+        "Invalid value: (omitted): field is immutable"
+    )
+    assert rejection in conditions_of(job)["Blocked"]["message"]
+    assert rejection in event["message"]
+    [logged] = [
+        each
+        for each in manager.log_entries("trainjob.hindered")
+        if each["namespace"] == ground.namespace and each["level"] == "warning"
+    ]
+    assert rejection in logged["message"]
+    await ground.touch(manager)  # without the policy
+    await ground.until_running("train", 1)
+    await ground.until_without("Blocked")

@@ -17,12 +17,14 @@ from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import (
     ANY_MOMENT,
     COMPLETED,
+    ROW,
     Team,
     conditions_of,
     until_logged,
 )
+from tests.integration.controllers.test_writes import is_watch_of
 from tests.support.fault_proxy import Answer, running_proxy
-from tests.support.managers import manager_process
+from tests.support.managers import ManagerProcess, manager_process
 from tests.support.rights import allow
 
 SOURCES = {
@@ -93,11 +95,12 @@ async def test_kinds_that_are_installed_later_are_awaited(
 
 async def uninstall(api: ApiClient, definition: Document) -> None:
     """Delete a CustomResourceDefinition and wait until its kind is not served any more."""
-    path = await api.path_of(definition)
+    path, spec = await api.path_of(definition), definition["spec"]
+    served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
     await api.delete(path)
 
     async def gone() -> bool:
-        return await api.get_or_none(path) is None
+        return await api.get_or_none(path) is None and await api.get_or_none(served) is None
 
     await until(gone, within=ANY_MOMENT, what=f"the end of {path}")
 
@@ -127,6 +130,103 @@ async def test_kind_removed_while_running_is_reported_and_its_return_is_noticed_
         for event in ("kind_not_installed", "kind_installed"):
             kinds = [each["kind"] for each in manager.log_entries(event)]
             assert kinds == ["JobSet.jobset.x-k8s.io"]
+
+
+async def create_running(team: Team, *names: str) -> None:
+    """Create TrainJobs, and wait until the status of each shows its running JobSet."""
+    await team.create_runtime("torch")
+    for name in names:
+        await team.create_job(name)
+        await team.until_there("JobSet", name)
+        await team.job_set_says(rows=[ROW], name=name)
+        await team.until_rows(ROW, name=name)
+
+
+async def until_not_retried(team: Team, manager: ManagerProcess, name: str) -> Object:
+    """Wait until only the return of the kind JobSet can wake the TrainJob; the TrainJob.
+
+    Each attempt before the informer of JobSets has noticed their end schedules another one.
+    """
+    await team.until_says("Blocked", "JobSetNotInstalled", name=name)
+    await until_logged(manager, "kind_not_installed")
+    await team.touch(manager, name)
+    return await team.until_says("Blocked", "JobSetNotInstalled", name=name)
+
+
+async def test_jobset_removed_with_its_kind_is_created_again_when_the_kind_returns(
+    control_plane: ControlPlane, definitions: Mapping[str, Document], team: Team
+) -> None:
+    """As each running JobSet whose deletion is watched; the API server deletes them with a kind."""
+    await team.api.apply_crd(definitions["JobSet"])
+    flags = ("--namespace", team.namespace, "--log-level", "debug")
+    async with manager_process(control_plane.kubeconfig, *flags) as manager:
+        await manager.wait_ready()
+        await create_running(team, "running", "ended")
+        first = await team.get("JobSet", "running")
+        await team.job_set_says(COMPLETED, rows=[ROW], name="ended")
+        ended = await team.until_says("Complete", COMPLETED["reason"], name="ended")
+
+        await uninstall(team.api, definitions["JobSet"])
+        blocked = await until_not_retried(team, manager, "running")
+        assert set(conditions_of(blocked)) == {"Blocked"}
+        assert blocked["status"]["jobsStatus"] == [ROW]
+        assert blocked["status"]["jobSet"] == {"uid": first["metadata"]["uid"]}
+
+        await team.api.apply_crd(definitions["JobSet"])
+        again = await team.until_there("JobSet", "running")
+        recovered = await team.until_without("Blocked", "running")
+        assert recovered["status"] == {"jobSet": {"uid": again["metadata"]["uid"]}}
+        await team.job_set_says(COMPLETED, name="running")
+        await team.until_says("Complete", COMPLETED["reason"], name="running")
+        await team.touch(manager, "ended")
+        assert (await team.get("TrainJob", "ended"))["status"] == ended["status"]
+        assert await team.find("JobSet", "ended") is None
+        created = [each["name"] for each in manager.log_entries("trainjob.created_object")]
+        assert sorted(created) == ["ended", "running", "running"]
+
+
+async def test_training_is_not_repeated_if_the_end_of_its_kind_was_not_watched(
+    control_plane: ControlPlane, definitions: Mapping[str, Document], team: Team
+) -> None:
+    """JobSet's definition is removed while no manager runs, and installed while one does."""
+    await team.api.apply_crd(definitions["JobSet"])
+    flags = ("--namespace", team.namespace, "--log-level", "debug")
+    async with manager_process(control_plane.kubeconfig, *flags) as manager:
+        await create_running(team, "running")
+        await manager.stop()
+        await uninstall(team.api, definitions["JobSet"])
+        manager.start()
+        blocked = await team.until_says("Blocked", "JobSetNotInstalled", name="running")
+        assert blocked["status"]["jobsStatus"] == [ROW]
+        await team.api.apply_crd(definitions["JobSet"])
+        failed = await team.until_says("Failed", "OutcomeUnknown", name="running")
+        assert set(conditions_of(failed)) == {"Failed"}
+        await team.touch(manager, "running")
+        assert await team.all("JobSet") == []
+
+
+async def test_training_is_not_repeated_if_the_connection_broke_before_the_end_of_its_kind(
+    control_plane: ControlPlane, definitions: Mapping[str, Document], team: Team, tmp_path: Path
+) -> None:
+    """The manager reads that the kind is missing, and never that the JobSet was deleted."""
+    await team.api.apply_crd(definitions["JobSet"])
+    flags = ("--namespace", team.namespace, "--log-level", "debug")
+    async with (
+        running_proxy(control_plane, tmp_path) as proxy,
+        manager_process(proxy.kubeconfig, *flags) as manager,
+    ):
+        await manager.wait_ready()
+        await create_running(team, "running")
+        proxy.stall_all(is_watch_of("jobsets"))
+        await uninstall(team.api, definitions["JobSet"])
+        proxy.reset_all(is_watch_of("jobsets"))
+        await until_logged(manager, "kind_not_installed")
+        await team.api.apply_crd(definitions["JobSet"])
+        failed = await team.until_says("Failed", "OutcomeUnknown", name="running")
+        assert set(conditions_of(failed)) == {"Failed"}
+        assert failed["status"]["jobsStatus"] == [ROW]
+        await team.touch(manager, "running")
+        assert await team.all("JobSet") == []
 
 
 async def test_removed_runtime_kind_is_reported_as_not_installed(

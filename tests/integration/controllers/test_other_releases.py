@@ -47,7 +47,7 @@ async def _rejects(api: ApiClient, path: str, probe: dict[str, object]) -> bool:
     return False
 
 
-async def test_stored_train_job_runs_on_until_it_is_suspended_and_is_then_blocked(
+async def test_stored_patch_does_not_prevent_suspension_and_resumption(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()
@@ -63,12 +63,38 @@ async def test_stored_train_job_runs_on_until_it_is_suspended_and_is_then_blocke
     assert conditions_of(await team.get("TrainJob")) == {}
 
     await team.suspend(suspend=True)
+    await team.until_says("Suspended", "Suspended")
+    await team.suspend(suspend=False)
+    job = await team.until_says("Suspended", "Resumed", "False")
+    assert set(conditions_of(job)) == {"Suspended"}
+    resumed = await team.get("JobSet")
+    assert resumed["metadata"]["uid"] == job_set["metadata"]["uid"]
+    assert resumed["spec"]["suspend"] is False
+    [node] = resumed["spec"]["replicatedJobs"]
+    assert node["template"]["spec"]["template"]["spec"]["nodeSelector"] == {"flavor": "spot"}
+
+
+async def test_stored_deadline_blocks_the_resumption_until_it_is_removed(
+    team: Team, manager: ManagerProcess
+) -> None:
+    await team.create_runtime()
+    await team.create_job()
+    job_set = await team.until_there("JobSet")
+    async with rules_lifted(team):
+        stored = await team.patch("TrainJob", JOB, {"spec": {"activeDeadlineSeconds": 600}})
+        await team.until_seen(manager, stored)
+    assert conditions_of(await team.get("TrainJob")) == {}
+
+    await team.suspend(suspend=True)
     job = await team.until_says("Blocked", "InvalidTrainJob")
     assert (
-        "spec.runtimePatches[0].trainingRuntimeSpec.template.spec.replicatedJobs: Forbidden: "
-        "runtimePatches (Kubeflow Trainer 2.2) is not supported"
+        "spec.activeDeadlineSeconds: Forbidden: activeDeadlineSeconds (Kubeflow Trainer 2.2) is "
+        "not supported"
     ) in conditions_of(job)["Blocked"]["message"]
     assert (await team.get("JobSet"))["spec"]["suspend"] is True
 
-    await team.patch("TrainJob", JOB, {"spec": {"runtimePatches": [KUEUE_ENTRY]}})
+    await team.suspend(suspend=False)
+    await team.patch("TrainJob", JOB, {"spec": {"activeDeadlineSeconds": None}})
     await team.until_without("Blocked")
+    await team.until_says("Suspended", "Resumed", "False")
+    assert (await team.get("JobSet"))["metadata"]["uid"] == job_set["metadata"]["uid"]

@@ -76,17 +76,26 @@ def test_attack_of_which_a_row_was_never_stored_fails() -> None:
     ]
 
 
-def test_median_of_one_size_above_twice_the_control_fails() -> None:
+def test_median_of_one_size_above_twice_the_normal_one_fails() -> None:
     slow = {**GOOD.latencies, "medium": Latencies([0.201] * 50)}
     assert [*with_attack(latencies=slow).problems()] == [
-        "medium TrainJobs: p50 is 2.0 x that of the control attack, more than 2 x"
+        "medium TrainJobs: p50 is 2.0 x that of the phase 'quiet', more than 2 x"
     ]
 
 
 def test_slowest_latency_above_five_times_the_control_fails() -> None:
     slow = {**GOOD.latencies, "small": Latencies([0.1] * 49 + [0.6])}
     assert [*with_attack(latencies=slow).problems()] == [
-        "small TrainJobs: p99 is 6.0 x that of the control attack, more than 5 x"
+        "small TrainJobs: p99 is 6.0 x that of the phase 'control', more than 5 x"
+    ]
+
+
+def test_slowest_of_few_is_the_90th_percentile() -> None:
+    one_slow = {**GOOD.latencies, "large": Latencies([0.1] * 19 + [0.6])}
+    three_slow = {**GOOD.latencies, "large": Latencies([0.1] * 17 + [0.6] * 3)}
+    assert [*with_attack(latencies=one_slow).problems()] == []
+    assert [*with_attack(latencies=three_slow).problems()] == [
+        "large TrainJobs: p90 is 6.0 x that of the phase 'control', more than 5 x"
     ]
 
 

@@ -179,12 +179,12 @@ async def test_large_objects_of_a_namespace_take_turns_with_pauses_longer_than_t
     assert schedule.delay(first) == 0
     await clock.advance(0.1)  # of work
     schedule.worked(first, 0.1)
-    assert schedule.delay(second) == pytest.approx(0.3)
-    assert schedule.delay(third) == pytest.approx(0.6)
+    assert schedule.delay(second) == pytest.approx(0.9)
+    assert schedule.delay(third) == pytest.approx(1.8)
     assert schedule.delay(ObjectKey("other", "a")) == 0, "other namespaces do not wait"
     await clock.advance(0.1)
-    assert schedule.delay(second) == pytest.approx(0.2), "an event does not cost the turn"
-    await clock.advance(0.21)
+    assert schedule.delay(second) == pytest.approx(0.8), "an event does not cost the turn"
+    await clock.advance(0.81)
     assert schedule.delay(second) == 0
     assert schedule.delay(third) > 0
 
@@ -218,8 +218,8 @@ async def test_slot_is_kept_while_another_object_is_processed() -> None:
     first, second = (ObjectKey("team", name) for name in "ab")
     assert schedule.delay(first) == 0
     schedule.worked(first, 0.1)
-    assert schedule.delay(second) == pytest.approx(0.3)
-    await clock.advance(0.31)
+    assert schedule.delay(second) == pytest.approx(0.9)
+    await clock.advance(0.91)
     assert schedule.delay(second, is_busy=True) == BUSY
     await clock.advance(BUSY)
     assert schedule.delay(second) == 0
