@@ -212,7 +212,7 @@ class _Desk:
             answer = await self._answer(asked, load, began)
         finally:
             self._metrics.in_flight(-1)
-        self._metrics.answered(answer.status, self._clock.monotonic() - began)
+        self._metrics.responded(answer.status, self._clock.monotonic() - began)
         return answer
 
     async def _answer(self, asked: HttpRequest, load: _Load, began: float) -> HttpResponse:
@@ -262,7 +262,7 @@ class _Desk:
                 message=verdict.message,
             )
             self._on_refusal(self._path, request, verdict)
-        self._metrics.judged(verdict.code)
+        self._metrics.reviewed(verdict.code)
         return HttpResponse(200, self._bytes(request, verdict), content_type=JSON)
 
     def _bytes(self, request: AdmissionRequest, verdict: AdmissionResponse) -> bytes:
