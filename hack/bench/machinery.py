@@ -204,7 +204,7 @@ async def applies(plane: ControlPlane, client: Client, count: int) -> None:
     async def ours(number: int) -> None:
         await client.apply(TRAIN_JOBS, document(number), field_manager="bench")
 
-    connector = aiohttp.TCPConnector(ssl=plane.client()._tls or True)  # noqa: SLF001
+    connector = aiohttp.TCPConnector(ssl=plane.client().tls or True)
     async with aiohttp.ClientSession(connector=connector) as session:
 
         async def bare(number: int) -> None:

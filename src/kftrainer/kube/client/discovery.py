@@ -27,7 +27,7 @@ class RestMapper:
 
     async def is_served(self, resource: Resource[Any]) -> bool:
         """Return whether the server serves this kind in this version."""
-        found = await self._find_in(resource.group, resource.version, resource.kind)
+        found = await self.find_in(resource.group, resource.version, resource.kind)
         return found is not None and found.plural == resource.plural
 
     async def find(self, group: str, kind: str) -> Resource[Manifest] | None:
@@ -36,15 +36,16 @@ class RestMapper:
         if found := self._kinds.get((group, chosen), NO_KINDS).get(kind):
             return found
         for version in await self._versions(group):
-            if found := await self._find_in(group, version, kind):
+            if found := await self.find_in(group, version, kind):
                 self._chosen[group, kind] = version
                 return found
         return None
 
-    async def _find_in(self, group: str, version: str, kind: str) -> Resource[Manifest] | None:
+    async def find_in(self, group: str, version: str, kind: str) -> Resource[Manifest] | None:
+        """Return the kind in this version, or None."""
         known = self._kinds.get((group, version), NO_KINDS)
         if kind not in known:
-            known = await self._look(group, version)
+            known = await self._discover(group, version)
         return known.get(kind)
 
     async def _versions(self, group: str) -> list[str]:
@@ -57,7 +58,7 @@ class RestMapper:
         others = (each["version"] for each in told["versions"])
         return [preferred, *(version for version in others if version != preferred)]
 
-    async def _look(self, group: str, version: str) -> Kinds:
+    async def _discover(self, group: str, version: str) -> Kinds:
         told = await self._read(f"/apis/{group}/{version}" if group else f"/api/{version}")
         if told is None:
             self._kinds.pop((group, version), None)
