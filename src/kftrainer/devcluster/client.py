@@ -44,7 +44,9 @@ class ApiClient:
         self.url = url
         self.tls = tls
         connection = Connection(url, tls, ClientCertificate())
-        self._transport = HttpTransport(connection, user_agent=FIELD_MANAGER)
+        self._transport = HttpTransport(
+            connection, user_agent=FIELD_MANAGER, honors_retry_after=False
+        )
         self._mapper = RestMapper(self._transport)
 
     async def __aenter__(self) -> Self:

@@ -97,7 +97,11 @@ class _Outcome:
 
 
 class HttpTransport:
-    """Sends requests with aiohttp; connections are opened on first use."""
+    """Sends requests with aiohttp; connections are opened on first use.
+
+    Requests are repeated if the server asks for it with `Retry-After`, unless
+    `honors_retry_after` is False: then callers get that response.
+    """
 
     def __init__(
         self,
@@ -106,11 +110,13 @@ class HttpTransport:
         user_agent: str,
         on_response: OnResponse | None = None,
         clock: Clock = LOOP_CLOCK,
+        honors_retry_after: bool = True,
     ) -> None:
         self._connection = connection
         self._credentials = connection.credentials
         self._on_response = on_response
         self._clock = clock
+        self._honors_retry_after = honors_retry_after
         self._host = URL(connection.host).authority
         self._sessions = Sessions(user_agent)
 
@@ -149,6 +155,8 @@ class HttpTransport:
                 if again is None:
                     raise
             else:
+                if not self._honors_retry_after:
+                    return response
                 left = self._until(deadline)
                 again = retry.after_answer(response.status, response.headers, so_far, left)
                 if again is None:

@@ -66,12 +66,19 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(*acts: Act) -> AsyncIterator[tuple[Server, HttpTransport, FakeClock]]:
+async def serving(
+    *acts: Act, honors_retry_after: bool = True
+) -> AsyncIterator[tuple[Server, HttpTransport, FakeClock]]:
     server, clock = Server(acts), FakeClock()
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     host, port = listener.sockets[0].getsockname()
     connection = Connection(f"http://{host}:{port}/prefix", None, ClientCertificate())
-    transport = HttpTransport(connection, user_agent="kftrainer-tests/1", clock=clock)
+    transport = HttpTransport(
+        connection,
+        user_agent="kftrainer-tests/1",
+        clock=clock,
+        honors_retry_after=honors_retry_after,
+    )
     try:
         async with asyncio.timeout(TEST_WITHIN):  # nobody moves the clock for what is not awaited
             yield server, transport, clock
@@ -222,6 +229,13 @@ async def read(transport: HttpTransport, into: bytearray) -> None:
     async with transport.stream("/pods", query={"watch": "true"}, timeout=60) as chunks:
         async for chunk in chunks:
             into += chunk
+
+
+async def test_a_transport_that_does_not_honor_retry_after_returns_the_response() -> None:
+    busy = answer(429, "Too many requests", Retry_After="2")
+    async with serving(busy, honors_retry_after=False) as (server, transport, _):
+        response = await transport.request("GET", "/pods")
+        assert (response.status, len(server.requests)) == (429, 1)
 
 
 async def test_a_stream_ends_where_the_server_ends_it_and_its_connection_is_kept() -> None:
