@@ -1,11 +1,11 @@
 """Decode AdmissionReview v1 requests and encode responses. Pure."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from kftrainer.kube.objects.duration import duration_seconds
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse
 
@@ -36,10 +36,6 @@ MOST_OPENINGS = 100_000
 LONGEST_UID = 128
 LONGEST_TEXT = 253  # of names, namespaces and other identifiers
 
-UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-PART = r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(h|ms|m|s|us|µs|ns)"
-GO_DURATION = re.compile(f"(?:{PART})+")
-PARTS = re.compile(PART)
 TIMEOUT = 10.0  # the API server's default
 LONGEST_TIMEOUT = 30.0  # the maximum in a webhook configuration
 HEADROOM = 0.5  # so that the response arrives before the API server times out
@@ -160,15 +156,8 @@ def encoded(uid: str, verdict: AdmissionResponse) -> bytes:
 
 def answer_within(timeout: str | None) -> float:
     """Return the seconds a response may take; the timeout is a Go duration such as `10s`."""
-    seconds = seconds_in(timeout or "")
+    seconds = duration_seconds(timeout or "")
     if not seconds:
         seconds = TIMEOUT
     seconds = min(seconds, LONGEST_TIMEOUT)
     return max(seconds - HEADROOM, seconds / 2)
-
-
-def seconds_in(duration: str) -> float | None:
-    """Return the seconds in a Go duration such as `1m30s`; None if it is invalid."""
-    if GO_DURATION.fullmatch(duration) is None:
-        return None
-    return sum(float(count) * UNITS[unit] for count, unit in PARTS.findall(duration))

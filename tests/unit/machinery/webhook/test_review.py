@@ -12,7 +12,6 @@ from kftrainer.machinery.webhook.review import (
     decoded,
     encoded,
     excess_of,
-    seconds_in,
 )
 from tests.support.reviews import UID, review, train_job
 
@@ -183,29 +182,6 @@ def test_an_answer_that_refuses_has_a_status_and_never_a_patch() -> None:
         },
         "warnings": ["mind"],
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("10s", 10),
-        ("1m30s", 90),
-        ("1h", 3600),
-        ("500ms", 0.5),
-        ("1.5s", 1.5),
-        (".5s", 0.5),
-        ("2us", 2e-6),
-        ("2µs", 2e-6),
-        ("1ns", 1e-9),
-        ("0s", 0),
-        *(
-            (bad, None)
-            for bad in ("", "10", "s", "-1s", "10s ", "1d", "1e3s", "٣s", "9" * 99 + "s")
-        ),
-    ],
-)
-def test_durations_are_read_as_go_writes_them(text: str, seconds: float | None) -> None:
-    assert seconds_in(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
