@@ -29,7 +29,7 @@ class WarningLog:
                 if len(self._told) >= REMEMBERED:
                     self._told.clear()
                 self._told.add(text)
-                log.warning("api.warning", text=text, path=path)
+                log.warning("api_warning", text=text, path=path)
 
 
 def warnings_in(header: str) -> list[str]:

@@ -71,7 +71,7 @@ class Probe:
         findings += [Finding(name, None, excluded=True) for name in self._checks.keys() & excluded]
         for finding in findings:
             if finding.problem:
-                log.info("health.check_failed", check=finding.name, problem=finding.problem)
+                log.info("health_check_failed", check=finding.name, problem=finding.problem)
         verbose = any(name == "verbose" for name, _ in query)
         return summary(findings, excluded - self._checks.keys(), verbose=verbose)
 

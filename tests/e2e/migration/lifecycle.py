@@ -62,7 +62,7 @@ class Reconciles:
             if entry["event"] == "trainjob.seen":
                 about = ObjectKey(entry["namespace"], entry["name"])
                 self._seen[entry["reconcileID"]] = (about, int(entry["resource_version"]))
-            elif entry["event"] == "reconcile.succeeded":
+            elif entry["event"] == "reconcile_succeeded":
                 found, version = self._seen.pop(entry["reconcileID"], (None, 0))
                 if found is not None:
                     self._done[found] = max(version, self._done.get(found, 0))

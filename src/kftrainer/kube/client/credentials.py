@@ -132,9 +132,9 @@ class RenewedToken:
             async with asyncio.timeout(LOOK_UP_TIMEOUT):
                 self._header = await self._look_up(refused) or self._header
         except TimeoutError:
-            log.warning("credentials.kept_old", error=f"no answer in {LOOK_UP_TIMEOUT:g} seconds")
+            log.warning("credentials_not_refreshed", error=f"no answer in {LOOK_UP_TIMEOUT:g} seconds")
         except (CredentialsError, OSError) as error:
-            log.warning("credentials.kept_old", error=str(error))
+            log.warning("credentials_not_refreshed", error=str(error))
         self._looked_at = self._clock.monotonic()
 
 

@@ -105,7 +105,7 @@ def _decode(line: bytes, amend: Amend) -> WatchEvent | None:
     if not isinstance(manifest, dict) or not (manifest.get("metadata") or {}).get(
         "resourceVersion"
     ):
-        log.warning("watch.event_without_metadata", type=kind)
+        log.warning("watch_event_without_metadata", type=kind)
         return None
     return _event(kind, amend(manifest))
 
@@ -125,7 +125,7 @@ def _event(kind: str, manifest: Manifest) -> WatchEvent:
         case "BOOKMARK":
             return _bookmark(manifest["metadata"])
         case _:
-            log.warning("watch.unknown_event", type=kind)
+            log.warning("watch_event_unknown", type=kind)
             # Skip the unknown event, but resume the watch after it.
             return _bookmark({"resourceVersion": manifest["metadata"]["resourceVersion"]})
 

@@ -179,7 +179,7 @@ class Informer(Generic[T]):
             try:
                 yield entry.object
             except ValueError as error:
-                self._log.debug("informer.not_decoded", key=str(entry.key), error=str(error))
+                self._log.debug("object_not_decoded", key=str(entry.key), error=str(error))
 
     def add_handler(self, handler: ChangeHandler[T]) -> asyncio.Event:
         """Call the handler for all objects and then for each change, while the informer runs.
@@ -211,7 +211,7 @@ class Informer(Generic[T]):
 
     async def _announce(self, ready: Callable[[], None]) -> None:
         await self._synced.wait()
-        self._log.info("informer.synced", objects=len(self._store.contents))
+        self._log.info("informer_synced", objects=len(self._store.contents))
         ready()
 
     async def _process(self) -> None:
@@ -286,7 +286,7 @@ class Informer(Generic[T]):
             try:
                 handler(change)
             except Exception:  # noqa: BLE001  one failing handler must not block the others
-                self._log.exception("informer.handler_failed", key=str(change.key))
+                self._log.exception("informer_handler_failed", key=str(change.key))
                 if self._metrics is not None:
                     self._metrics.event("handler_failed")
 

@@ -123,7 +123,7 @@ class ListWatcher(Generic[T]):
         refusal = refusal_in(outcome)
         is_known = refusal is not None and not self._on_refused(refusal)
         say = self._log.warning if step.delay and not is_known else self._log.debug
-        say("informer.step", after=repr(outcome), next=repr(step.action), delay=step.delay)
+        say("list_watch_ended", after=repr(outcome), next=repr(step.action), delay=step.delay)
         resumed = isinstance(outcome, WatchEnded | VersionTold) and isinstance(step.action, Watch)
         if resumed and self._metrics is not None:
             self._metrics.reconnected()

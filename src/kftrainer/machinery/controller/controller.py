@@ -191,7 +191,7 @@ class Controller:
             for number in range(self._workers):
                 group.create_task(self._work(), name=f"{self._name}-{number}")
             adding = group.create_task(self._add_remainders(), name=f"{self._name}-adding")
-            log.info("controller.started", controller=self._name, workers=self._workers)
+            log.info("controller_started", controller=self._name, workers=self._workers)
             try:
                 ready()
                 await stop.wait()
@@ -200,7 +200,7 @@ class Controller:
                 # another request.
                 self._queue.shut_down()
                 adding.cancel()
-        log.info("controller.stopped", controller=self._name)
+        log.info("controller_stopped", controller=self._name)
 
     def _begin(self, watch: _Watch) -> _Begun:
         return _Begun(watch.informer, watch.informer.add_handler(self._enqueue_by(watch)))
@@ -234,7 +234,7 @@ class Controller:
                         self._queue.add(request, priority=remainder.priority)
                     await time_slices.yield_if_due()
             except Exception:  # one failing handler must not block the others
-                log.exception("controller.handler_failed", controller=self._name)
+                log.exception("event_handler_failed", controller=self._name)
 
     async def _synced(self, begun: list[_Begun], stop: asyncio.Event) -> bool:
         """Wait until all watches have synced; return False if stopped before that."""
@@ -327,7 +327,7 @@ class Controller:
             self._queue.add(request, priority=priority, after=result.requeue_after)
             self._metrics.reconciled("requeue_after", seconds)
         log.debug(
-            "reconcile.succeeded",
+            "reconcile_succeeded",
             seconds=seconds,
             requeue_after=result.requeue_after,
             requeue=result.is_rate_limited,
@@ -340,11 +340,11 @@ class Controller:
             self._metrics.panicked()
         if all(_is_terminal(each) for each in errors):
             self._metrics.terminal()
-            log.error("reconcile.gave_up", seconds=seconds, exc_info=error)
+            log.error("reconcile_failed_terminally", seconds=seconds, exc_info=error)
             return
         self._queue.add_rate_limited(request, priority=priority)
         retries = self._queue.retries(request)
-        log.error("reconcile.failed", seconds=seconds, retries=retries, exc_info=error)
+        log.error("reconcile_failed", seconds=seconds, retries=retries, exc_info=error)
 
 
 def _within(error: BaseException) -> Iterator[BaseException]:

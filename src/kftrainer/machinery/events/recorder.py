@@ -77,7 +77,7 @@ class EventRecorder:
             async with asyncio.timeout(FLUSH_WITHIN):
                 await self._queue.join()
         except TimeoutError:
-            log.warning("events.not_flushed", left=self._queue.qsize())
+            log.warning("events_not_flushed", left=self._queue.qsize())
 
     async def _write_forever(self) -> None:
         while True:
@@ -87,7 +87,7 @@ class EventRecorder:
             except Exception:
                 # One malformed Event must not block the others. Its reason is logged as ASCII,
                 # because what cannot be sent may not be loggable either.
-                log.exception("events.failed", reason=ascii(said.reason))
+                log.exception("event_not_recorded", reason=ascii(said.reason))
                 self._drop("failed")
             finally:
                 self._queue.task_done()
@@ -107,11 +107,11 @@ class EventRecorder:
             except ApiError as error:
                 # For example a terminating namespace, or an Event that was created by an earlier
                 # attempt.
-                log.info("events.refused", event_name=entry.name, error=str(error))
+                log.info("event_rejected", event_name=entry.name, error=str(error))
                 self._drop("refused")
                 return
             except KubeError as error:
-                log.warning("events.unreachable", event_name=entry.name, error=str(error))
+                log.warning("event_not_sent", event_name=entry.name, error=str(error))
             else:
                 return
             # All controllers of a cluster lose the server at the same time; spread their retries.

@@ -94,10 +94,10 @@ class LeaderElector:
 
     async def acquire(self) -> None:
         """Return when this process is the leader."""
-        log.info("election.waiting", lease=str(self._key), identity=self._me)
+        log.info("lease_waiting", lease=str(self._key), identity=self._me)
         while not await self._attempt(self._attempt_timeout):
             await self._clock.sleep(self._retry * (1 + JITTER * self._rng.random()))
-        log.info("election.leading", lease=str(self._key), identity=self._me)
+        log.info("lease_acquired", lease=str(self._key), identity=self._me)
         self._report(leading=True)
 
     async def hold(self, stop: asyncio.Event) -> None:
@@ -122,7 +122,7 @@ class LeaderElector:
             async with asyncio.timeout(self._attempt_timeout):
                 await self._give_back()
         except (KubeError, TimeoutError) as error:  # the lease expires by itself, only later
-            log.warning("election.not_released", lease=str(self._key), error=repr(error))
+            log.warning("lease_not_released", lease=str(self._key), error=repr(error))
 
     def _left(self) -> float:
         """Return the seconds until this process stops leading."""
@@ -144,11 +144,11 @@ class LeaderElector:
             async with asyncio.timeout(within):
                 return await self._take_or_renew()
         except (ConflictError, AlreadyExistsError):
-            log.debug("election.outrun", lease=str(self._key))
+            log.debug("lease_conflict", lease=str(self._key))
         except (KubeError, TimeoutError) as error:
-            log.warning("election.attempt_failed", lease=str(self._key), error=repr(error))
+            log.warning("lease_attempt_failed", lease=str(self._key), error=repr(error))
         except Exception:  # the lease keeps expiring: no error may stop the renewals
-            log.exception("election.attempt_failed", lease=str(self._key))
+            log.exception("lease_attempt_failed", lease=str(self._key))
         return False
 
     async def _take_or_renew(self) -> bool:
@@ -156,7 +156,7 @@ class LeaderElector:
             try:
                 await self._claim(self._seen)
             except ConflictError:  # possibly an earlier renewal of ours whose response was lost
-                log.debug("election.renewal_outrun", lease=str(self._key))
+                log.debug("lease_renewal_conflict", lease=str(self._key))
             else:
                 return True
         try:
@@ -196,5 +196,5 @@ class LeaderElector:
         seen = observe(self._seen, await self._client.get(LEASES, self._key), 0.0)
         if seen.record.holder == self._me:
             await self._client.update(LEASES, released(seen, self._clock.now()))
-            log.info("election.released", lease=str(self._key))
+            log.info("lease_released", lease=str(self._key))
         self._may_hold = False

@@ -86,5 +86,5 @@ async def running(
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=budget.remaining())
             for task in late:
-                log.warning("service.cut_short", service=task.get_name())
+                log.warning("runnable_cancelled", runnable=task.get_name())
                 task.cancel()

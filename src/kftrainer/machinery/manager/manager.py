@@ -79,7 +79,7 @@ class Manager:
         await stop.wait()
         self.stopping = True
         budget.start()
-        log.info("manager.stopping")
+        log.info("manager_stopping")
 
     async def _lead(self, stop: asyncio.Event, budget: Budget) -> None:
         if self._election is None:
@@ -90,7 +90,7 @@ class Manager:
 
     async def _control(self, stop: asyncio.Event, budget: Budget) -> None:
         async with running(*self._parts.controllers, budget=budget, unless=stop):
-            log.info("manager.started")
+            log.info("manager_started")
             await stop.wait()
 
 
@@ -128,7 +128,7 @@ async def run_until_signalled(manager: Manager) -> None:
     def told(signum: signal.Signals) -> None:
         if stop.is_set():
             os._exit(1)
-        log.info("manager.signalled", signal=signum.name)
+        log.info("signal_received", signal=signum.name)
         stop.set()
 
     for signum in SIGNALS:

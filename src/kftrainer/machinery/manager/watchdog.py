@@ -42,5 +42,5 @@ class Watchdog:
 
 def end_process(why: str) -> None:
     """End the process at once, without cleanup: a blocked thread might hold any lock."""
-    os.write(2, f'{{"level":"critical","event":"process.ended","why":"{why}"}}\n'.encode())
+    os.write(2, f'{{"level":"critical","event":"process_ended","why":"{why}"}}\n'.encode())
     os._exit(1)

@@ -147,7 +147,7 @@ class Authorization:
             try:
                 return await self._ask_once(resource, question)
             except WORTH_ANOTHER_TRY as error:
-                log.info("authorization.asking_again", kind=resource.kind, error=str(error))
+                log.info("authorization_retried", kind=resource.kind, error=str(error))
             await self._clock.sleep(pause * (1 + PAUSE_JITTER * self._rng.random()))
             pause *= PAUSE_GROWS_BY
         return await self._ask_once(resource, question)
@@ -173,13 +173,13 @@ async def _refusal(asked: HttpRequest, authorization: Authorization) -> HttpResp
     try:
         user = await authorization.user_of(token)
     except (KubeError, TimeoutError):
-        log.exception("authorization.user_unknown")
+        log.exception("token_review_failed")
         return HttpResponse(500, "Authentication failed\n")
     if user is None:
         return HttpResponse(401, "Unauthorized\n")
     try:
         allowed = await authorization.is_allowed(user, asked.method.lower(), asked.path)
     except (KubeError, TimeoutError):
-        log.exception("authorization.permission_unknown", user=user.name)
+        log.exception("subject_access_review_failed", user=user.name)
         return HttpResponse(500, f"Authorization for user {user.name} failed\n")
     return None if allowed else HttpResponse(403, f"Authorization denied for user {user.name}\n")

@@ -108,7 +108,7 @@ class Connections:
         if self._open > self.limits.connections:
             if not self._full:  # log once: repeated entries would flood the log
                 self._full = True
-                log.warning("connections.too_many", most=self.limits.connections)
+                log.warning("connection_limit_reached", most=self.limits.connections)
             if not self._make_room(client, connection):
                 self.closed(connection)
                 return False
@@ -347,7 +347,7 @@ class Connection(web.RequestHandler):
         self._due = None
         is_about_to_begin = self._expecting and self._arrived.has_headers
         if self._wire is not None and not is_about_to_begin:
-            log.debug("connection.cut_off", peer=self._wire.get_extra_info("peername"))
+            log.debug("connection_timed_out", peer=self._wire.get_extra_info("peername"))
             self.cut_off()  # a client that sends this slowly may never read a response either
 
     def cut_off(self) -> None:
@@ -367,7 +367,7 @@ class Connection(web.RequestHandler):
         """Respond to invalid HTTP with one line instead of logging a traceback."""
         if status >= SERVER_ERROR:
             return super().handle_error(request, status, exc, message)
-        log.debug("connection.no_http", peer=request.remote, error=type(exc).__name__)
+        log.debug("http_request_invalid", peer=request.remote, error=type(exc).__name__)
         response = web.Response(status=status, text="This is no HTTP request.\n")
         response.force_close()
         return response

@@ -253,10 +253,10 @@ class _Desk:
         """Record the response and encode it."""
         seconds = self._clock.monotonic() - began
         if seconds > SLOW:
-            log.warning("admission.slow", seconds=round(seconds, 3), code=verdict.code)
+            log.warning("admission_slow", seconds=round(seconds, 3), code=verdict.code)
         if not verdict.allowed:
             log.debug(
-                "admission.denied",
+                "admission_denied",
                 code=verdict.code,
                 rules=list(verdict.rules),
                 message=verdict.message,
@@ -269,7 +269,7 @@ class _Desk:
         try:
             return encoded(request.uid, verdict)
         except TypeError:  # details come from the validator and may not be serializable
-            log.exception("admission.not_encodable")
+            log.exception("admission_response_not_encodable")
             self._metrics.panicked()
             return encoded(request.uid, BROKEN)
 
@@ -281,7 +281,7 @@ class _Desk:
         except Exception:
             if deadline.expired():
                 return TOO_LATE
-            log.exception("admission.failed")
+            log.exception("admission_failed")
             self._metrics.panicked()
             return BROKEN
 

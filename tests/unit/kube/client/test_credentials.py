@@ -180,7 +180,7 @@ async def test_an_exec_plugin_that_begins_to_fail_stops_nobody(
         if refused:
             assert not await user.renew("Bearer first")
         assert await user.authorization() == "Bearer first"
-    assert [each["event"] for each in logs] == ["credentials.kept_old"]
+    assert [each["event"] for each in logs] == ["credentials_not_refreshed"]
 
 
 class Source:
@@ -227,7 +227,7 @@ async def test_the_last_good_token_is_kept_and_that_is_logged() -> None:
     with capture_logs() as logs:
         assert [await token.authorization() for _ in range(3)] == ["token 0"] * 3
         assert not await token.renew("token 0")
-    assert [each["event"] for each in logs] == ["credentials.kept_old"] * 2
+    assert [each["event"] for each in logs] == ["credentials_not_refreshed"] * 2
     assert source.asked == [False, True], "not at every request"
 
 

@@ -193,9 +193,9 @@ async def test_a_server_that_does_not_say_is_asked_again(
 async def test_only_new_answers_are_logged(scene: Scene, logs: list[Any]) -> None:
     def said() -> list[tuple[str, str, str]]:
         told = [
-            (each["kind"], each["answer"], each["log_level"])
+            (each["kind"], each["result"], each["log_level"])
             for each in logs
-            if each["event"] == "late_kinds.answer"
+            if each["event"] == "optional_kind_checked"
         ]
         logs.clear()
         return told
