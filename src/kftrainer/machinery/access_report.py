@@ -25,8 +25,8 @@ class AccessReport:
         self._missing: dict[str, set[str]] = {}  # namespaces, by kind that is not installed
         self._unavailable = Gauge(
             "kftrainer_namespace_unavailable",
-            "Whether the manager must not read a namespace that it watches: it has no right to, or "
-            "the namespace does not exist. It tries again by itself.",
+            "Whether a watched namespace cannot be read, because permission is missing or the "
+            "namespace does not exist. Reads are retried.",
             ("namespace",),
             registry=registry,
         )

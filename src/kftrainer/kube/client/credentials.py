@@ -132,7 +132,7 @@ class RenewedToken:
             async with asyncio.timeout(LOOK_UP_TIMEOUT):
                 self._header = await self._look_up(refused) or self._header
         except TimeoutError:
-            log.warning("credentials_not_refreshed", error=f"no answer in {LOOK_UP_TIMEOUT:g} seconds")
+            log.warning("credentials_not_refreshed", error=f"timed out after {LOOK_UP_TIMEOUT:g} s")
         except (CredentialsError, OSError) as error:
             log.warning("credentials_not_refreshed", error=str(error))
         self._looked_at = self._clock.monotonic()
@@ -155,8 +155,8 @@ async def load_connection(
         home = HOME_KUBECONFIG.expanduser()
         if not os.path.isfile(home):  # also False in a directory without access
             raise CredentialsError(
-                "No API server to talk to: no kubeconfig was named, KUBECONFIG is not set, this is "
-                f"no pod ({not_in_cluster}) and there is no {HOME_KUBECONFIG}."
+                "No cluster configured: pass --kubeconfig, set KUBECONFIG, or create "
+                f"{HOME_KUBECONFIG} (not running in a pod either: {not_in_cluster})."
             ) from None
     return await from_kubeconfig(str(home), context, clock=clock)
 
@@ -215,7 +215,7 @@ async def from_kubeconfig(
         return _connection(configuration, token, load, clock, files)
     if user.has_plugin and not configuration.cert_file:
         raise CredentialsError(
-            f"The exec plugin in {paths} gave neither a token nor a certificate."
+            f"The exec plugin in {paths} returned neither a token nor a certificate."
         )
     return _connection(configuration, ClientCertificate(), load, clock, files)
 
@@ -237,7 +237,7 @@ class _KubeconfigUser:
 
         paths = map(os.path.expanduser, self._paths.split(os.pathsep))
         if not any(map(os.path.isfile, paths)):
-            raise CredentialsError(f"There is no kubeconfig {self._paths}.")
+            raise CredentialsError(f"The kubeconfig does not exist: {self._paths}.")
         configuration = Configuration()
         try:
             merged = KubeConfigMerger(self._paths).config
@@ -275,7 +275,7 @@ class _KubeconfigUser:
 def _what_is_wrong(error: BaseException) -> str:
     # The messages of these errors are about Python, not about the file.
     if isinstance(error, TypeError | AttributeError | LookupError):
-        return "it does not have the form of one"
+        return "it is malformed"
     return str(error)
 
 

@@ -7,7 +7,7 @@ import orjson
 
 from kftrainer.kube.client.errors import NotFoundError, TransportError, error_from_response
 from kftrainer.kube.client.transport import FIRST_FAILURE, Transport
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 
 Kinds = Mapping[str, Resource[Manifest]]
 CORE_VERSIONS = ("v1",)
@@ -51,23 +51,23 @@ class RestMapper:
     async def _versions(self, group: str) -> list[str]:
         if not group:
             return list(CORE_VERSIONS)
-        told = await self._read(f"/apis/{group}")
-        if told is None:
+        found = await self._read(f"/apis/{group}")
+        if found is None:
             return []
-        preferred = told["preferredVersion"]["version"]
-        others = (each["version"] for each in told["versions"])
+        preferred = found["preferredVersion"]["version"]
+        others = (each["version"] for each in found["versions"])
         return [preferred, *(version for version in others if version != preferred)]
 
     async def _discover(self, group: str, version: str) -> Kinds:
-        told = await self._read(f"/apis/{group}/{version}" if group else f"/api/{version}")
-        if told is None:
+        found = await self._read(f"/apis/{group}/{version}" if group else f"/api/{version}")
+        if found is None:
             self._kinds.pop((group, version), None)
             return NO_KINDS
         kinds = {
             each["kind"]: Resource(
-                group, version, each["kind"], each["name"], each["namespaced"], as_it_is
+                group, version, each["kind"], each["name"], each["namespaced"], unstructured
             )
-            for each in told["resources"] or ()
+            for each in found["resources"] or ()
             if "/" not in each["name"]  # a subresource
         }
         self._kinds[group, version] = kinds
@@ -78,10 +78,10 @@ class RestMapper:
         response = await self._transport.request("GET", path)
         if response.status < FIRST_FAILURE:
             try:
-                told: dict[str, Any] = orjson.loads(response.body)
+                found: dict[str, Any] = orjson.loads(response.body)
             except orjson.JSONDecodeError as broken:
                 raise TransportError(f"GET {path}: the response is not valid JSON") from broken
-            return told
+            return found
         error = error_from_response(response.status, response.headers, response.body)
         if isinstance(error, NotFoundError):
             return None

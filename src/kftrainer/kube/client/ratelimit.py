@@ -48,7 +48,7 @@ class TokenBucket:
 
     def __init__(self, per_second: float, burst: int, now: float) -> None:
         if per_second <= 0 or burst < 1:
-            raise ValueError("a token bucket needs a rate above 0 and room for a token")
+            raise ValueError("a token bucket needs a rate above 0 and a burst of at least 1")
         self._per_second = per_second
         self._burst = burst
         self._tokens = float(burst)

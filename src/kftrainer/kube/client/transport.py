@@ -48,7 +48,7 @@ class Transport(Protocol):
         accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  covers all attempts
         lane: Lane = "general",
-        fence: WriteGuard | None = None,
+        write_guard: WriteGuard | None = None,
     ) -> Response:
         """Return the response, of any status; raise TransportError if there is none in time."""
         ...
@@ -84,7 +84,7 @@ class _Request:
     content_type: str
     accept: str
     lane: Lane
-    fence: WriteGuard | None = None
+    write_guard: WriteGuard | None = None
 
     @property
     def what(self) -> str:
@@ -141,27 +141,27 @@ class HttpTransport:
         accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  covers all attempts
         lane: Lane = "general",
-        fence: WriteGuard | None = None,
+        write_guard: WriteGuard | None = None,
     ) -> Response:
         """Return the response, of any status; the timeout covers all attempts."""
-        request = _Request(method, path, query, body, content_type, accept, lane, fence)
+        request = _Request(method, path, query, body, content_type, accept, lane, write_guard)
         deadline = self._clock.monotonic() + timeout
-        so_far = retry.Retries()
+        retries = retry.Retries()
         while True:
             try:
                 response = await self._attempt(request, deadline)
             except TransportError as error:
-                again = retry.after_failure(method, error, so_far, self._until(deadline))
+                again = retry.after_failure(method, error, retries, self._until(deadline))
                 if again is None:
                     raise
             else:
                 if not self._honors_retry_after:
                     return response
                 left = self._until(deadline)
-                again = retry.after_answer(response.status, response.headers, so_far, left)
+                again = retry.after_answer(response.status, response.headers, retries, left)
                 if again is None:
                     return response
-            so_far = again.retries
+            retries = again.retries
             await self._clock.sleep(again.pause)
 
     @asynccontextmanager
@@ -206,9 +206,9 @@ class HttpTransport:
     async def _send(
         self, request: _Request, authorization: str | None, deadline: float
     ) -> Response:
-        check(request.fence, request.what)
+        check(request.write_guard, request.what)
         with self._exchange(request) as outcome:
-            with guarded_by(request.fence):
+            with guarded_by(request.write_guard):
                 answer = await self._fetch(request, authorization, deadline)
             try:
                 body = await answer.read()

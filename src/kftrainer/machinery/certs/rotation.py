@@ -17,7 +17,7 @@ from kftrainer.kube.client.errors import (
     KubeError,
     NotFoundError,
 )
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.certs.authority import (
     Content,
@@ -41,7 +41,7 @@ from kftrainer.machinery.queue.repair_backoff import RepairBackoff
 log = structlog.get_logger(__name__)
 
 SECRETS: Resource[Manifest] = Resource(
-    "", "v1", "Secret", "secrets", namespaced=True, decode=as_it_is
+    "", "v1", "Secret", "secrets", namespaced=True, decode=unstructured
 )
 CHECK_EVERY = 3600.0  # seconds; expiry causes no event
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 30.0

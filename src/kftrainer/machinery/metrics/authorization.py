@@ -15,7 +15,7 @@ from kftrainer.kube.client.errors import (
     TooManyRequestsError,
     TransportError,
 )
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 from kftrainer.machinery.lru import Lru
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.webhook.server import Handler, HttpRequest, HttpResponse
@@ -23,7 +23,12 @@ from kftrainer.machinery.webhook.server import Handler, HttpRequest, HttpRespons
 log = structlog.get_logger(__name__)
 
 TOKEN_REVIEWS: Resource[Manifest] = Resource(
-    "authentication.k8s.io", "v1", "TokenReview", "tokenreviews", namespaced=False, decode=as_it_is
+    "authentication.k8s.io",
+    "v1",
+    "TokenReview",
+    "tokenreviews",
+    namespaced=False,
+    decode=unstructured,
 )
 ACCESS_REVIEWS: Resource[Manifest] = Resource(
     "authorization.k8s.io",
@@ -31,7 +36,7 @@ ACCESS_REVIEWS: Resource[Manifest] = Resource(
     "SubjectAccessReview",
     "subjectaccessreviews",
     namespaced=False,
-    decode=as_it_is,
+    decode=unstructured,
 )
 KNOWN_FOR = 60.0  # seconds to cache the user of a token, or that there is none
 ALLOWED_FOR = 300.0

@@ -368,7 +368,7 @@ class Connection(web.RequestHandler):
         if status >= SERVER_ERROR:
             return super().handle_error(request, status, exc, message)
         log.debug("http_request_invalid", peer=request.remote, error=type(exc).__name__)
-        response = web.Response(status=status, text="This is no HTTP request.\n")
+        response = web.Response(status=status, text="Not a valid HTTP request.\n")
         response.force_close()
         return response
 

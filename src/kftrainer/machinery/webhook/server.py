@@ -76,11 +76,11 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class BodyError(Exception):
-    """The body cannot be read; `answer` is the response to send."""
+    """The body cannot be read; `response` is to be sent."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
-        self.answer = HttpResponse(status, f"{text}\n")
+        self.response = HttpResponse(status, f"{text}\n")
 
 
 def parse_bind(address: str) -> tuple[str | None, int] | None:
@@ -89,9 +89,9 @@ def parse_bind(address: str) -> tuple[str | None, int] | None:
         return None
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
-        raise BindError(f"{address} is no address: write host:port or :port, or 0 for none.")
+        raise BindError(f"{address} is not a valid address: use host:port, :port or 0.")
     if len(port) > len(str(HIGHEST_PORT)) or int(port) > HIGHEST_PORT:
-        raise BindError(f"{address} is no address: the highest port is {HIGHEST_PORT}.")
+        raise BindError(f"{address} is not a valid address: the highest port is {HIGHEST_PORT}.")
     return host.strip("[]") or None, int(port)
 
 
@@ -279,8 +279,8 @@ class _Body:
                 return await self._read()
         except BROKEN_OFF:
             if deadline.expired():
-                raise BodyError(408, "The body did not come in time.") from None
-            raise BodyError(400, "The body broke off.") from None
+                raise BodyError(408, "The body was not received in time.") from None
+            raise BodyError(400, "The body is incomplete.") from None
 
     async def _read(self) -> bytes:
         if (self._request.content_length or 0) > self._limits.small_body:

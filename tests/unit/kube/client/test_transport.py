@@ -181,7 +181,7 @@ async def test_a_body_that_is_cut_off_is_no_answer() -> None:
 
 async def test_a_server_that_says_nothing_is_left_in_time() -> None:
     async with serving(SILENCE) as (server, transport, _):
-        with pytest.raises(RequestTimeoutError, match="GET /pods: no answer in time"):
+        with pytest.raises(RequestTimeoutError, match="GET /pods: no response in time"):
             await transport.request("GET", "/pods", timeout=1.0)
         assert len(server.requests) <= 1  # none if it was us who were late
 

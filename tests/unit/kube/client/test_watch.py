@@ -124,7 +124,7 @@ def test_an_error_is_raised_after_what_came_before_it(
     [b"{", b"Too many requests", b"[]", b"3", b'{"type": "ADDED"}', line("ERROR", "no status")],
 )
 def test_what_is_no_event_is_an_error(text: bytes) -> None:
-    with pytest.raises(MalformedStreamError, match="no event"):
+    with pytest.raises(MalformedStreamError, match="an invalid event"):
         decoded(text)
 
 

@@ -14,7 +14,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.discovery import RestMapper
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.client.transport import Response
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 from kftrainer.machinery.cache.cache import Cache, NotSyncedError
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.cache.optional_kinds import OptionalKinds, pauses
@@ -24,7 +24,7 @@ from tests.unit.machinery.cache.test_informer import Wire, all_sent
 
 
 def kind(name: str) -> Resource[Manifest]:
-    return Resource(f"{name}.example", "v1", name.title(), f"{name}s", True, as_it_is)  # noqa: FBT003
+    return Resource(f"{name}.example", "v1", name.title(), f"{name}s", True, unstructured)  # noqa: FBT003
 
 
 LAMPS, CHAIRS, OTHERS = kind("lamp"), kind("chair"), kind("other")

@@ -173,11 +173,11 @@ async def test_what_is_no_admission_request_gets_a_status_of_its_own(
 
 async def test_a_body_that_does_not_come_is_answered_as_its_error_says() -> None:
     async def never() -> bytes:
-        raise BodyError(408, "The body did not come in time.")
+        raise BodyError(408, "The body was not received in time.")
 
     desk = Desk(allow)
     answer = await desk.ask(read=never)
-    assert (answer.status, answer.body) == (408, "The body did not come in time.\n")
+    assert (answer.status, answer.body) == (408, "The body was not received in time.\n")
     assert desk.count(f"{REQUESTS}_total", webhook=PATH, code="408") == 1
 
 

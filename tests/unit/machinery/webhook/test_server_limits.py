@@ -43,7 +43,7 @@ async def size(asked: HttpRequest) -> HttpResponse:
     try:
         return HttpResponse(200, f"{len(await asked.read_body())} bytes")
     except BodyError as error:
-        return error.answer
+        return error.response
 
 
 @dataclass
@@ -168,7 +168,7 @@ async def test_a_body_that_does_not_end_in_time_is_given_up() -> None:
     async with serving(Limits(body_within=0.2, drain_within=0.1)) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Content-Length: 10\r\n\r\n", b"1234")
-        assert await caller.answer() == (408, b"The body did not come in time.\n")
+        assert await caller.answer() == (408, b"The body was not received in time.\n")
         assert await caller.is_closed()
 
 
@@ -474,7 +474,7 @@ async def test_what_is_no_http_gets_a_line_and_no_traceback(
         for junk in (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
             caller = await server.call()
             await caller.send(junk)
-            assert await caller.answer() == (400, b"This is no HTTP request.\n")
+            assert await caller.answer() == (400, b"Not a valid HTTP request.\n")
             assert await caller.is_closed()
         caller = await server.call()
         await caller.post(b"abc")
