@@ -130,7 +130,7 @@ async def _build(go: Go, binary: Binary, cache: Path, progress: Progress) -> Non
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     with progress.step(f"building {binary.name} {binary.version}") as step:
-        code, _, said = await run_on_leash(
+        code, _, output = await run_on_leash(
             [*build, "-o", unfinished, binary.package],
             cwd=binary.project.folder,
             env={**go.environment(), "GOTMPDIR": str(scratch)},
@@ -138,7 +138,7 @@ async def _build(go: Go, binary: Binary, cache: Path, progress: Progress) -> Non
         )
     shutil.rmtree(scratch, ignore_errors=True)
     with suppress(OSError):  # the disk may be full, which is reported below
-        log.write_text(said + "\n")
+        log.write_text(output + "\n")
     if code != 0:
-        raise explain(f"Building {binary.name} (full output in {log})", said)
+        raise explain(f"Building {binary.name} (full output in {log})", output)
     os.replace(unfinished, target)

@@ -51,8 +51,8 @@ async def _watch_all(plane: ControlPlane) -> None:
         raise PartEndedError(str(died.exceptions[0])) from None
 
 
-def _answer(**told: object) -> None:
-    os.write(STDOUT, (json.dumps(told) + "\n").encode())
+def _answer(**document: object) -> None:
+    os.write(STDOUT, (json.dumps(document) + "\n").encode())
 
 
 def _detach(log: Path) -> None:
@@ -64,19 +64,19 @@ def _detach(log: Path) -> None:
     os.dup2(to_log, STDERR)
 
 
-async def _told_to_keep() -> None:
+async def _wait_for_keep() -> None:
     """Return when `up` sends "keep"; cancel the keeper if `up` ends instead."""
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     kept = asyncio.Event()
 
-    def hear() -> None:
+    def read() -> None:
         if os.read(STDIN, 64):
             kept.set()
         elif me is not None:
             loop.remove_reader(STDIN)
             me.cancel()
 
-    loop.add_reader(STDIN, hear)
+    loop.add_reader(STDIN, read)
     try:
         await kept.wait()
     finally:
@@ -117,7 +117,7 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
         loop.remove_reader(STDIN)
         try:
             _answer(ready=True)
-            await _told_to_keep()
+            await _wait_for_keep()
             _detach(place.folder / "logs" / "keeper.log")
             await _watch_all(plane)
         finally:

@@ -50,9 +50,7 @@ def decoded(body: bytes) -> AdmissionRequest:
     if len(body) > MOST_MARKS and sum(map(body.count, MARKS)) > MOST_MARKS:
         raise MalformedReviewError(f"The body has more than {MOST_MARKS} values.")
     if len(body) > MOST_OPENINGS and sum(map(body.count, OPENINGS)) > MOST_OPENINGS:
-        raise MalformedReviewError(
-            f"The body has more than {MOST_OPENINGS} objects and lists."
-        )
+        raise MalformedReviewError(f"The body has more than {MOST_OPENINGS} objects and lists.")
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:  # includes invalid UTF-8 and deep nesting

@@ -143,9 +143,7 @@ def test_an_object_of_too_many_values_is_malformed(value: Any) -> None:
 @pytest.mark.parametrize("value", [0, [], {}, [0]])
 def test_a_body_of_far_too_many_values_is_not_even_decoded(value: Any) -> None:
     body = orjson.dumps([value] * 1_000_001) + b"no JSON at its end"
-    with pytest.raises(
-        MalformedReviewError, match=r"^The body has more than 1000000 values\.$"
-    ):
+    with pytest.raises(MalformedReviewError, match=r"^The body has more than 1000000 values\.$"):
         decoded(body)
 
 

@@ -343,7 +343,7 @@ async def test_who_never_had_a_good_answer_is_not_kept_for_long() -> None:
     async def miss(asked: HttpRequest) -> HttpResponse:
         return HttpResponse(404 if asked.path == "/x" else 200, "")
 
-    async with serving(Limits(answer_within=0.2), miss) as server:
+    async with serving(Limits(response_within=0.2), miss) as server:
         stranger, known = await server.call(), await server.call()
         assert await stranger.post(b"") == (404, b"")
         await known.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -369,7 +369,7 @@ async def test_who_never_reads_the_answer_is_cut_off(
         begun.set()
         return HttpResponse(200, b"x" * 20_000_000)
 
-    async with serving(Limits(answer_within=2.0, connections=1), tell_much) as server:
+    async with serving(Limits(response_within=2.0, connections=1), tell_much) as server:
         deaf = await server.call()
         assert await deaf.post(b"") == (200, b"x")
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -404,7 +404,7 @@ async def test_who_never_reads_the_answer_is_cut_off_below_tls_too(
 
     monkeypatch.setattr(Connections, "closed", closed_and_seen)
     tls = self_signed(SystemClock().now())
-    async with serving(Limits(answer_within=0.5), tell, tls) as server:
+    async with serving(Limits(response_within=0.5), tell, tls) as server:
         deaf = await server.call(trusting())
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await deaf.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + ending + b"\r\n")
