@@ -120,7 +120,7 @@ async def _start_or_report_dead_process(
         # A process may have died; its leash reports that a moment after its connections have
         # closed.
         with suppress(NotReadyError):
-            await until(site.has_lost_a_part, within=DEATH_REPORTED_WITHIN, what="a part's end")
+            await until(site.has_dead_process, within=DEATH_REPORTED_WITHIN, what="a part's end")
         site.check()
         raise
     except DevClusterError:

@@ -64,7 +64,7 @@ class _Terminal:
 
 
 @contextmanager
-def _or_skip() -> Iterator[None]:
+def _skip_if_unavailable() -> Iterator[None]:
     """Skip, or fail with KFTRAINER_REQUIRE_REAL=1, if a required program is not available."""
     try:
         yield
@@ -79,7 +79,7 @@ def _or_skip() -> Iterator[None]:
 async def for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
     """Yield a control plane; for session fixtures."""
     progress = Progress(_Terminal(config))
-    with _or_skip():
+    with _skip_if_unavailable():
         await gather_supplies(shape, places.cache_home(), progress)
     try:
         async with running(shape, progress=progress) as plane:
@@ -121,7 +121,7 @@ async def kubectl_program(pytestconfig: pytest.Config) -> Path:
 async def program(config: pytest.Config, binary: Binary) -> Path:
     """Return the path of a program, built first if it is missing; for session fixtures."""
     progress = Progress(_Terminal(config))
-    with _or_skip():
+    with _skip_if_unavailable():
         found = await binaries.provide([binary], cache=places.cache_home(), progress=progress)
     return found[binary.name]
 

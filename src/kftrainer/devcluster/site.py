@@ -122,7 +122,7 @@ class Site:
             for process in reversed(self.processes):
                 process.kill()
 
-    async def has_lost_a_part(self) -> bool:
+    async def has_dead_process(self) -> bool:
         """Return whether a component has ended unexpectedly."""
         return not all(process.alive() for process in self.processes)
 

@@ -48,9 +48,9 @@ class AccessReport:
         if isinstance(refusal, KindNotFoundError):
             self._not_found(kind, place)
         elif refusal is not None:
-            self._forbade(kind, place, refusal)
+            self._report_forbidden(kind, place, refusal)
 
-    def _forbade(self, kind: str, place: str, refusal: ForbiddenError) -> None:
+    def _report_forbidden(self, kind: str, place: str, refusal: ForbiddenError) -> None:
         kinds = self._forbidden.setdefault(place, set())
         if not kinds and place:
             log.warning("namespace_unavailable", namespace=place, kind=kind, error=str(refusal))

@@ -29,7 +29,7 @@ from kftrainer.devcluster.waiting import until
 STDIN, STDOUT, STDERR = 0, 1, 2
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOCK_WITHIN = 5.0
-LEFT_WHEN_DOWN = {"logs", "state.json"}
+KEPT_WHEN_STOPPED = {"logs", "state.json"}
 
 
 class PartEndedError(DevClusterError):
@@ -95,11 +95,13 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
     for signum in SIGNALS:
         loop.add_signal_handler(signum, stop)
 
-    def lose_up() -> None:  # `up` sends nothing before we are ready, so this is the end of the pipe
+    def on_pipe_closed() -> (
+        None
+    ):  # `up` sends nothing before we are ready, so this is the end of the pipe
         loop.remove_reader(STDIN)
         me.cancel()
 
-    loop.add_reader(STDIN, lose_up)
+    loop.add_reader(STDIN, on_pipe_closed)
 
     starting = State("starting")
     place.write(starting)
@@ -126,7 +128,7 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
 
 def _clear(folder: Path) -> None:
     for path in folder.iterdir() if folder.exists() else ():
-        if path.name not in LEFT_WHEN_DOWN:
+        if path.name not in KEPT_WHEN_STOPPED:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

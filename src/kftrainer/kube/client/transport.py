@@ -72,7 +72,7 @@ class Transport(Protocol):
 
 # code, method, host and seconds; the code is "<error>" without a response, as in client-go.
 OnResponse = Callable[[str, str, str, float], None]
-NO_ANSWER = "<error>"
+NO_RESPONSE = "<error>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Outcome:
-    code: str = NO_ANSWER
+    code: str = NO_RESPONSE
 
 
 class HttpTransport:
@@ -158,7 +158,7 @@ class HttpTransport:
                 if not self._honors_retry_after:
                     return response
                 left = self._until(deadline)
-                again = retry.after_answer(response.status, response.headers, retries, left)
+                again = retry.after_response(response.status, response.headers, retries, left)
                 if again is None:
                     return response
             retries = again.retries

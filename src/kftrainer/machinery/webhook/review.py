@@ -82,8 +82,8 @@ def _request(request: Manifest) -> AdmissionRequest:
         kind=_text(kind, "kind"),
         namespace=_text(request, "namespace"),
         name=_text(request, "name"),
-        object=_judged(request, "object"),
-        old_object=_judged(request, "oldObject"),
+        object=_limited_object(request, "object"),
+        old_object=_limited_object(request, "oldObject"),
         dry_run=request.get("dryRun") is True,
     )
 
@@ -106,7 +106,7 @@ def _object(of: Manifest, field: str) -> Manifest | None:
     return value
 
 
-def _judged(request: Manifest, field: str) -> Manifest | None:
+def _limited_object(request: Manifest, field: str) -> Manifest | None:
     """Return an object for validators, without managedFields, which no rule reads."""
     found = _object(request, field)
     if found is None:

@@ -9,7 +9,7 @@ import pytest
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.credentials import ClientCertificate, Connection
 from kftrainer.kube.client.errors import RequestTimeoutError, TooManyRequestsError, TransportError
-from kftrainer.kube.client.retry import RETRIES_ASKED_FOR
+from kftrainer.kube.client.retry import RETRIES_REQUESTED
 from kftrainer.kube.client.transport import HttpTransport, Response
 from tests.support.fake_clock import FakeClock
 
@@ -119,14 +119,14 @@ async def test_a_server_that_says_when_gets_the_request_again_then(method: str) 
 
 
 async def test_patience_ends_after_ten_retries() -> None:
-    told = [answer(503, Retry_After="1") for _ in range(RETRIES_ASKED_FOR + 1)]
+    told = [answer(503, Retry_After="1") for _ in range(RETRIES_REQUESTED + 1)]
     async with serving(*told) as (server, transport, clock), asyncio.TaskGroup() as tasks:
         request = tasks.create_task(transport.request("GET", "/pods"))
-        for _ in range(RETRIES_ASKED_FOR):
+        for _ in range(RETRIES_REQUESTED):
             await until(asleep(clock), within=30, what="the pause")
             await clock.advance(1.0)
         assert (await request).status == 503
-        assert len(server.requests) == RETRIES_ASKED_FOR + 1
+        assert len(server.requests) == RETRIES_REQUESTED + 1
 
 
 @pytest.mark.parametrize(
