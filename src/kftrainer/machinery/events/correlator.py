@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from kftrainer.kube.client.ratelimit import TokenBucket
 from kftrainer.machinery.lru import Lru
 
 EventType = Literal["Normal", "Warning"]
@@ -64,12 +65,6 @@ class _Similar:
     last: float
 
 
-@dataclass(slots=True)
-class _Bucket:
-    tokens: float
-    filled_at: float
-
-
 def cut(message: str, longest: int = LONGEST_MESSAGE) -> str:
     """Truncate the message to a number of UTF-8 bytes, without splitting a character."""
     encoded = message.encode(errors="replace")
@@ -85,7 +80,7 @@ class EventCorrelator:
     def __init__(self) -> None:
         self._similar: Lru[tuple[object, ...], _Similar] = Lru(REMEMBERED)
         self._entries: Lru[tuple[object, ...], Entry] = Lru(REMEMBERED)
-        self._buckets: Lru[tuple[object, ...], _Bucket] = Lru(REMEMBERED)
+        self._buckets: Lru[tuple[object, ...], TokenBucket] = Lru(REMEMBERED)
         self._last_stamp = 0
 
     def take(self, occurrence: Occurrence, now: float, today: datetime) -> Entry | None:
@@ -131,15 +126,9 @@ class EventCorrelator:
         key = (occurrence.regarding, occurrence.type)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = _Bucket(float(SPAM_BURST), now)
+            bucket = TokenBucket(1 / SPAM_REFILL, SPAM_BURST, now)
             self._buckets.put(key, bucket)
-        gained = (now - bucket.filled_at) / SPAM_REFILL
-        bucket.tokens = min(float(SPAM_BURST), bucket.tokens + gained)
-        bucket.filled_at = now
-        if bucket.tokens < 1:
-            return False
-        bucket.tokens -= 1
-        return True
+        return bucket.try_take(now)
 
     def _new_name(self, occurrence: Occurrence, today: datetime) -> str:
         """Return the object's name with a unique time in nanoseconds."""
