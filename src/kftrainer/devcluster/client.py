@@ -16,7 +16,7 @@ from kftrainer.kube.client import errors
 from kftrainer.kube.client.client import APPLY_PATCH as APPLY
 from kftrainer.kube.client.credentials import ClientCertificate, Connection
 from kftrainer.kube.client.discovery import RestMapper
-from kftrainer.kube.client.transport import FIRST_FAILURE, JSON, NOTHING, HttpTransport
+from kftrainer.kube.client.transport import FIRST_FAILURE, JSON, NOTHING, HttpTransport, Response
 
 FIELD_MANAGER = "kftrainer-devcluster"
 REQUEST_TIMEOUT = 30.0
@@ -55,7 +55,7 @@ class ApiClient:
     async def __aexit__(self, *_: object) -> None:
         await self._transport.close()
 
-    async def fetch(
+    async def send(
         self,
         method: str,
         path: str,
@@ -63,10 +63,10 @@ class ApiClient:
         query: Mapping[str, str] = NOTHING,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
-    ) -> bytes:
-        """Send one request; raise ApiError for an error response."""
+    ) -> Response:
+        """Send one request and return the response, of any status."""
         with self._translated():
-            response = await self._transport.request(
+            return await self._transport.request(
                 method,
                 path,
                 query=query,
@@ -74,6 +74,10 @@ class ApiClient:
                 content_type=content_type,
                 timeout=REQUEST_TIMEOUT,
             )
+
+    async def fetch(self, method: str, path: str, **options: Any) -> bytes:
+        """Send one request; raise ApiError for an error response."""
+        response = await self.send(method, path, **options)
         if response.status >= FIRST_FAILURE:
             raise _api_error(response.status, response.body)
         return response.body
