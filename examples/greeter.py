@@ -6,7 +6,7 @@ from kftrainer import machinery
 from kftrainer.machinery import DONE, Cache, Client, Request, Result
 
 CONFIG_MAPS = machinery.Resource(
-    "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=machinery.as_it_is
+    "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=machinery.unstructured
 )
 
 

@@ -144,7 +144,7 @@ class ManagerUnderTest:
 
     async def started_at(self) -> float:
         """The time of day at which its controllers started, by its log."""
-        [at] = await self._logged("manager.started", 1)
+        [at] = await self._logged("manager_started", 1)
         return at
 
     async def made(self, job_sets: int) -> float:

@@ -21,7 +21,7 @@ from kftrainer.devcluster.shape import Shape
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import ObjectKey, Resource, unstructured
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.machinery.queue.backoff import Exponential
 from kftrainer.machinery.queue.workqueue import WorkQueue
@@ -29,7 +29,12 @@ from kftrainer.machinery.queue.workqueue import WorkQueue
 HERE = Path(__file__).parent
 CRDS = HERE.parent.parent / "src" / "kftrainer" / "api" / "crds"
 TRAIN_JOBS = Resource(
-    "trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs", namespaced=True, decode=as_it_is
+    "trainer.kubeflow.org",
+    "v1alpha1",
+    "TrainJob",
+    "trainjobs",
+    namespaced=True,
+    decode=unstructured,
 )
 IN_FLIGHT = 16
 QUEUE_ITEMS = 100_000
@@ -204,7 +209,7 @@ async def applies(plane: ControlPlane, client: Client, count: int) -> None:
     async def ours(number: int) -> None:
         await client.apply(TRAIN_JOBS, document(number), field_manager="bench")
 
-    connector = aiohttp.TCPConnector(ssl=plane.client()._tls or True)  # noqa: SLF001
+    connector = aiohttp.TCPConnector(ssl=plane.client().tls or True)
     async with aiohttp.ClientSession(connector=connector) as session:
 
         async def bare(number: int) -> None:

@@ -20,7 +20,7 @@ from kftrainer.kube.objects.field_errors import (
     invalid,
     required,
 )
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.runtime.cluster_reader import ClusterReader, GivenObjects
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
@@ -69,7 +69,6 @@ __all__ = [
     "ValidationResult",
     "Watch",
     "WatchExtension",
-    "as_it_is",
     "env_from_field",
     "env_var",
     "forbidden",
@@ -77,4 +76,5 @@ __all__ = [
     "load_framework",
     "owned",
     "required",
+    "unstructured",
 ]

@@ -428,7 +428,7 @@ async def test_the_standby_takes_over_from_a_leader_that_stops(
     await ground.create(runtime("torch"))
 
     def leads(manager: ManagerProcess) -> bool:
-        return any(each["identity"] == first for each in manager.log_entries("election.leading"))
+        return any(each["identity"] == first for each in manager.log_entries("lease_acquired"))
 
     standby, leader = sorted(installed.managers, key=leads)
     await leader.stop()

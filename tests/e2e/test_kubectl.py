@@ -12,7 +12,7 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.errors import ApiError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from tests.e2e.test_jobset import jobset
 from tests.integration.controllers.team import conditions_of
 from tests.support.history import version_now, versions_of
@@ -30,7 +30,12 @@ from tests.support.trainjobs import (
 )
 
 TRAIN_JOBS: Resource[Manifest] = Resource(
-    "trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs", namespaced=True, decode=as_it_is
+    "trainer.kubeflow.org",
+    "v1alpha1",
+    "TrainJob",
+    "trainjobs",
+    namespaced=True,
+    decode=unstructured,
 )
 LAST = "{.status.conditions[-1:].type}"
 PASSWORD = "correct-horse"  # noqa: S105

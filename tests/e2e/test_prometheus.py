@@ -133,7 +133,7 @@ async def watched(
                 await watched.until_answered(f'up{{job="{JOB}"}} == 1', what="the manager")
 
                 async def leads() -> bool:  # what happens before that is not measured
-                    return bool(manager.log_entries("manager.started"))
+                    return bool(manager.log_entries("manager_started"))
 
                 await until(leads, within=WITHIN, what="the manager leading")
                 # No rate tells what a series begins with, so somebody comes before the others.

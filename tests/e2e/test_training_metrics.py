@@ -172,7 +172,7 @@ async def test_only_the_leader_counts(
     ):
         await until_told(metrics, COUNTS, "state", told={"Complete": 1})
         async with ready_manager(control_plane, *flags, *other_metrics.flags) as other:
-            assert not other.log_entries("manager.started")
+            assert not other.log_entries("manager_started")
             text = await other_metrics.text()
             assert "kftrainer_build_info{" in text
             assert "kftrainer_trainjob" not in text

@@ -167,7 +167,7 @@ async def test_a_file_without_crds_is_refused(tmp_path: Path) -> None:
     crd = tmp_path / "crd.yaml"
     for text, told in (
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "holds no CustomResource"),
-        ("just a text\n", "holds a document that is no Kubernetes object"),
+        ("just a text\n", "contains a document that is not a Kubernetes object"),
         ("kind: [\n", "is not valid YAML"),
     ):
         crd.write_text(text)

@@ -159,13 +159,13 @@ async def test_a_signal_ends_it_cleanly(
     control_plane: ControlPlane, namespace: str, signum: signal.Signals
 ) -> None:
     async with command("--kubeconfig", control_plane.kubeconfig, "--namespace", namespace) as it:
-        await it.line_with("manager.started")
+        await it.line_with("manager_started")
         it.send(signum)
         code, said = await it.ended()
     assert code == 0
     entries = [json.loads(line) for line in said]  # all of it is log, and all log is JSON
     events = [entry["event"] for entry in entries]
-    assert events.index("manager.signalled") < events.index("controller.stopped")
+    assert events.index("signal_received") < events.index("controller_stopped")
     assert {"level", "logger", "timestamp", "event"} <= entries[0].keys()
 
 
@@ -174,7 +174,7 @@ async def test_on_request_the_log_is_for_people(
 ) -> None:
     flags = ("--log-format", "console", "--namespace", namespace)
     async with command("--kubeconfig", control_plane.kubeconfig, *flags) as it:
-        await it.line_with("manager.started")
+        await it.line_with("manager_started")
         it.send(signal.SIGTERM)
         code, said = await it.ended()
     assert code == 0
@@ -197,7 +197,7 @@ async def test_a_server_that_comes_up_is_used(proxy: FaultProxy, namespace: str)
     proxy.inject(Answer(503, "starting"), discovers_ours, times=2)
     async with command("--kubeconfig", proxy.kubeconfig, "--namespace", namespace) as it:
         await it.line_with("preflight.waiting")
-        await it.line_with("manager.started")
+        await it.line_with("manager_started")
         it.send(signal.SIGTERM)
         assert (await it.ended())[0] == 0
     assert proxy.faults_left == 0
@@ -265,7 +265,7 @@ async def test_a_lost_lease_ends_it(
     flags = ("--leader-elect", "--leader-election-namespace", namespace, "--namespace", namespace)
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/trainer.kubeflow.org"
     async with command("--kubeconfig", control_plane.kubeconfig, *flags) as it:
-        await it.line_with("manager.started")
+        await it.line_with("manager_started")
         await steal(api, lease)
         code, said = await it.ended()
     assert code == 1
@@ -299,7 +299,7 @@ async def test_of_two_one_leads_and_the_other_takes_over(
         both = (first, second)
         leader = await until(lambda: leader_of(both), within=ANY_MOMENT, what="an election")
         [other] = [each for each in both if each is not leader]
-        assert other.log_entries("controller.started") == [], "who does not lead does not work"
+        assert other.log_entries("controller_started") == [], "who does not lead does not work"
         await leader.stop()
         assert leader.ending() == "exit code 0"
         took_over = await until(lambda: leader_of((other,)), within=ANY_MOMENT, what="another")
@@ -307,7 +307,7 @@ async def test_of_two_one_leads_and_the_other_takes_over(
 
 
 async def leader_of(managers: Sequence[ManagerProcess]) -> ManagerProcess | None:
-    leaders = [each for each in managers if each.log_entries("manager.started")]
+    leaders = [each for each in managers if each.log_entries("manager_started")]
     return leaders[0] if leaders else None
 
 

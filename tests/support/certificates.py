@@ -5,16 +5,17 @@ from datetime import datetime, timedelta
 
 from cryptography import x509
 
-from kftrainer.machinery.certs.authority import CA_CERTIFICATE, CA_KEY, CERTIFICATE, KEY
-from kftrainer.machinery.certs.secrets import Content
-from kftrainer.machinery.certs.x509_issuing import (
+from kftrainer.machinery.certs.authority import CA_CERTIFICATE, CA_KEY, CERTIFICATE, KEY, Content
+from kftrainer.machinery.certs.x509 import (
     AUTHORITY_LIFETIME,
     LEAF_LIFETIME,
     Identity,
+    PrivateKey,
     issue,
+    key_pem,
     new_authority,
+    pem_of,
 )
-from kftrainer.machinery.certs.x509_parsing import PrivateKey, key_pem, pem_of
 
 IDENTITY = Identity("our-ca", "our-organization", ("hooks.ours.svc", "127.0.0.1"))
 STRANGER = replace(IDENTITY, authority="their-ca")
@@ -42,7 +43,7 @@ class Pair:
 def authority(now: datetime, days_left: float = 3650, identity: Identity = IDENTITY) -> Pair:
     """An authority with so many days left; fewer than none if it has expired."""
     made = now - AUTHORITY_LIFETIME + timedelta(days=days_left)
-    return Pair(*new_authority(identity, made))
+    return Pair(*new_authority(identity.authority_name, made))
 
 
 def leaf(
@@ -50,7 +51,8 @@ def leaf(
 ) -> Pair:
     """A certificate that was issued when it had a year left, and has so many days now."""
     made = now - LEAF_LIFETIME + timedelta(days=days_left)
-    return Pair(*issue(issuer.certificate, issuer.key, identity, made))
+    name, hosts = identity.server_name, identity.host_names
+    return Pair(*issue(issuer.certificate, issuer.key, made, name=name, hosts=hosts))
 
 
 def content(ca: Pair, shown: Pair, *others: Pair) -> Content:

@@ -13,14 +13,14 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.cached_object import Keep
 from kftrainer.machinery.cache.multi_namespace import AnyInformer
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.manager.runnable import Runnable
 
 CONFIG_MAPS: Resource[Manifest] = Resource(
-    "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is
+    "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=unstructured
 )
 
 

@@ -27,7 +27,7 @@ READY_WITHIN = 60.0
 STOPPED_WITHIN = 35.0
 LINES_SHOWN = 60
 # What a controller says of a reconciler that let an error out.
-RAISED_OUT = ("reconcile.failed", "reconcile.gave_up")
+RAISED_OUT = ("reconcile_failed", "reconcile_failed_terminally")
 
 
 class ManagerProcess:

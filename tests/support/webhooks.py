@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import orjson
 
 from kftrainer.api.configuration import DEFAULT
@@ -17,6 +16,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
+from kftrainer.kube.warning_log import warnings_in
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.support.managers import ManagerProcess, manager_process
@@ -71,15 +71,7 @@ class Applicant:
     and its log says so: whoever knows the manager then asks again.
     """
 
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        url: str,
-        api: ApiClient,
-        manager: ManagerProcess | None = None,
-    ) -> None:
-        self._session = session
-        self._url = url
+    def __init__(self, api: ApiClient, manager: ManagerProcess | None = None) -> None:
         self._api = api
         self._manager = manager
 
@@ -155,15 +147,13 @@ class Applicant:
         query = {"dryRun": "All"} if dry_run else {}
         if content_type == APPLY:
             query |= {"fieldManager": "applicant", "force": "true"}
-        headers = {"Content-Type": content_type, "Accept": "application/json"}
 
         async def send() -> Heard:
-            async with self._session.request(
-                method, self._url + path, params=query, data=orjson.dumps(body), headers=headers
-            ) as response:
-                answer = orjson.loads(await response.read())
-                warnings = [_text_of(each) for each in response.headers.getall("Warning", [])]
-            return Heard(response.status, answer, warnings)
+            response = await self._api.send(
+                method, path, query=query, body=body, content_type=content_type
+            )
+            warnings = warnings_in(response.headers.get("Warning", ""))
+            return Heard(response.status, orjson.loads(response.body), warnings)
 
         return await (send() if self._manager is None else _judged_in_time(send, self._manager))
 
@@ -181,16 +171,9 @@ async def _judged_in_time(send: Callable[[], Awaitable[Heard]], manager: Manager
     return await until(judged, within=JUDGED_WITHIN, what="the manager reading what it judges by")
 
 
-def _text_of(warning: str) -> str:
-    """The text in `299 - "…"`."""
-    quoted = warning.partition('"')[2].rpartition('"')[0]
-    return quoted.replace('\\"', '"').replace("\\\\", "\\")
-
-
 def applicant_with(api: ApiClient, manager: ManagerProcess | None = None) -> Applicant:
     """The client's user, as one who listens to warnings; as long as the client lives."""
-    assert api._session is not None
-    return Applicant(api._session, api.url, api, manager)
+    return Applicant(api, manager)
 
 
 @asynccontextmanager

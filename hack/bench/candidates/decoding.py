@@ -10,10 +10,15 @@ from common import report
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.objects.resource import Resource, as_it_is
+from kftrainer.kube.objects.resource import Resource, unstructured
 
 TRAIN_JOBS = Resource(
-    "trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs", namespaced=True, decode=as_it_is
+    "trainer.kubeflow.org",
+    "v1alpha1",
+    "TrainJob",
+    "trainjobs",
+    namespaced=True,
+    decode=unstructured,
 )
 
 

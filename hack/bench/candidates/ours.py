@@ -11,13 +11,18 @@ from common import Stalls, Start, report
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.objects.resource import Resource, as_it_is
+from kftrainer.kube.objects.resource import Resource, unstructured
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.manager.clock import SystemClock
 
 TRAIN_JOBS = Resource(
-    "trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs", namespaced=True, decode=as_it_is
+    "trainer.kubeflow.org",
+    "v1alpha1",
+    "TrainJob",
+    "trainjobs",
+    namespaced=True,
+    decode=unstructured,
 )
 
 

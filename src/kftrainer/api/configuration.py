@@ -1,6 +1,5 @@
 """Configuration: the settings in the manager's configuration file."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
@@ -16,6 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kftrainer.api import names
+from kftrainer.kube.objects.duration import duration_seconds
 from kftrainer.kube.objects.model import KubeModel
 
 CONTROLLERS = {
@@ -23,8 +23,6 @@ CONTROLLERS = {
     f"{names.TRAINING_RUNTIME}.{names.GROUP}": 1,
     f"{names.CLUSTER_TRAINING_RUNTIME}.{names.GROUP}": 1,
 }
-DURATION_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|µs|us|ns|m|s)")
 # The renew deadline must exceed the retry period by this factor, as in client-go.
 RETRY_JITTER = 1.2
 LAST_PORT = 65_535
@@ -45,12 +43,11 @@ class Duration(str):
     @property
     def seconds(self) -> float:
         """The duration in seconds."""
-        parts = DURATION_PART.findall(self)
-        return sum(float(amount) * DURATION_UNITS[unit] for amount, unit in parts)
+        return duration_seconds(self) or 0.0
 
 
 def _duration(value: object) -> object:
-    if not isinstance(value, str) or not re.fullmatch(f"({DURATION_PART.pattern})+", value):
+    if not isinstance(value, str) or duration_seconds(value) is None:
         raise PydanticCustomError("duration", "must be a duration such as 15s or 1m30s")
     return Duration(value)
 

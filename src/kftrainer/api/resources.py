@@ -6,14 +6,14 @@ from kftrainer.api import names
 from kftrainer.api.limits import within_limits
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 
 
 def _foreign(
     group: str, version: str, kind: str, plural: str, *, namespaced: bool = True
 ) -> Resource[Manifest]:
     """Return a resource of another project, which is not decoded."""
-    return Resource(group, version, kind, plural, namespaced=namespaced, decode=as_it_is)
+    return Resource(group, version, kind, plural, namespaced=namespaced, decode=unstructured)
 
 
 TRAIN_JOBS: Final = Resource(

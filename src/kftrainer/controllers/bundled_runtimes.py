@@ -16,7 +16,6 @@ from kftrainer.controllers.bundled_runtime_steps import (
     replacement,
     shipped,
 )
-from kftrainer.controllers.contest import Contest
 from kftrainer.controllers.runtime_finalizer import enqueue_runtime
 from kftrainer.controllers.trainjob.messages import same_message
 from kftrainer.controllers.trainjob_index import INDEX_RUNTIME, index_value
@@ -37,6 +36,7 @@ from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.queue.backoff import Exponential
+from kftrainer.machinery.queue.repair_backoff import RepairBackoff
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class ShippedRuntimesReconciler:
         self._cache = cache
         self._wanted = wanted
         self._sees_all = sees_all  # the TrainJobs of all namespaces
-        self._contest = Contest(clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
+        self._contest = RepairBackoff[Request](clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         self._told: dict[Request, str] = {}  # the last log message of each runtime
         self._out_of_date = Gauge(
             "kftrainer_shipped_runtime_out_of_date",

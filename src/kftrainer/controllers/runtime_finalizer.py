@@ -13,7 +13,6 @@ import structlog
 from kftrainer.api import names
 from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.contest import Contest
 from kftrainer.controllers.trainjob_index import (
     INDEX_RUNTIME,
     index_value,
@@ -30,7 +29,7 @@ from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.queue.backoff import Exponential
+from kftrainer.machinery.queue.repair_backoff import RepairBackoff
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +67,7 @@ class RuntimeUseReconciler:
         self._resource = resource
         self._sees_all = sees_all  # the TrainJobs of all namespaces
         self._may_add = True if sees_all else None  # None: not determined yet
-        self._contest = Contest(clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
+        self._contest = RepairBackoff[Request](clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
         self._answered: dict[ObjectKey, str | None] = {}  # resourceVersions already patched
 
     async def reconcile(self, request: Request) -> Result:

@@ -1,25 +1,28 @@
-"""A small API client for setting up and inspecting a control plane.
+"""API client by URL path, for setting up and inspecting a control plane and its servers.
 
-The operator's own client is in `kftrainer.kube`; this one keeps the devcluster independent.
+It uses the transport of `kftrainer.kube`, and reports the server's error messages unredacted.
 """
 
 import ssl
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 
-import aiohttp
 import orjson
 
 from kftrainer.devcluster.errors import ApiError, DevClusterError
 from kftrainer.devcluster.waiting import until
+from kftrainer.kube.client import errors
+from kftrainer.kube.client.client import APPLY_PATCH as APPLY
+from kftrainer.kube.client.credentials import ClientCertificate, Connection
+from kftrainer.kube.client.discovery import RestMapper
+from kftrainer.kube.client.transport import FIRST_FAILURE, JSON, NOTHING, HttpTransport, Response
 
 FIELD_MANAGER = "kftrainer-devcluster"
-APPLY = "application/apply-patch+yaml"
+REQUEST_TIMEOUT = 30.0
 CRD_SERVED_WITHIN = 30.0
 NOT_FOUND = 404
 NOT_YET = (404, 429, 503)  # 429 and 503 occur while the storage and its watch cache are created
-ERROR = 400
 
 Object = dict[str, Any]
 
@@ -39,52 +42,45 @@ class ApiClient:
 
     def __init__(self, url: str, tls: ssl.SSLContext | None) -> None:
         self.url = url
-        self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
-        self._resources: dict[tuple[str, str], tuple[str, bool]] = {}
+        self.tls = tls
+        connection = Connection(url, tls, ClientCertificate())
+        self._transport = HttpTransport(
+            connection, user_agent=FIELD_MANAGER, honors_retry_after=False
+        )
+        self._mapper = RestMapper(self._transport)
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._tls or True),
-            timeout=aiohttp.ClientTimeout(total=30),
-        )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
+    async def __aexit__(self, *_: object) -> None:
+        await self._transport.close()
 
-    async def fetch(
+    async def send(
         self,
         method: str,
         path: str,
         *,
-        query: Mapping[str, str] | None = None,
+        query: Mapping[str, str] = NOTHING,
         body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
-    ) -> bytes:
-        """Send one request; raise ApiError for a status of 400 or more."""
-        if self._session is None:
-            raise RuntimeError("ApiClient must be entered with `async with` before it is used")
-        data = None if body is None else orjson.dumps(body)
-        headers = {"Content-Type": content_type, "Accept": "application/json"}
-        try:
-            async with self._session.request(
-                method, self.url + path, params=query, data=data, headers=headers
-            ) as response:
-                answer = await response.read()
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise UnreachableError(
-                f"{method} {self.url}{path}: {str(error) or 'timed out'}"
-            ) from error
-        if response.status >= ERROR:
-            raise _api_error(response.status, answer)
-        return answer
+        content_type: str = JSON,
+    ) -> Response:
+        """Send one request and return the response, of any status."""
+        with self._translated():
+            return await self._transport.request(
+                method,
+                path,
+                query=query,
+                body=None if body is None else orjson.dumps(body),
+                content_type=content_type,
+                timeout=REQUEST_TIMEOUT,
+            )
+
+    async def fetch(self, method: str, path: str, **options: Any) -> bytes:
+        """Send one request; raise ApiError for an error response."""
+        response = await self.send(method, path, **options)
+        if response.status >= FIRST_FAILURE:
+            raise _api_error(response.status, response.body)
+        return response.body
 
     async def request(self, method: str, path: str, **options: Any) -> Object:
         """Send one request and decode the JSON object in the response."""
@@ -185,21 +181,21 @@ class ApiClient:
 
     async def _collection_of(self, manifest: Mapping[str, Any]) -> str:
         api_version, kind = manifest["apiVersion"], manifest["kind"]
-        root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        if (api_version, kind) not in self._resources:
-            await self._discover(api_version, root)
-        if (api_version, kind) not in self._resources:
+        group, _, version = api_version.rpartition("/")
+        with self._translated():
+            found = await self._mapper.find_in(group, version, kind)
+        if found is None:
             raise ApiError(NOT_FOUND, "NotFound", f"{api_version} serves no kind {kind}.")
-        plural, namespaced = self._resources[api_version, kind]
-        if not namespaced:
-            return f"{root}/{plural}"
-        return f"{root}/namespaces/{manifest['metadata'].get('namespace', 'default')}/{plural}"
+        return found.collection_path(manifest["metadata"].get("namespace", "default"))
 
-    async def _discover(self, api_version: str, root: str) -> None:
-        for resource in (await self.get(root))["resources"]:
-            if "/" not in resource["name"]:
-                entry = (resource["name"], resource["namespaced"])
-                self._resources[api_version, resource["kind"]] = entry
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except errors.TransportError as error:
+            raise UnreachableError(f"{self.url}: {error}") from error
+        except errors.ApiError as error:
+            raise ApiError(error.status, error.reason, str(error)) from error
 
 
 def _served_versions(definition: Mapping[str, Any]) -> list[str]:
@@ -208,7 +204,7 @@ def _served_versions(definition: Mapping[str, Any]) -> list[str]:
 
 def _api_error(status: int, answer: bytes) -> ApiError:
     try:
-        told = orjson.loads(answer)
-        return ApiError(status, told.get("reason", ""), told.get("message", ""))
+        found = orjson.loads(answer)
+        return ApiError(status, found.get("reason", ""), found.get("message", ""))
     except (orjson.JSONDecodeError, AttributeError):
         return ApiError(status, "", answer.decode(errors="replace").strip())

@@ -19,7 +19,7 @@ from kftrainer.devcluster.shape import BARE, Shape
 from kftrainer.devcluster.site import ADMIN, ADMINS, Site, Supplies
 from kftrainer.devcluster.waiting import until
 
-DEATH_TOLD_WITHIN = 30.0  # seconds; reached only if no process has died
+DEATH_REPORTED_WITHIN = 30.0  # seconds; reached only if no process has died
 
 
 class ControlPlane:
@@ -89,7 +89,7 @@ async def gather_supplies(shape: Shape, cache: Path, progress: Progress) -> Supp
     )
 
 
-async def _put_up(site: Site, shape: Shape, crds: Sequence[Document], progress: Progress) -> None:
+async def _start(site: Site, shape: Shape, crds: Sequence[Document], progress: Progress) -> None:
     """Start all components in the order of their dependencies."""
     with progress.step("starting etcd"):
         etcd = await kubernetes.start_etcd(site)
@@ -111,16 +111,16 @@ async def _put_up(site: Site, shape: Shape, crds: Sequence[Document], progress: 
                 await controllers.wait_ready(site, client)
 
 
-async def _put_up_or_say_who_died(
+async def _start_or_report_dead_process(
     site: Site, shape: Shape, crds: Sequence[Document], progress: Progress
 ) -> None:
     try:
-        await _put_up(site, shape, crds, progress)
+        await _start(site, shape, crds, progress)
     except UnreachableError:
         # A process may have died; its leash reports that a moment after its connections have
         # closed.
         with suppress(NotReadyError):
-            await until(site.has_lost_a_part, within=DEATH_TOLD_WITHIN, what="a part's end")
+            await until(site.has_dead_process, within=DEATH_REPORTED_WITHIN, what="a part's end")
         site.check()
         raise
     except DevClusterError:
@@ -153,7 +153,7 @@ async def running(
         now = datetime.now(UTC)  # noqa: TID251  start of the certificates' validity
         site = Site(folder, supplies, ports, apiserver_port=port, now=now)
         try:
-            await _put_up_or_say_who_died(site, shape, crds, progress)
+            await _start_or_report_dead_process(site, shape, crds, progress)
             yield ControlPlane(site, shape)
         finally:
             with progress.step("stopping the control plane"):

@@ -35,9 +35,9 @@ class State:
     parts: tuple[Part, ...] = ()
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Self:
+    def from_json(cls, document: dict[str, Any]) -> Self:
         """Parse the output of `asdict`."""
-        return cls(**{**told, "parts": tuple(Part(**part) for part in told["parts"])})
+        return cls(**{**document, "parts": tuple(Part(**part) for part in document["parts"])})
 
 
 class NamedPlane:

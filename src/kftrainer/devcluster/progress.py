@@ -32,7 +32,7 @@ class Step:
 
     def __init__(self, title: str, stream: Stream | None, loop: asyncio.AbstractEventLoop) -> None:
         self.title = title
-        self.told = False
+        self.is_shown = False
         self._stream = stream
         self._loop = loop
         self._began = loop.time()
@@ -49,20 +49,20 @@ class Step:
         """End the step; steps that were never reported stay silent."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._stream is not None and self.told:
+        if self._stream is not None and self.is_shown:
             took = duration(self._loop.time() - self._began)
-            self._say(self._stream, f"{self.title}: {outcome} after {took}", last=True)
+            self._write(self._stream, f"{self.title}: {outcome} after {took}", last=True)
 
     def _tick(self, stream: Stream) -> None:
         every = TERMINAL_EVERY if stream.isatty() else LOG_EVERY
         self._timer = self._loop.call_later(every, self._tick, stream)
-        aside = [duration(self._loop.time() - self._began)] if self.told else []
+        aside = [duration(self._loop.time() - self._began)] if self.is_shown else []
         aside += [self._detail] if self._detail else []
-        self.told = True
+        self.is_shown = True
         suffix = f" ({', '.join(aside)})" if aside else ""
-        self._say(stream, f"{self.title} …{suffix}", last=False)
+        self._write(stream, f"{self.title} …{suffix}", last=False)
 
-    def _say(self, stream: Stream, text: str, *, last: bool) -> None:
+    def _write(self, stream: Stream, text: str, *, last: bool) -> None:
         if stream.isatty():
             stream.write(f"{CLEAR_LINE}{text}" + ("\n" if last else ""))
         else:
@@ -83,7 +83,7 @@ class Progress:
         try:
             yield step
         except BaseException:
-            step.finish("gave up")
+            step.finish("failed")
             raise
         step.finish("done")
 

@@ -25,7 +25,7 @@ from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.shape import BARE, FULL, Shape
 
 REQUIRE_REAL = "KFTRAINER_REQUIRE_REAL"
-NOT_TO_BE_HAD = "no real control plane: "
+UNAVAILABLE = "no real control plane: "
 LOG_LINES = 60
 log_sizes = pytest.StashKey[dict[Path, int]]()
 
@@ -64,7 +64,7 @@ class _Terminal:
 
 
 @contextmanager
-def _or_skip() -> Iterator[None]:
+def _skip_if_unavailable() -> Iterator[None]:
     """Skip, or fail with KFTRAINER_REQUIRE_REAL=1, if a required program is not available."""
     try:
         yield
@@ -72,14 +72,14 @@ def _or_skip() -> Iterator[None]:
         pytest.fail(in_words(error), pytrace=False)
     except MissingPartError as error:
         if os.environ.get(REQUIRE_REAL) == "1":
-            pytest.fail(f"{NOT_TO_BE_HAD}{error}", pytrace=False)
-        pytest.skip(f"{NOT_TO_BE_HAD}{error}")
+            pytest.fail(f"{UNAVAILABLE}{error}", pytrace=False)
+        pytest.skip(f"{UNAVAILABLE}{error}")
 
 
 async def for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[ControlPlane]:
     """Yield a control plane; for session fixtures."""
     progress = Progress(_Terminal(config))
-    with _or_skip():
+    with _skip_if_unavailable():
         await gather_supplies(shape, places.cache_home(), progress)
     try:
         async with running(shape, progress=progress) as plane:
@@ -121,7 +121,7 @@ async def kubectl_program(pytestconfig: pytest.Config) -> Path:
 async def program(config: pytest.Config, binary: Binary) -> Path:
     """Return the path of a program, built first if it is missing; for session fixtures."""
     progress = Progress(_Terminal(config))
-    with _or_skip():
+    with _skip_if_unavailable():
         found = await binaries.provide([binary], cache=places.cache_home(), progress=progress)
     return found[binary.name]
 
@@ -134,7 +134,7 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     elif request.node.get_closest_marker("integration"):
         plane = request.getfixturevalue("bare_control_plane")
     else:
-        pytest.fail("mark the test `integration` or `e2e` to say how much of a cluster it needs")
+        pytest.fail("mark the test `integration` or `e2e` to select how much of a cluster it needs")
     with watched(request.node, plane):
         yield plane
 
@@ -170,8 +170,8 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         for log, size in item.stash.get(log_sizes, {}).items():
-            if said := tail(log, LOG_LINES, start=size):
-                report.sections.append((f"log of {log.stem} during the test", said))
+            if output := tail(log, LOG_LINES, start=size):
+                report.sections.append((f"log of {log.stem} during the test", output))
     return report
 
 
@@ -180,7 +180,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     missed = [
         str(report.longrepr[2])
         for report in terminalreporter.stats.get("skipped", [])
-        if isinstance(report.longrepr, tuple) and NOT_TO_BE_HAD in report.longrepr[2]
+        if isinstance(report.longrepr, tuple) and UNAVAILABLE in report.longrepr[2]
     ]
     if missed:
         terminalreporter.section("NOT TESTED", red=True, bold=True)
@@ -188,4 +188,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"{len(missed)} tests did not run, because a real control plane could not be had:"
         )
         for reason in sorted(set(missed)):
-            terminalreporter.line(f"  {reason.partition(NOT_TO_BE_HAD)[2]}")
+            terminalreporter.line(f"  {reason.partition(UNAVAILABLE)[2]}")

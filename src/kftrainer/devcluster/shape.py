@@ -64,15 +64,15 @@ class Shape:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Deserialize a shape from another process."""
         known = {source.name: source for source in parts.MANIFESTS}
         return cls(
             **{
-                **told,
-                "admission_config": _path_of(told["admission_config"]),
-                "crds": tuple(known[name] for name in told["crds"]),
-                "crd_files": tuple(Path(file) for file in told["crd_files"]),
+                **document,
+                "admission_config": _path_of(document["admission_config"]),
+                "crds": tuple(known[name] for name in document["crds"]),
+                "crd_files": tuple(Path(file) for file in document["crd_files"]),
             }
         )
 

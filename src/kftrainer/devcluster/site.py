@@ -11,7 +11,7 @@ from kftrainer.devcluster.components import kubeconfig
 from kftrainer.devcluster.components.pki import Authority, KeyPair, client_tls
 from kftrainer.devcluster.errors import ApiError, NotReadyError
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
-from kftrainer.devcluster.processes.process import ManagedProcess, last_words
+from kftrainer.devcluster.processes.process import ManagedProcess, log_tail
 from kftrainer.devcluster.waiting import until
 
 READY_WITHIN = 90.0
@@ -110,7 +110,7 @@ class Site:
                 await until(ready, within=READY_WITHIN, what=f"{process.name} becoming ready")
             except NotReadyError as error:
                 raise NotReadyError(
-                    f"{error} Its log is {process.log}, which ends:\n{last_words(process.log)}"
+                    f"{error} Its log is {process.log}, which ends:\n{log_tail(process.log)}"
                 ) from None
 
     async def stop(self) -> None:
@@ -122,7 +122,7 @@ class Site:
             for process in reversed(self.processes):
                 process.kill()
 
-    async def has_lost_a_part(self) -> bool:
+    async def has_dead_process(self) -> bool:
         """Return whether a component has ended unexpectedly."""
         return not all(process.alive() for process in self.processes)
 

@@ -8,11 +8,11 @@ from kftrainer.devcluster.errors import NotReadyError
 
 T = TypeVar("T")
 
-ASK_EVERY = 0.05
+POLL_EVERY = 0.05
 
 
 async def until(
-    check: Callable[[], Awaitable[T | None]], *, within: float, what: str, every: float = ASK_EVERY
+    check: Callable[[], Awaitable[T | None]], *, within: float, what: str, every: float = POLL_EVERY
 ) -> T:
     """Return the first result of `check` that is neither None nor False.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, NotFoundError
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 
 OWN_ACCESS_REVIEWS: Resource[Manifest] = Resource(
     "authorization.k8s.io",
@@ -14,7 +14,7 @@ OWN_ACCESS_REVIEWS: Resource[Manifest] = Resource(
     "SelfSubjectAccessReview",
     "selfsubjectaccessreviews",
     namespaced=False,
-    decode=as_it_is,
+    decode=unstructured,
 )
 
 

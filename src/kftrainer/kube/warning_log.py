@@ -17,7 +17,7 @@ class WarningLog:
     """Logs each warning once, because the same requests are sent repeatedly."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def log(self, headers: Mapping[str, str], path: str) -> None:
         """Log the warnings of a response, without field values, unless logged before."""
@@ -25,11 +25,11 @@ class WarningLog:
         if header is None:
             return
         for text in map(redacted, warnings_in(header)):
-            if text not in self._told:
-                if len(self._told) >= REMEMBERED:
-                    self._told.clear()
-                self._told.add(text)
-                log.warning("api.warning", text=text, path=path)
+            if text not in self._logged:
+                if len(self._logged) >= REMEMBERED:
+                    self._logged.clear()
+                self._logged.add(text)
+                log.warning("api_warning", text=text, path=path)
 
 
 def warnings_in(header: str) -> list[str]:

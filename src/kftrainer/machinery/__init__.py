@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from kftrainer.kube.client.client import Client
     from kftrainer.kube.client.credentials import load_connection
     from kftrainer.kube.client.transport import HttpTransport
-    from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
+    from kftrainer.kube.objects.resource import ObjectKey, Resource, unstructured
     from kftrainer.machinery.cache.cache import Cache
     from kftrainer.machinery.cache.informer import Informer
     from kftrainer.machinery.cache.multi_namespace import MultiNamespaceInformer
@@ -56,19 +56,19 @@ __all__ = [
     "Runnable",
     "SystemClock",
     "TerminalError",
-    "as_it_is",
     "enqueue_mapped",
     "enqueue_owner",
     "enqueue_self",
     "load_connection",
     "run_until_signalled",
+    "unstructured",
 ]
 
 _MODULES = {
     "kftrainer.kube.client.client": ("Client",),
     "kftrainer.kube.client.credentials": ("load_connection",),
     "kftrainer.kube.client.transport": ("HttpTransport",),
-    "kftrainer.kube.objects.resource": ("ObjectKey", "Resource", "as_it_is"),
+    "kftrainer.kube.objects.resource": ("ObjectKey", "Resource", "unstructured"),
     "kftrainer.machinery.cache.cache": ("Cache",),
     "kftrainer.machinery.cache.informer": ("Informer",),
     "kftrainer.machinery.cache.multi_namespace": ("MultiNamespaceInformer",),

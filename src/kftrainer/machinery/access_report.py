@@ -25,8 +25,8 @@ class AccessReport:
         self._missing: dict[str, set[str]] = {}  # namespaces, by kind that is not installed
         self._unavailable = Gauge(
             "kftrainer_namespace_unavailable",
-            "Whether the manager must not read a namespace that it watches: it has no right to, or "
-            "the namespace does not exist. It tries again by itself.",
+            "Whether a watched namespace cannot be read, because permission is missing or the "
+            "namespace does not exist. Reads are retried.",
             ("namespace",),
             registry=registry,
         )
@@ -48,9 +48,9 @@ class AccessReport:
         if isinstance(refusal, KindNotFoundError):
             self._not_found(kind, place)
         elif refusal is not None:
-            self._forbade(kind, place, refusal)
+            self._report_forbidden(kind, place, refusal)
 
-    def _forbade(self, kind: str, place: str, refusal: ForbiddenError) -> None:
+    def _report_forbidden(self, kind: str, place: str, refusal: ForbiddenError) -> None:
         kinds = self._forbidden.setdefault(place, set())
         if not kinds and place:
             log.warning("namespace_unavailable", namespace=place, kind=kind, error=str(refusal))

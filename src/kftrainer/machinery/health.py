@@ -18,9 +18,9 @@ log = structlog.get_logger(__name__)
 Check = Callable[[], Awaitable[str | None]]
 
 CHECK_WITHIN = 1.0
-LOOK_EVERY = 1.0
+CHECK_EVERY = 1.0
 HEALTHY = 200
-SICK = 500
+UNHEALTHY = 500
 
 
 async def ping() -> str | None:
@@ -55,7 +55,7 @@ def summary(
         lines.append(f"warn: some health checks cannot be excluded: no matches for {names}")
     # The same text for every endpoint, as in controller-runtime.
     lines.append("healthz check passed" if healthy else "healthz check failed")
-    return HttpResponse(HEALTHY if healthy else SICK, "".join(f"{line}\n" for line in lines))
+    return HttpResponse(HEALTHY if healthy else UNHEALTHY, "".join(f"{line}\n" for line in lines))
 
 
 class Probe:
@@ -71,7 +71,7 @@ class Probe:
         findings += [Finding(name, None, excluded=True) for name in self._checks.keys() & excluded]
         for finding in findings:
             if finding.problem:
-                log.info("health.check_failed", check=finding.name, problem=finding.problem)
+                log.info("health_check_failed", check=finding.name, problem=finding.problem)
         verbose = any(name == "verbose" for name, _ in query)
         return summary(findings, excluded - self._checks.keys(), verbose=verbose)
 
@@ -91,7 +91,7 @@ class Probe:
             return NOT_FOUND
         problem = (await self._finding(name)).problem
         return (
-            HttpResponse(SICK, f"internal server error: {problem}\n")
+            HttpResponse(UNHEALTHY, f"internal server error: {problem}\n")
             if problem
             else HttpResponse(HEALTHY, "ok")
         )
@@ -125,7 +125,7 @@ class ReadinessMetrics:
         while True:
             for finding in await self._readiness.findings():
                 self._metrics.readiness(finding.name, passed=not finding.problem)
-            if await pause(self._clock, LOOK_EVERY, unless=stop):
+            if await pause(self._clock, CHECK_EVERY, unless=stop):
                 return
 
 

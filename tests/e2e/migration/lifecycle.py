@@ -9,7 +9,7 @@ from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.devcluster.client import NOT_FOUND, ApiClient, Object
 from kftrainer.devcluster.errors import ApiError, DevClusterError
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from tests.integration.controllers.team import conditions_of
 from tests.support.kubelet import MERGE, end_pods
 from tests.support.managers import ManagerProcess
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 WITHIN = 60.0  # more than a step takes on a busy machine
 EVERY = 0.1
-PODS: Resource[Manifest] = Resource("", "v1", "Pod", "pods", namespaced=True, decode=as_it_is)
+PODS: Resource[Manifest] = Resource("", "v1", "Pod", "pods", namespaced=True, decode=unstructured)
 ENDED = ("Succeeded", "Failed")
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 SCHEDULING_GATES = ".spec.schedulingGates"  # removed before the pods run
@@ -62,7 +62,7 @@ class Reconciles:
             if entry["event"] == "trainjob.seen":
                 about = ObjectKey(entry["namespace"], entry["name"])
                 self._seen[entry["reconcileID"]] = (about, int(entry["resource_version"]))
-            elif entry["event"] == "reconcile.succeeded":
+            elif entry["event"] == "reconcile_succeeded":
                 found, version = self._seen.pop(entry["reconcileID"], (None, 0))
                 if found is not None:
                     self._done[found] = max(version, self._done.get(found, 0))

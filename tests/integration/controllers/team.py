@@ -71,7 +71,7 @@ def reconciles(manager: ManagerProcess, namespace: str, name: str = JOB) -> int:
     return sum(
         (each["namespace"], each["name"], each["controller"])
         == (namespace, name, "trainjob_controller")
-        for each in manager.log_entries("reconcile.succeeded")
+        for each in manager.log_entries("reconcile_succeeded")
     )
 
 
@@ -84,7 +84,7 @@ def has_looked_at(manager: ManagerProcess, job: Object) -> bool:
         if (each["namespace"], each["name"]) == (metadata["namespace"], metadata["name"])
         and int(each["resource_version"]) >= int(metadata["resourceVersion"])
     }
-    return any(each["reconcileID"] in seen for each in manager.log_entries("reconcile.succeeded"))
+    return any(each["reconcileID"] in seen for each in manager.log_entries("reconcile_succeeded"))
 
 
 async def until_jobs_are_watched(manager: ManagerProcess, starts: int = 1) -> None:
@@ -94,7 +94,7 @@ async def until_jobs_are_watched(manager: ManagerProcess, starts: int = 1) -> No
     """
 
     async def listed() -> bool:
-        kinds = [each["kind"] for each in manager.log_entries("informer.synced")]
+        kinds = [each["kind"] for each in manager.log_entries("informer_synced")]
         return kinds.count("Job.batch") >= starts
 
     await until(listed, within=ANY_MOMENT, what="Jobs being watched")

@@ -27,7 +27,7 @@ leaderElection:
 
 async def until_leads(manager: ManagerProcess) -> None:
     async def leads() -> bool:
-        return bool(manager.log_entries("manager.started"))
+        return bool(manager.log_entries("manager_started"))
 
     await until(leads, within=ANY_MOMENT, what="the manager leading", every=0.01)
 
@@ -51,7 +51,7 @@ async def test_a_leader_that_dies_in_a_burst_is_replaced_and_nothing_is_written_
         await second.wait_ready()
 
         async def one_leads() -> ManagerProcess | None:
-            leading = [each for each in (first, second) if each.log_entries("manager.started")]
+            leading = [each for each in (first, second) if each.log_entries("manager_started")]
             return leading[0] if leading else None
 
         leader = await until(one_leads, within=ANY_MOMENT, what="a leader")

@@ -205,5 +205,5 @@ async def test_jobset_is_not_suspended_by_a_leader_whose_trainjob_cache_lags(
 async def _reconciled(manager: ManagerProcess) -> bool:
     return any(
         each["controller"] == "trainjob_controller"
-        for each in manager.log_entries("reconcile.succeeded")
+        for each in manager.log_entries("reconcile_succeeded")
     )

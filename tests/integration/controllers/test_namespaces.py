@@ -45,7 +45,7 @@ async def test_other_namespaces_are_left_alone(team: Team, plane: ControlPlane) 
         await outside.delete("TrainJob", JOB)
         # Who watches all namespaces hears of these in the order in which they happened.
         await team.touch(manager, "mpi")
-        looked_at = {each.get("namespace") for each in manager.log_entries("reconcile.succeeded")}
+        looked_at = {each.get("namespace") for each in manager.log_entries("reconcile_succeeded")}
         assert looked_at == {team.namespace, second.namespace, ""}, "and cluster runtimes"
     # It cannot know whether others use it, so it adds no finalizer.
     path = f"/apis/trainer.kubeflow.org/v1alpha1/clustertrainingruntimes/{cluster_runtime}"

@@ -116,7 +116,7 @@ async def test_a_finalizer_that_the_cache_does_not_show_yet_is_not_written_again
         await team.until_in_use()
 
         async def looked() -> bool:
-            done = manager.log_entries("reconcile.succeeded")
+            done = manager.log_entries("reconcile_succeeded")
             times = [each for each in done if each["controller"] == "trainingruntime_controller"]
             return len(times) >= 3
 

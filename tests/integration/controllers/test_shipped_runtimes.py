@@ -105,7 +105,7 @@ async def until_said(manager: ManagerProcess, event: str, name: str, times: int 
 
 
 def looks(manager: ManagerProcess, name: str) -> int:
-    done = said(manager, "reconcile.succeeded", name)
+    done = said(manager, "reconcile_succeeded", name)
     return sum(each["controller"] == CONTROLLER for each in done)
 
 
@@ -492,6 +492,6 @@ async def test_only_the_leader_applies(shelf: Shelf, plane: ControlPlane, namesp
             await second.wait_ready()
             await shelf.delete("torch")
             await shelf.until_there("torch", nodes=1)
-            assert second.log_entries("controller.started") == []
+            assert second.log_entries("controller_started") == []
             await first.stop()
             await shelf.until_there("torch", nodes=2)

@@ -47,7 +47,7 @@ async def working(proxy: FaultProxy, team: Team) -> AsyncIterator[ManagerProcess
 
 async def until_started(manager: ManagerProcess, times: int) -> None:
     async def started() -> bool:
-        return len(manager.log_entries("manager.started")) == times
+        return len(manager.log_entries("manager_started")) == times
 
     await until(started, within=ANY_MOMENT, what="the manager working")
     await until_jobs_are_watched(manager, times)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 
 Object = dict[str, Any]
 
@@ -11,7 +11,7 @@ def resource(
     kind: str, plural: str, *, group: str = "", version: str = "v1", namespaced: bool = True
 ) -> Resource[Manifest]:
     """A kind that is read as it is."""
-    return Resource(group, version, kind, plural, namespaced, as_it_is)
+    return Resource(group, version, kind, plural, namespaced, unstructured)
 
 
 CONFIG_MAPS = resource("ConfigMap", "configmaps")

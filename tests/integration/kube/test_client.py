@@ -343,8 +343,8 @@ async def test_what_the_server_warns_of_is_logged_once(client: Client, key: Obje
             manifest = {**config_map(key.namespace), "colour": "red", "size": 2}
             await client.create(CONFIG_MAPS, manifest, dry_run=True)
     assert [(each["event"], each["log_level"], each["text"]) for each in logs] == [
-        ("api.warning", "warning", 'unknown field "colour"'),
-        ("api.warning", "warning", 'unknown field "size"'),
+        ("api_warning", "warning", 'unknown field "colour"'),
+        ("api_warning", "warning", 'unknown field "size"'),
     ]
 
 

@@ -18,7 +18,7 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import (
-    LOOK_AGAIN_AFTER,
+    REFRESH_AFTER,
     Connection,
     CredentialsError,
     in_cluster,
@@ -164,7 +164,7 @@ async def test_a_token_of_an_exec_plugin(
     async with client_of(connection) as client:
         for _ in range(3):
             assert await who_am_i(client) == f"system:serviceaccount:{namespace}:builder"
-            await clock.advance(LOOK_AGAIN_AFTER)
+            await clock.advance(REFRESH_AFTER)
     assert plugin.runs == ["hello"], "its token has no end"
 
 
@@ -177,9 +177,9 @@ async def test_an_exec_plugin_runs_again_when_its_token_ends(
     async with client_of(connection) as client:
         assert await who_am_i(client) == f"system:serviceaccount:{namespace}:first"
         plugin.says(token=await token("second"), expirationTimestamp="2999-01-01T00:00:00Z")
-        await clock.advance(LOOK_AGAIN_AFTER)
+        await clock.advance(REFRESH_AFTER)
         assert await who_am_i(client) == f"system:serviceaccount:{namespace}:second"
-        await clock.advance(LOOK_AGAIN_AFTER)
+        await clock.advance(REFRESH_AFTER)
         assert await who_am_i(client) == f"system:serviceaccount:{namespace}:second"
     assert plugin.runs == ["hello", "hello"]
 
@@ -271,7 +271,7 @@ async def test_a_pod_follows_the_rotation_of_its_token(
     async with client_of(await in_cluster(pod, clock=clock)) as client:
         assert await who_am_i(client) == f"system:serviceaccount:{namespace}:first"
         (pod / "token").write_text(await token("second") + "\n")
-        await clock.advance(LOOK_AGAIN_AFTER - 1)
+        await clock.advance(REFRESH_AFTER - 1)
         assert await who_am_i(client) == f"system:serviceaccount:{namespace}:first"
         await clock.advance(1)
         assert await who_am_i(client) == f"system:serviceaccount:{namespace}:second"
@@ -286,7 +286,7 @@ async def test_a_pod_keeps_its_token_while_the_file_is_of_no_use(
     file.write_text(await token("first"))
     async with client_of(await in_cluster(pod, clock=clock)) as client:
         file.unlink() if content is None else file.write_text(content)
-        await clock.advance(LOOK_AGAIN_AFTER)
+        await clock.advance(REFRESH_AFTER)
         assert (await who_am_i(client)).endswith(":first")
 
 

@@ -216,9 +216,9 @@ async def test_a_fence_keeps_writes_back_and_lets_reads_through(
 
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="x/1", on_response=on_response) as transport:
-        fenced = Client(transport, fence=lambda: False)
+        fenced = Client(transport, write_guard=lambda: False)
         assert await fenced.get(NAMESPACES, DEFAULT)
-        with pytest.raises(WriteGuardError, match="not sent, as we may not write any more"):
+        with pytest.raises(WriteGuardError, match="not sent: writes are no longer allowed"):
             await fenced.create(CONFIG_MAPS, config_map(namespace))
         with pytest.raises(WriteGuardError):
             await fenced.delete(CONFIG_MAPS, ObjectKey(namespace, "x"))
@@ -238,7 +238,7 @@ async def test_a_write_that_waited_for_a_connection_asks_its_fence_again(
 
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="x/1") as transport:
-        client = Client(transport, fence=fence)
+        client = Client(transport, write_guard=fence)
         watch = {"watch": "true", "timeoutSeconds": "60"}
         async with (
             asyncio.TaskGroup() as group,

@@ -14,13 +14,11 @@ from cryptography import x509
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.certs.authority import read
+from kftrainer.machinery.certs.authority import Content, read
 from kftrainer.machinery.certs.ca_bundle import Injected
 from kftrainer.machinery.certs.rotation import CertificateRotation
-from kftrainer.machinery.certs.secrets import Content
 from kftrainer.machinery.certs.serving import ServingCertificate
-from kftrainer.machinery.certs.x509_issuing import Identity
-from kftrainer.machinery.certs.x509_parsing import certificates_in
+from kftrainer.machinery.certs.x509 import Identity, certificates_in
 from kftrainer.machinery.manager.clock import Clock, SystemClock
 from kftrainer.machinery.metrics.registry import Metrics
 from tests.support.informers import connected, running

@@ -15,7 +15,7 @@ from pathlib import Path
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.controller.controller import Controller
@@ -26,7 +26,7 @@ from kftrainer.machinery.manager.leader_election import LeaderElector
 from kftrainer.machinery.manager.manager import Manager, Parts, run_until_signalled
 
 CONFIG_MAPS: Resource[Manifest] = Resource(
-    "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is
+    "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=unstructured
 )
 BEAT = "beat"  # the object that is reconciled
 EVERY = 0.02
@@ -64,7 +64,7 @@ def manager_of(
         renew_deadline=lease_duration * 2 / 3,
         retry_period=1,
     )
-    client = Client(transport, fence=lambda: election.is_leading)
+    client = Client(transport, write_guard=lambda: election.is_leading)
     only_the_beat = f"metadata.name={BEAT}"
     informer = Informer(
         client, CONFIG_MAPS, clock=clock, namespace=namespace, field_selector=only_the_beat

@@ -13,17 +13,17 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.certs import authority as authority_module
-from kftrainer.machinery.certs import trust
 from kftrainer.machinery.certs.authority import (
     CA_CERTIFICATE,
     CA_KEY,
     CERTIFICATE,
     KEY,
     SETTLED_AFTER,
+    Content,
     read,
 )
-from kftrainer.machinery.certs.secrets import SECRETS, Content
-from kftrainer.machinery.certs.x509_parsing import certificates_in
+from kftrainer.machinery.certs.rotation import SECRETS
+from kftrainer.machinery.certs.x509 import certificates_in
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.integration.machinery.certificate_replicas import (
     SECRET,
@@ -234,8 +234,7 @@ OVERLAP = 900.0
 @pytest.fixture
 def short_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not an hour, for which time would have to run so fast that few looks are quick enough."""
-    for module in (authority_module, trust):
-        monkeypatch.setattr(module, "OVERLAP", OVERLAP)
+    monkeypatch.setattr(authority_module, "OVERLAP", OVERLAP)
 
 
 class Witness:
@@ -409,7 +408,7 @@ class TestWithFewRights:
         async with replica(site, control_plane.kubeconfig_for(user)) as one:
 
             async def told() -> bool:
-                return "we cannot create one" in (one.serving.missing() or "")
+                return "cannot be created" in (one.serving.missing() or "")
 
             await until(told, within=SOON, what="the trouble being told")
             assert await one.shown() is None
@@ -432,7 +431,7 @@ async def test_no_private_key_is_ever_logged(site: Site, control_plane: ControlP
         held = await site.content()
         keys |= {held[CA_KEY], held[KEY]}
     said = repr(logs)
-    assert "certificate.renewed" in said
+    assert "certificate_renewed" in said
     assert "PRIVATE KEY" not in said
     for key in keys:
         for line in key.decode().splitlines()[1:-1]:

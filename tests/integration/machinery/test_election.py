@@ -127,7 +127,7 @@ async def elector(
         )
 
     async def asks() -> bool:
-        return "election.waiting" in log.read_text()
+        return "lease_waiting" in log.read_text()
 
     try:
         await until(asks, within=ANY_MOMENT, what=f"{log.stem} asking for the lease")

@@ -9,7 +9,7 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.manager.clock import SystemClock
@@ -18,7 +18,7 @@ from tests.support.informers import Witness, running
 from tests.support.overhearing import overheard
 
 SECRETS: Resource[Manifest] = Resource(
-    "", "v1", "Secret", "secrets", namespaced=True, decode=as_it_is
+    "", "v1", "Secret", "secrets", namespaced=True, decode=unstructured
 )
 PASSWORD = "Y29ycmVjdCBob3JzZSBiYXR0ZXJ5IHN0YXBsZQ=="  # noqa: S105  and it is not one
 

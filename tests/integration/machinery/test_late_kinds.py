@@ -15,7 +15,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.discovery import RestMapper
 from kftrainer.kube.client.transport import HttpTransport
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.cache.optional_kinds import OptionalKinds
@@ -24,7 +24,9 @@ from tests.support.fault_proxy import FaultProxy, running_proxy
 from tests.support.informers import CONFIG_MAPS, Witness, running
 
 GROUP = "late.example"
-BELLS: Resource[Manifest] = Resource(GROUP, "v1", "Bell", "bells", namespaced=True, decode=as_it_is)
+BELLS: Resource[Manifest] = Resource(
+    GROUP, "v1", "Bell", "bells", namespaced=True, decode=unstructured
+)
 DEFINITION: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",

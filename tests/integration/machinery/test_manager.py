@@ -19,7 +19,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.client.write_guard import WriteGuardError
-from kftrainer.kube.objects.resource import Resource, as_it_is
+from kftrainer.kube.objects.resource import Resource, unstructured
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.controller.controller import Controller
@@ -31,7 +31,7 @@ from kftrainer.machinery.manager.manager import YOUNG, Manager, Parts
 
 MERGE = "application/merge-patch+json"
 EXAMPLE = Path(__file__).parent.parent.parent.parent / "examples" / "greeter.py"
-CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps", namespaced=True, decode=as_it_is)
+CONFIG_MAPS = Resource("", "v1", "ConfigMap", "configmaps", namespaced=True, decode=unstructured)
 # Soon over, for a test that waits for that, and longer than a busy machine stands still.
 SHORT_DEADLINE = 5.0
 
@@ -229,7 +229,7 @@ async def test_nothing_is_written_after_a_stall_in_which_the_lease_was_lost(
     election = election_of(client, namespace, SHORT_DEADLINE)
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="fenced") as transport:
-        fenced = Client(transport, fence=lambda: election.is_leading)
+        fenced = Client(transport, write_guard=lambda: election.is_leading)
         writer = Writer(fenced)
 
         async def run() -> None:

@@ -69,7 +69,7 @@ async def manager(plane: ControlPlane, stored_before: None) -> AsyncIterator[Man
 
 def check_rules_are_named(manager: ManagerProcess) -> None:
     """Fail if somebody was refused for no rule that the document lists."""
-    denied = manager.log_entries("admission.denied")
+    denied = manager.log_entries("admission_denied")
     ours = {*map(str, Rule), *OWN_RULES} - {OTHER}
     assert denied
     assert [each for each in denied if not set() < set(each["rules"]) <= ours] == []

@@ -28,12 +28,13 @@ from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.certs.authority import (
     CERTIFICATE,
     SETTLED_AFTER,
+    Content,
     Leaf,
     Stored,
     read,
 )
-from kftrainer.machinery.certs.secrets import SECRETS, Content, content_of
-from kftrainer.machinery.certs.x509_issuing import Identity
+from kftrainer.machinery.certs.rotation import SECRETS, content_of
+from kftrainer.machinery.certs.x509 import Identity
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.support.certificates import Pair, authority, content, leaf
@@ -320,7 +321,9 @@ async def test_managers_that_start_together_share_one_certificate(
     key = ObjectKey(DEFAULT_NAMESPACE, SECRET)
     written = await versions_of(cluster.plane.kubeconfig, SECRETS, key, since)
     assert len({each["data"][CERTIFICATE] for each in written}) == 1
-    warnings = [entry for each in managers for entry in each.log_entries("trouble.began")]
+    warnings = [
+        entry for each in managers for entry in each.log_entries("certificate_failure_started")
+    ]
     assert warnings == []
 
 
@@ -379,7 +382,7 @@ async def test_certificates_of_others_are_picked_up_when_they_are_replaced(
             return bool(manager.log_entries(event))
 
         await until(
-            lambda: said("certificate.awaited"), within=STARTED_WITHIN, what="waiting for files"
+            lambda: said("certificate_missing"), within=STARTED_WITHIN, what="waiting for files"
         )
         shown = leaf(one, now, identity=IDENTITY)
         volume.publish(shown.pem, shown.key_pem)
@@ -388,7 +391,7 @@ async def test_certificates_of_others_are_picked_up_when_they_are_replaced(
         assert await shown_at(port) == shown.certificate
 
         volume.publish(leaf(one, now, identity=IDENTITY).pem, shown.key_pem)
-        await until(lambda: said("certificate.kept_old"), within=SOON, what="a pair of no use")
+        await until(lambda: said("certificate_not_reloaded"), within=SOON, what="a pair of no use")
         assert await shown_at(port) == shown.certificate
 
         newer = leaf(other, now, identity=IDENTITY)

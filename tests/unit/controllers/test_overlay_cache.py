@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from kftrainer.controllers.overlay_cache import HeldParts, OverlayCache, ReducedObjectError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.cache.reduction import Reduction
 
-THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
+THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=unstructured)
 KEY = ObjectKey("team", "thing")
 REDUCTION = Reduction(spec=("suspend",))
 MAKER: CachedObjectFactory[Any] = CachedObjectFactory(THINGS, None, {}, reduction=REDUCTION)

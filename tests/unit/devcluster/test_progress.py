@@ -78,12 +78,12 @@ def test_on_a_terminal_one_line_is_kept_up_to_date() -> None:
     stream, loop = Terminal(), Loop()
     slow = step(stream, loop)
     loop.pass_time(2.5)
-    slow.finish("gave up")
+    slow.finish("failed")
     assert stream.getvalue().split(CLEAR_LINE) == [
         "",
         "building etcd …",
         "building etcd … (2.0 s)",
-        "building etcd: gave up after 2.5 s\n",
+        "building etcd: failed after 2.5 s\n",
     ]
 
 
@@ -91,7 +91,7 @@ def test_a_step_that_is_over_says_no_more() -> None:
     stream, loop = StringIO(), Loop()
     slow = step(stream, loop)
     loop.pass_time(2)
-    slow.finish("gave up")
+    slow.finish("failed")
     told = stream.getvalue()
     loop.pass_time(600)
     assert stream.getvalue() == told
@@ -110,7 +110,7 @@ async def test_a_step_that_fails_is_told_and_its_error_goes_on(
 
     with pytest.raises(ValueError, match="no"):
         await fail()
-    assert stream.getvalue().splitlines()[-1].startswith("trying: gave up after ")
+    assert stream.getvalue().splitlines()[-1].startswith("trying: failed after ")
 
 
 @pytest.mark.parametrize(

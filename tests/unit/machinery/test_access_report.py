@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from kftrainer.kube.client.errors import ForbiddenError, KindNotFoundError
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 from kftrainer.machinery.access_report import AccessReport
 
 FORBIDDEN = ForbiddenError(403, "Forbidden", "lamps is forbidden")
@@ -14,7 +14,7 @@ MISSING = KindNotFoundError(404, "", "404 page not found")
 
 
 def kind(name: str) -> Resource[Manifest]:
-    return Resource("", "v1", name, f"{name.lower()}s", namespaced=True, decode=as_it_is)
+    return Resource("", "v1", name, f"{name.lower()}s", namespaced=True, decode=unstructured)
 
 
 LAMPS, CHAIRS = kind("Lamp"), kind("Chair")

@@ -100,7 +100,7 @@ def test_addresses(address: str, bind: tuple[str | None, int] | None) -> None:
 
 
 def test_an_address_without_a_port_is_refused_in_words() -> None:
-    with pytest.raises(BindError, match=r"^localhost is no address"):
+    with pytest.raises(BindError, match=r"^localhost is not a valid address"):
         parse_bind("localhost")
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is, key_of
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of, unstructured
 
 DEPLOYMENTS: Resource[Manifest] = Resource(
-    "apps", "v1", "Deployment", "deployments", namespaced=True, decode=as_it_is
+    "apps", "v1", "Deployment", "deployments", namespaced=True, decode=unstructured
 )
-PODS: Resource[Manifest] = Resource("", "v1", "Pod", "pods", namespaced=True, decode=as_it_is)
+PODS: Resource[Manifest] = Resource("", "v1", "Pod", "pods", namespaced=True, decode=unstructured)
 STARTING = ("ContainerCreating", "PodInitializing")
 MOST_REASONS = 2
 

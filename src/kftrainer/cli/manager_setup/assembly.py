@@ -254,7 +254,7 @@ class Assembly:
             limiter=RateLimiter(settings.qps, settings.burst, self._clock)
             if settings.qps
             else None,
-            fence=None if election is None else lambda: election.is_leading,
+            write_guard=None if election is None else lambda: election.is_leading,
         )
 
     def _informer(
@@ -291,7 +291,7 @@ class Assembly:
     def _wake_unfinished(self, namespace: str | None = None) -> None:
         """Enqueue TrainJobs that may wait for a kind; before the start they are enqueued anyway."""
         jobs = self._jobs
-        if jobs is not None and jobs.has_begun and self._view.knows(TRAIN_JOBS):
+        if jobs is not None and jobs.is_started and self._view.knows(TRAIN_JOBS):
             jobs.enqueue_all(unfinished(self._cache, namespace))
 
     def _controller(self, name: str, reconciler: Reconciler, kind: str) -> Controller:

@@ -16,7 +16,7 @@ from kftrainer.machinery.certs.serving import (
     ClientAuthorityFile,
     ServingCertificate,
 )
-from kftrainer.machinery.certs.x509_issuing import Identity
+from kftrainer.machinery.certs.x509 import Identity
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.runnable import Runnable
 from kftrainer.machinery.metrics.registry import Metrics

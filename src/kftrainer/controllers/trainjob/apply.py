@@ -15,14 +15,13 @@ import structlog
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, SECRETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.contest import Contest
 from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, InvalidError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.machinery.lru import Lru
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.queue.backoff import Exponential
+from kftrainer.machinery.queue.repair_backoff import RepairBackoff
 from kftrainer.runtime.errors import PlanningError
 from kftrainer.runtime.info import is_controlled_by, own_job_set, recorded_job_set
 from kftrainer.runtime.planned_object import PlannedObject
@@ -111,7 +110,7 @@ class ObjectApplier:
         self._client = client
         self._view = view
         self._clock = clock
-        self._contests: dict[Resource[Any], Contest] = {}
+        self._contests: dict[Resource[Any], RepairBackoff[ObjectKey]] = {}
         # Separate from those of plans: a rejected apply is tried before each suspension.
         self._suspensions = self._new_contest()
         self._minted: Lru[tuple[Resource[Any], ObjectKey], str] = Lru(MOST_MINTED)
@@ -209,13 +208,13 @@ class ObjectApplier:
         is_contested = self._suspensions.acted(key, metadata["uid"])
         return Applied(wrote=True, is_contested=is_contested)
 
-    def _contest(self, resource: Resource[Any]) -> Contest:
+    def _contest(self, resource: Resource[Any]) -> RepairBackoff[ObjectKey]:
         if resource not in self._contests:
             self._contests[resource] = self._new_contest()
         return self._contests[resource]
 
-    def _new_contest(self) -> Contest:
-        return Contest(self._clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
+    def _new_contest(self) -> RepairBackoff[ObjectKey]:
+        return RepairBackoff(self._clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
 
     async def _read(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
         """Return the live object from the cache, or from the API server if not fully cached."""

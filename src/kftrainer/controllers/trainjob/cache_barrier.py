@@ -11,7 +11,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.machinery.cache.source import NOBODY
+from kftrainer.machinery.cache.source import NO_OBJECT
 from kftrainer.machinery.cache.store import is_older
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.pause import pause
@@ -76,7 +76,7 @@ class CacheBarrier:
             try:
                 # A list that matches nothing is the cheapest consistent read of the version.
                 page = await self._client.list(
-                    self._resource, namespace=namespace, field_selector=NOBODY
+                    self._resource, namespace=namespace, field_selector=NO_OBJECT
                 )
             except KubeError as error:
                 log.warning("version_not_read", namespace=namespace, error=str(error))

@@ -9,7 +9,6 @@ import structlog
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.contest import Contest
 from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.controllers.trainjob.apply import (
     Applied,
@@ -68,7 +67,7 @@ from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.events.recorder import EventRecorder
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.queue.backoff import Exponential
+from kftrainer.machinery.queue.repair_backoff import RepairBackoff
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
 from kftrainer.runtime.framework.extension_points import Observed
@@ -136,7 +135,7 @@ class TrainJobReconciler:
         self._records_again_at = float("-inf")
         self._own_status = own_status
         self._refused_pods = refused_pods
-        self._repairs = Contest(clock, Exponential(FIRST_REPAIR, LONGEST_REPAIR))
+        self._repairs = RepairBackoff[Request](clock, first=FIRST_REPAIR, longest=LONGEST_REPAIR)
 
     def job_set_changed(self, change: ObjectEvent[Any]) -> None:
         """Handle an event of the JobSet informer, before the TrainJob is enqueued for it."""

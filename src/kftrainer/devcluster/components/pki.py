@@ -1,30 +1,14 @@
 """Certificates for a control plane, issued by CAs that are created with it."""
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from ipaddress import ip_address
+from datetime import datetime
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives import serialization
 
-LIFETIME = timedelta(days=365)
-CLOCK_SKEW = timedelta(minutes=5)
-SIGNS_CERTIFICATES = x509.KeyUsage(
-    key_cert_sign=True,
-    crl_sign=True,
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    encipher_only=False,
-    decipher_only=False,
-)
+from kftrainer.machinery.certs import x509
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +27,14 @@ class SigningKey:
     public: Path
 
 
-def _write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def _write_private(path: Path, key: x509.PrivateKey) -> None:
     path.touch(mode=0o600)
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    path.write_bytes(x509.key_pem(key))
 
 
 def new_signing_key(folder: Path, name: str) -> SigningKey:
     """Create a key for signing tokens; it has no certificate."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = x509.new_key()
     files = SigningKey(folder / f"{name}.key", folder / f"{name}.pub")
     _write_private(files.private, key)
     files.public.write_bytes(
@@ -67,18 +45,6 @@ def new_signing_key(folder: Path, name: str) -> SigningKey:
     return files
 
 
-def _name(common_name: str, organizations: Iterable[str] = ()) -> x509.Name:
-    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, each) for each in organizations]
-    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _alternative_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
 class Authority:
     """A certificate authority whose files are in one folder."""
 
@@ -86,16 +52,9 @@ class Authority:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._now = now
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._subject = _name(name)
-        builder = self._builder(self._subject, self._key.public_key())
-        builder = builder.add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
-        )
-        builder = builder.add_extension(SIGNS_CERTIFICATES, critical=True)
-        self._own = builder.sign(self._key, hashes.SHA256())
+        self._own, self._key = x509.new_authority(x509.subject(name), now)
         self.certificate = folder / "ca.crt"
-        self.certificate.write_bytes(self._own.public_bytes(serialization.Encoding.PEM))
+        self.certificate.write_bytes(x509.pem_of([self._own]))
 
     def issue(
         self,
@@ -103,40 +62,17 @@ class Authority:
         *,
         common_name: str,
         organizations: Iterable[str] = (),
-        hosts: Iterable[str] = (),
+        hosts: Sequence[str] = (),
     ) -> KeyPair:
         """Issue a certificate for a client and, if hosts are given, also for a server."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        names = [_alternative_name(host) for host in hosts]
-        usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        builder = self._builder(_name(common_name, organizations), key.public_key())
-        if names:
-            usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        name = x509.subject(common_name, *organizations)
+        certificate, key = x509.issue(
+            self._own, self._key, self._now, name=name, hosts=hosts, is_client=True
+        )
         pair = KeyPair(self._folder / f"{file_name}.crt", self._folder / f"{file_name}.key")
-        certificate = builder.sign(self._key, hashes.SHA256())
-        pair.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        pair.certificate.write_bytes(x509.pem_of([certificate]))
         _write_private(pair.key, key)
         return pair
-
-    def _builder(
-        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey
-    ) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._subject)
-            .public_key(public_key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(self._now - CLOCK_SKEW)
-            .not_valid_after(self._now + LIFETIME)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-                critical=False,
-            )
-        )
 
 
 def client_tls(authority: Path, client: KeyPair) -> ssl.SSLContext:

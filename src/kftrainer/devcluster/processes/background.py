@@ -73,7 +73,7 @@ async def _wait_until_ready(pipe: IO[bytes], place: NamedPlane) -> None:
 
 
 def _died(place: NamedPlane) -> str:
-    return f"The keeper of {place.name} died; look at what it said above and try again."
+    return f"The keeper of {place.name} died: see its output above and try again."
 
 
 async def down(place: NamedPlane, progress: Progress) -> None:

@@ -29,7 +29,7 @@ from kftrainer.devcluster.waiting import until
 STDIN, STDOUT, STDERR = 0, 1, 2
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOCK_WITHIN = 5.0
-LEFT_WHEN_DOWN = {"logs", "state.json"}
+KEPT_WHEN_STOPPED = {"logs", "state.json"}
 
 
 class PartEndedError(DevClusterError):
@@ -51,8 +51,8 @@ async def _watch_all(plane: ControlPlane) -> None:
         raise PartEndedError(str(died.exceptions[0])) from None
 
 
-def _answer(**told: object) -> None:
-    os.write(STDOUT, (json.dumps(told) + "\n").encode())
+def _answer(**document: object) -> None:
+    os.write(STDOUT, (json.dumps(document) + "\n").encode())
 
 
 def _detach(log: Path) -> None:
@@ -64,19 +64,19 @@ def _detach(log: Path) -> None:
     os.dup2(to_log, STDERR)
 
 
-async def _told_to_keep() -> None:
+async def _wait_for_keep() -> None:
     """Return when `up` sends "keep"; cancel the keeper if `up` ends instead."""
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     kept = asyncio.Event()
 
-    def hear() -> None:
+    def read() -> None:
         if os.read(STDIN, 64):
             kept.set()
         elif me is not None:
             loop.remove_reader(STDIN)
             me.cancel()
 
-    loop.add_reader(STDIN, hear)
+    loop.add_reader(STDIN, read)
     try:
         await kept.wait()
     finally:
@@ -95,11 +95,13 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
     for signum in SIGNALS:
         loop.add_signal_handler(signum, stop)
 
-    def lose_up() -> None:  # `up` sends nothing before we are ready, so this is the end of the pipe
+    def on_pipe_closed() -> (
+        None
+    ):  # `up` sends nothing before we are ready, so this is the end of the pipe
         loop.remove_reader(STDIN)
         me.cancel()
 
-    loop.add_reader(STDIN, lose_up)
+    loop.add_reader(STDIN, on_pipe_closed)
 
     starting = State("starting")
     place.write(starting)
@@ -117,7 +119,7 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
         loop.remove_reader(STDIN)
         try:
             _answer(ready=True)
-            await _told_to_keep()
+            await _wait_for_keep()
             _detach(place.folder / "logs" / "keeper.log")
             await _watch_all(plane)
         finally:
@@ -126,7 +128,7 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
 
 def _clear(folder: Path) -> None:
     for path in folder.iterdir() if folder.exists() else ():
-        if path.name not in LEFT_WHEN_DOWN:
+        if path.name not in KEPT_WHEN_STOPPED:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
@@ -148,7 +150,7 @@ def _why(error: Exception) -> str:
             return in_words(error)
         case _:
             traceback.print_exception(error)
-            return f"Something unexpected happened, which is a bug of kftrainer: {error!r}"
+            return f"Unexpected error, please report it as a bug of kftrainer: {error!r}"
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from kftrainer.devcluster.progress import Progress
 from kftrainer.devcluster.waiting import until
 
-A_LONG_BUILD = 3600.0
+LONGEST_BUILD = 3600.0
 
 
 class FileLock:
@@ -73,7 +73,7 @@ async def exclusively(path: Path, progress: Progress) -> AsyncIterator[None]:
             return lock.try_acquire()
 
         with progress.step(f"waiting for another process to finish {path.stem}"):
-            await until(taken, within=A_LONG_BUILD, what=f"the lock {path} coming free", every=0.5)
+            await until(taken, within=LONGEST_BUILD, what=f"the lock {path} coming free", every=0.5)
     try:
         yield
     finally:

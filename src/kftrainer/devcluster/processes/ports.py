@@ -25,9 +25,7 @@ def is_free(port: int) -> bool:
             if error.errno == errno.EADDRINUSE:
                 return False
             if error.errno == errno.EACCES:
-                raise PortTakenError(
-                    f"Port {port} is not for ordinary users: choose one from 1024 on."
-                ) from None
+                raise PortTakenError(f"Port {port} requires root: choose 1024 or higher.") from None
             raise
     return True
 

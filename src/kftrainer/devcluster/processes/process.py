@@ -29,7 +29,7 @@ def tail(log: Path, lines: int, start: int = 0) -> str:
         return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
 
 
-def last_words(log: Path) -> str:
+def log_tail(log: Path) -> str:
     """Return the end of a log, preceded by the fatal line that a goroutine dump may follow."""
     end = tail(log, LINES_SHOWN)
     fatal = [line for line in tail(log, LINES_SEARCHED).splitlines() if FATAL.match(line)]
@@ -81,7 +81,7 @@ class ManagedProcess:
         """Raise an error with the reason found in the log if the process has ended."""
         if self.alive():
             return
-        last = last_words(self.log)
+        last = log_tail(self.log)
         if PORT_TAKEN in last:
             raise PortTakenError(
                 f"{self.name} could not start because another program listens on its port: "

@@ -75,10 +75,10 @@ class Client:
         limiter: Limiter | None = None,
         lane: Lane = "general",
         field_manager: str = "kftrainer",
-        fence: WriteGuard | None = None,
+        write_guard: WriteGuard | None = None,
     ) -> None:
         self._transport = transport
-        self._fence = fence
+        self._write_guard = write_guard
         self._limiter = limiter
         self._lane = lane
         self._field_manager = field_manager
@@ -87,8 +87,8 @@ class Client:
     async def get(self, resource: AnyResource, key: ObjectKey) -> Manifest:
         """Read the current state of one object."""
         accept = PARTIAL if resource.partial else JSON
-        told = await self._ask(resource, "GET", resource.object_path(key), accept=accept)
-        return _typed(resource, told)
+        found = await self._send(resource, "GET", resource.object_path(key), accept=accept)
+        return _typed(resource, found)
 
     async def list(
         self,
@@ -137,7 +137,7 @@ class Client:
         most = limit
         while True:
             try:
-                told = await self._ask(
+                found = await self._send(
                     resource,
                     "GET",
                     path,
@@ -150,8 +150,8 @@ class Client:
                 limit = smaller_page(limit, error.size)
                 continue
             limit = min(2 * limit, most)
-            metadata = told["metadata"]
-            items = [_typed(resource, item) for item in told["items"] or ()]
+            metadata = found["metadata"]
+            items = [_typed(resource, item) for item in found["items"] or ()]
             yield Page(items, metadata["resourceVersion"])
             if not metadata.get("continue"):
                 return
@@ -167,9 +167,9 @@ class Client:
         field_manager: str | None = None,
     ) -> Manifest:
         """Create the object; AlreadyExistsError if the name is taken."""
-        path = _whole(resource).collection_path(manifest["metadata"].get("namespace"))
-        query = self._write(dry_run, field_manager)
-        return await self._ask(resource, "POST", path, query=query, body=manifest)
+        path = _writable(resource).collection_path(manifest["metadata"].get("namespace"))
+        query = self._write_options(dry_run, field_manager)
+        return await self._send(resource, "POST", path, query=query, body=manifest)
 
     async def update(
         self,
@@ -180,8 +180,10 @@ class Client:
         dry_run: bool = False,
     ) -> Manifest:
         """Replace the object; ConflictError unless its resourceVersion is the latest."""
-        path = _whole(resource).object_path(key_of(manifest), subresource)
-        return await self._ask(resource, "PUT", path, query=self._write(dry_run), body=manifest)
+        path = _writable(resource).object_path(key_of(manifest), subresource)
+        return await self._send(
+            resource, "PUT", path, query=self._write_options(dry_run), body=manifest
+        )
 
     async def apply(
         self,
@@ -198,9 +200,12 @@ class Client:
         Without `force`, raises ConflictError if another manager owns a field. A deleted object is
         created again, unless the manifest has its uid.
         """
-        path = _whole(resource).object_path(key_of(manifest), subresource)
-        query = {**self._write(dry_run, field_manager), "force": "true" if force else "false"}
-        return await self._ask(
+        path = _writable(resource).object_path(key_of(manifest), subresource)
+        query = {
+            **self._write_options(dry_run, field_manager),
+            "force": "true" if force else "false",
+        }
+        return await self._send(
             resource, "PATCH", path, query=query, body=manifest, content_type=APPLY_PATCH
         )
 
@@ -215,9 +220,9 @@ class Client:
         field_manager: str | None = None,
     ) -> Manifest:
         """Change some fields; null removes a field, a list replaces the whole list."""
-        path = _whole(resource).object_path(key, subresource)
-        query = self._write(dry_run, field_manager)
-        return await self._ask(
+        path = _writable(resource).object_path(key, subresource)
+        query = self._write_options(dry_run, field_manager)
+        return await self._send(
             resource, "PATCH", path, query=query, body=patch, content_type=MERGE_PATCH
         )
 
@@ -227,8 +232,8 @@ class Client:
         Requires the permission to patch, not to get. Admission policies apply: InvalidError if one
         of them denies the patch.
         """
-        path, query = _whole(resource).object_path(key), self._write(dry_run=True)
-        answer = await self._ask(
+        path, query = _writable(resource).object_path(key), self._write_options(dry_run=True)
+        patched = await self._send(
             resource,
             "PATCH",
             path,
@@ -237,7 +242,7 @@ class Client:
             content_type=MERGE_PATCH,
             accept=PARTIAL,
         )
-        return _typed(resource.only_metadata(), answer)
+        return _typed(resource.only_metadata(), patched)
 
     async def json_patch(
         self,
@@ -250,9 +255,9 @@ class Client:
         field_manager: str | None = None,
     ) -> Manifest:
         """Apply JSON Patch operations in order; InvalidError if a `test` operation fails."""
-        path = _whole(resource).object_path(key, subresource)
-        query = self._write(dry_run, field_manager)
-        return await self._ask(
+        path = _writable(resource).object_path(key, subresource)
+        query = self._write_options(dry_run, field_manager)
+        return await self._send(
             resource, "PATCH", path, query=query, body=operations, content_type=JSON_PATCH
         )
 
@@ -275,7 +280,7 @@ class Client:
             **({"preconditions": conditions} if conditions else {}),
             **({"dryRun": ["All"]} if dry_run else {}),
         }
-        await self._ask(resource, "DELETE", _whole(resource).object_path(key), body=options)
+        await self._send(resource, "DELETE", _writable(resource).object_path(key), body=options)
 
     def watch(  # noqa: PLR0913  the options of the API
         self,
@@ -321,7 +326,7 @@ class Client:
         ):
             yield events
 
-    async def _ask(  # noqa: PLR0913  the parameters of the transport
+    async def _send(  # noqa: PLR0913  the parameters of the transport
         self,
         resource: AnyResource,
         method: str,
@@ -337,8 +342,8 @@ class Client:
         if self._limiter is not None:
             await self._limiter.wait()
         send = self._transport.request
-        if self._fence is not None and method != "GET":
-            send = partial(send, fence=self._fence)
+        if self._write_guard is not None and method != "GET":
+            send = partial(send, write_guard=self._write_guard)
         response = await send(
             method,
             path,
@@ -358,12 +363,12 @@ class Client:
         if most_bytes is not None and len(response.body) > most_bytes:
             raise _PageTooLargeError(len(response.body))
         try:
-            answer: dict[str, Any] = orjson.loads(response.body)
+            content: dict[str, Any] = orjson.loads(response.body)
         except orjson.JSONDecodeError as broken:
             raise TransportError(f"{method} {path}: the response is not valid JSON") from broken
-        return answer
+        return content
 
-    def _write(self, dry_run: bool, field_manager: str | None = None) -> dict[str, str]:  # noqa: FBT001
+    def _write_options(self, dry_run: bool, field_manager: str | None = None) -> dict[str, str]:  # noqa: FBT001
         manager = {"fieldManager": field_manager or self._field_manager}
         return {**manager, "dryRun": "All"} if dry_run else manager
 
@@ -389,7 +394,7 @@ def _typed(resource: AnyResource, item: dict[str, Any]) -> Manifest:
     return item
 
 
-def _whole(resource: AnyResource) -> AnyResource:
+def _writable(resource: AnyResource) -> AnyResource:
     if resource.partial:
-        raise ValueError(f"{resource.group_kind} is read as metadata only: write to the whole kind")
+        raise ValueError(f"{resource.group_kind} is read as metadata only: it cannot be written")
     return resource

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HOME_KUBECONFIG = Path("~/.kube/config")
-LOOK_AGAIN_AFTER = 50.0  # seconds; the kubelet writes a new token long before the old one expires
-LOOK_UP_TIMEOUT = 30.0  # seconds; all requests wait meanwhile
+REFRESH_AFTER = 50.0  # seconds; the kubelet writes a new token long before the old one expires
+REFRESH_TIMEOUT = 30.0  # seconds; all requests wait meanwhile
 # Errors that kubernetes-asyncio does not catch when a file, or the output of a plugin or an OpenID
 # provider, is malformed.
 MALFORMED = (
@@ -92,50 +92,50 @@ class ClientCertificate:
 class RenewedToken:
     """An authorization header that is refreshed periodically and when it is refused.
 
-    The argument of `look_up` is whether the last header was refused. If it fails or times out, the
+    The argument of `fetch` is whether the last header was refused. If it fails or times out, the
     last good header stays.
     """
 
     def __init__(
-        self, first: str | None, look_up: Callable[[bool], Awaitable[str | None]], clock: Clock
+        self, first: str | None, fetch: Callable[[bool], Awaitable[str | None]], clock: Clock
     ) -> None:
         self._header = first
-        self._look_up = look_up
+        self._fetch = fetch
         self._clock = clock
-        self._looked_at = clock.monotonic()
-        self._looking = asyncio.Lock()
+        self._refreshed_at = clock.monotonic()
+        self._refreshing = asyncio.Lock()
         self._renewals = 0
 
     async def authorization(self) -> str | None:
         """Return the current header, refreshed if due."""
         if self._is_due():
-            async with self._looking:
+            async with self._refreshing:
                 if self._is_due():  # not refreshed by another request meanwhile
-                    await self._look(refused=False)
+                    await self._refresh(refused=False)
         return self._header
 
     async def renew(self, refused: str | None) -> bool:
         """Refresh now, unless another request has already found a new header."""
         renewals = self._renewals
-        async with self._looking:
+        async with self._refreshing:
             # Do not repeat a refresh that another request has just tried without success.
             if self._header == refused and self._renewals == renewals:
-                await self._look(refused=True)
+                await self._refresh(refused=True)
                 self._renewals += 1
         return self._header != refused
 
     def _is_due(self) -> bool:
-        return self._clock.monotonic() - self._looked_at >= LOOK_AGAIN_AFTER
+        return self._clock.monotonic() - self._refreshed_at >= REFRESH_AFTER
 
-    async def _look(self, *, refused: bool) -> None:
+    async def _refresh(self, *, refused: bool) -> None:
         try:
-            async with asyncio.timeout(LOOK_UP_TIMEOUT):
-                self._header = await self._look_up(refused) or self._header
+            async with asyncio.timeout(REFRESH_TIMEOUT):
+                self._header = await self._fetch(refused) or self._header
         except TimeoutError:
-            log.warning("credentials.kept_old", error=f"no answer in {LOOK_UP_TIMEOUT:g} seconds")
+            log.warning("credentials_not_refreshed", error=f"timed out after {REFRESH_TIMEOUT:g} s")
         except (CredentialsError, OSError) as error:
-            log.warning("credentials.kept_old", error=str(error))
-        self._looked_at = self._clock.monotonic()
+            log.warning("credentials_not_refreshed", error=str(error))
+        self._refreshed_at = self._clock.monotonic()
 
 
 async def load_connection(
@@ -155,8 +155,8 @@ async def load_connection(
         home = HOME_KUBECONFIG.expanduser()
         if not os.path.isfile(home):  # also False in a directory without access
             raise CredentialsError(
-                "No API server to talk to: no kubeconfig was named, KUBECONFIG is not set, this is "
-                f"no pod ({not_in_cluster}) and there is no {HOME_KUBECONFIG}."
+                "No cluster configured: pass --kubeconfig, set KUBECONFIG, or create "
+                f"{HOME_KUBECONFIG} (not running in a pod either: {not_in_cluster})."
             ) from None
     return await from_kubeconfig(str(home), context, clock=clock)
 
@@ -179,13 +179,13 @@ async def in_cluster(folder: Path = SERVICE_ACCOUNT, *, clock: Clock = LOOP_CLOC
     except (ConfigException, OSError) as error:
         raise CredentialsError(str(error).rstrip(".")) from error
 
-    async def look_up(_refused: bool) -> str:  # noqa: FBT001
+    async def fetch(_refused: bool) -> str:  # noqa: FBT001
         return _token_in(token_file)
 
     async def load() -> Loaded:
         return _loaded(configuration)
 
-    return _connection(configuration, RenewedToken(first, look_up, clock), load, clock)
+    return _connection(configuration, RenewedToken(first, fetch, clock), load, clock)
 
 
 def _token_in(file: Path) -> str:
@@ -211,11 +211,11 @@ async def from_kubeconfig(
         return _loaded(await user.load(), files)
 
     if first is not None:
-        token = RenewedToken(first, user.look_up, clock)
+        token = RenewedToken(first, user.fetch, clock)
         return _connection(configuration, token, load, clock, files)
     if user.has_plugin and not configuration.cert_file:
         raise CredentialsError(
-            f"The exec plugin in {paths} gave neither a token nor a certificate."
+            f"The exec plugin in {paths} returned neither a token nor a certificate."
         )
     return _connection(configuration, ClientCertificate(), load, clock, files)
 
@@ -237,7 +237,7 @@ class _KubeconfigUser:
 
         paths = map(os.path.expanduser, self._paths.split(os.pathsep))
         if not any(map(os.path.isfile, paths)):
-            raise CredentialsError(f"There is no kubeconfig {self._paths}.")
+            raise CredentialsError(f"The kubeconfig does not exist: {self._paths}.")
         configuration = Configuration()
         try:
             merged = KubeConfigMerger(self._paths).config
@@ -246,7 +246,7 @@ class _KubeconfigUser:
             await loader.load_and_set(configuration)
         except (ConfigException, AssertionError, *MALFORMED) as error:
             raise CredentialsError(
-                f"The kubeconfig {self._paths} cannot be used: {_what_is_wrong(error)}"
+                f"The kubeconfig {self._paths} cannot be used: {_reason(error)}"
             ) from error
         self._loader = loader
         return configuration
@@ -255,7 +255,7 @@ class _KubeconfigUser:
         """Return the authorization header, if there is a token."""
         return getattr(self._loader, "token", None)
 
-    async def look_up(self, refused: bool) -> str | None:  # noqa: FBT001
+    async def fetch(self, refused: bool) -> str | None:  # noqa: FBT001
         """Return the current header; a plugin runs only if its token expires or was refused."""
         if refused or not self.has_plugin:
             await self.load()
@@ -272,10 +272,10 @@ class _KubeconfigUser:
             raise CredentialsError(f"The exec plugin in {self._paths} failed: {error}") from error
 
 
-def _what_is_wrong(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     # The messages of these errors are about Python, not about the file.
     if isinstance(error, TypeError | AttributeError | LookupError):
-        return "it does not have the form of one"
+        return "it is malformed"
     return str(error)
 
 

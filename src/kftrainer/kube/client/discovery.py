@@ -7,7 +7,7 @@ import orjson
 
 from kftrainer.kube.client.errors import NotFoundError, TransportError, error_from_response
 from kftrainer.kube.client.transport import FIRST_FAILURE, Transport
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 
 Kinds = Mapping[str, Resource[Manifest]]
 CORE_VERSIONS = ("v1",)
@@ -27,7 +27,7 @@ class RestMapper:
 
     async def is_served(self, resource: Resource[Any]) -> bool:
         """Return whether the server serves this kind in this version."""
-        found = await self._find_in(resource.group, resource.version, resource.kind)
+        found = await self.find_in(resource.group, resource.version, resource.kind)
         return found is not None and found.plural == resource.plural
 
     async def find(self, group: str, kind: str) -> Resource[Manifest] | None:
@@ -36,37 +36,38 @@ class RestMapper:
         if found := self._kinds.get((group, chosen), NO_KINDS).get(kind):
             return found
         for version in await self._versions(group):
-            if found := await self._find_in(group, version, kind):
+            if found := await self.find_in(group, version, kind):
                 self._chosen[group, kind] = version
                 return found
         return None
 
-    async def _find_in(self, group: str, version: str, kind: str) -> Resource[Manifest] | None:
+    async def find_in(self, group: str, version: str, kind: str) -> Resource[Manifest] | None:
+        """Return the kind in this version, or None."""
         known = self._kinds.get((group, version), NO_KINDS)
         if kind not in known:
-            known = await self._look(group, version)
+            known = await self._discover(group, version)
         return known.get(kind)
 
     async def _versions(self, group: str) -> list[str]:
         if not group:
             return list(CORE_VERSIONS)
-        told = await self._read(f"/apis/{group}")
-        if told is None:
+        found = await self._read(f"/apis/{group}")
+        if found is None:
             return []
-        preferred = told["preferredVersion"]["version"]
-        others = (each["version"] for each in told["versions"])
+        preferred = found["preferredVersion"]["version"]
+        others = (each["version"] for each in found["versions"])
         return [preferred, *(version for version in others if version != preferred)]
 
-    async def _look(self, group: str, version: str) -> Kinds:
-        told = await self._read(f"/apis/{group}/{version}" if group else f"/api/{version}")
-        if told is None:
+    async def _discover(self, group: str, version: str) -> Kinds:
+        found = await self._read(f"/apis/{group}/{version}" if group else f"/api/{version}")
+        if found is None:
             self._kinds.pop((group, version), None)
             return NO_KINDS
         kinds = {
             each["kind"]: Resource(
-                group, version, each["kind"], each["name"], each["namespaced"], as_it_is
+                group, version, each["kind"], each["name"], each["namespaced"], unstructured
             )
-            for each in told["resources"] or ()
+            for each in found["resources"] or ()
             if "/" not in each["name"]  # a subresource
         }
         self._kinds[group, version] = kinds
@@ -77,10 +78,10 @@ class RestMapper:
         response = await self._transport.request("GET", path)
         if response.status < FIRST_FAILURE:
             try:
-                told: dict[str, Any] = orjson.loads(response.body)
+                found: dict[str, Any] = orjson.loads(response.body)
             except orjson.JSONDecodeError as broken:
                 raise TransportError(f"GET {path}: the response is not valid JSON") from broken
-            return told
+            return found
         error = error_from_response(response.status, response.headers, response.body)
         if isinstance(error, NotFoundError):
             return None

@@ -192,12 +192,12 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes) ->
     """Return the error for an HTTP response, whose body is a Status or plain text."""
     retry_after = _seconds(headers.get("Retry-After"))
     try:
-        told = orjson.loads(body)
+        content = orjson.loads(body)
     except orjson.JSONDecodeError:
-        told = None
-    if not isinstance(told, dict) or told.get("kind") != "Status":
-        told = {"message": body.decode(errors="replace").strip()[:1000]}
-    return error_from_status({**told, "code": status}, retry_after)
+        content = None
+    if not isinstance(content, dict) or content.get("kind") != "Status":
+        content = {"message": body.decode(errors="replace").strip()[:1000]}
+    return error_from_status({**content, "code": status}, retry_after)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -45,7 +45,7 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
-        raise RequestTimeoutError(f"{what}: no answer in time") from error
+        raise RequestTimeoutError(f"{what}: no response in time") from error
     except aiohttp.ClientConnectorError as error:  # no connection was established
         raise TransportError(f"{what}: {error}") from error
     except BROKEN as error:

@@ -42,13 +42,13 @@ class Limiter(Protocol):
 class TokenBucket:
     """Tokens that are refilled at a steady rate. Pure.
 
-    The bucket starts full. A caller that takes a token from an empty bucket gets the next future
-    one, so callers are served in order.
+    The bucket starts full. `take` on an empty bucket returns the next future token, so callers are
+    served in order; `try_take` returns none.
     """
 
     def __init__(self, per_second: float, burst: int, now: float) -> None:
         if per_second <= 0 or burst < 1:
-            raise ValueError("a token bucket needs a rate above 0 and room for a token")
+            raise ValueError("a token bucket needs a rate above 0 and a burst of at least 1")
         self._per_second = per_second
         self._burst = burst
         self._tokens = float(burst)
@@ -56,10 +56,22 @@ class TokenBucket:
 
     def take(self, now: float) -> float:
         """Take a token and return in how many seconds it may be used."""
-        refill = max(0.0, now - self._filled_at) * self._per_second
-        self._tokens = min(float(self._burst), self._tokens + refill) - 1.0
-        self._filled_at = now
+        self._refill(now)
+        self._tokens -= 1.0
         return max(0.0, -self._tokens / self._per_second)
+
+    def try_take(self, now: float) -> bool:
+        """Take a token if there is one; return whether it was taken."""
+        self._refill(now)
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def _refill(self, now: float) -> None:
+        gained = max(0.0, now - self._filled_at) * self._per_second
+        self._tokens = min(float(self._burst), self._tokens + gained)
+        self._filled_at = now
 
 
 class RateLimiter:

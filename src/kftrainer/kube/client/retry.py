@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kftrainer.kube.client.errors import TransportError
 
-RETRIES_ASKED_FOR = 10  # requested by the server with Retry-After
+RETRIES_REQUESTED = 10  # requested by the server with Retry-After
 RETRIES_OF_BROKEN_READS = 1
 PAUSE_AFTER_BREAK = 1.0
 TOO_MANY_REQUESTS = 429
@@ -25,7 +25,7 @@ class ConnectionBrokenError(TransportError):
 class Retries:
     """How often one request has been retried so far, by cause."""
 
-    asked_for: int = 0
+    requested: int = 0
     broken: int = 0
 
 
@@ -37,7 +37,7 @@ class Again:
     retries: Retries
 
 
-def after_answer(
+def after_response(
     status: int, headers: Mapping[str, str], so_far: Retries, time_left: float
 ) -> Again | None:
     """Return how to retry after this response, or None to return it to the caller."""
@@ -45,9 +45,9 @@ def after_answer(
         return None
     pause = retry_after(headers)
     # A response now is more useful to the caller than a timeout while waiting.
-    if pause is None or pause >= time_left or so_far.asked_for >= RETRIES_ASKED_FOR:
+    if pause is None or pause >= time_left or so_far.requested >= RETRIES_REQUESTED:
         return None
-    return Again(pause, Retries(so_far.asked_for + 1, so_far.broken))
+    return Again(pause, Retries(so_far.requested + 1, so_far.broken))
 
 
 def after_failure(
@@ -58,7 +58,7 @@ def after_failure(
         return None
     if so_far.broken >= RETRIES_OF_BROKEN_READS or time_left <= PAUSE_AFTER_BREAK:
         return None
-    return Again(PAUSE_AFTER_BREAK, Retries(so_far.asked_for, so_far.broken + 1))
+    return Again(PAUSE_AFTER_BREAK, Retries(so_far.requested, so_far.broken + 1))
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

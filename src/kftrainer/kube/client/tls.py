@@ -15,7 +15,7 @@ import structlog
 from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.client.ratelimit import Clock
 
-LOOK_EVERY = 5.0  # seconds; shorter than the time a leader has to renew its Lease
+CHECK_EVERY = 5.0  # seconds; shorter than the time a leader has to renew its Lease
 
 log = structlog.get_logger(__name__)
 
@@ -43,23 +43,23 @@ class ReloadedTls:
         self._contents = first.contents()
         self._load = load
         self._clock = clock
-        self._looked_at = clock.monotonic()
-        self._looking = asyncio.Lock()
+        self._checked_at = clock.monotonic()
+        self._checking = asyncio.Lock()
         self._reported = ""
 
     async def context(self) -> ssl.SSLContext:
         """Return the context for a new connection."""
         if self._is_due():
-            async with self._looking:
+            async with self._checking:
                 if self._is_due():  # not checked by another request meanwhile
-                    await self._look()
+                    await self._check()
         return self._loaded.context
 
     def _is_due(self) -> bool:
-        return self._clock.monotonic() - self._looked_at >= LOOK_EVERY
+        return self._clock.monotonic() - self._checked_at >= CHECK_EVERY
 
-    async def _look(self) -> None:
-        self._looked_at = self._clock.monotonic()
+    async def _check(self) -> None:
+        self._checked_at = self._clock.monotonic()
         seen, files = self._loaded.contents(), self._loaded.files
         if seen == self._contents:
             return

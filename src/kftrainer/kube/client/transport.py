@@ -48,7 +48,7 @@ class Transport(Protocol):
         accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  covers all attempts
         lane: Lane = "general",
-        fence: WriteGuard | None = None,
+        write_guard: WriteGuard | None = None,
     ) -> Response:
         """Return the response, of any status; raise TransportError if there is none in time."""
         ...
@@ -72,7 +72,7 @@ class Transport(Protocol):
 
 # code, method, host and seconds; the code is "<error>" without a response, as in client-go.
 OnResponse = Callable[[str, str, str, float], None]
-NO_ANSWER = "<error>"
+NO_RESPONSE = "<error>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class _Request:
     content_type: str
     accept: str
     lane: Lane
-    fence: WriteGuard | None = None
+    write_guard: WriteGuard | None = None
 
     @property
     def what(self) -> str:
@@ -93,11 +93,15 @@ class _Request:
 
 @dataclass(slots=True)
 class _Outcome:
-    code: str = NO_ANSWER
+    code: str = NO_RESPONSE
 
 
 class HttpTransport:
-    """Sends requests with aiohttp; connections are opened on first use."""
+    """Sends requests with aiohttp; connections are opened on first use.
+
+    Requests are repeated if the server asks for it with `Retry-After`, unless
+    `honors_retry_after` is False: then callers get that response.
+    """
 
     def __init__(
         self,
@@ -106,11 +110,13 @@ class HttpTransport:
         user_agent: str,
         on_response: OnResponse | None = None,
         clock: Clock = LOOP_CLOCK,
+        honors_retry_after: bool = True,
     ) -> None:
         self._connection = connection
         self._credentials = connection.credentials
         self._on_response = on_response
         self._clock = clock
+        self._honors_retry_after = honors_retry_after
         self._host = URL(connection.host).authority
         self._sessions = Sessions(user_agent)
 
@@ -135,25 +141,27 @@ class HttpTransport:
         accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT,  # noqa: ASYNC109  covers all attempts
         lane: Lane = "general",
-        fence: WriteGuard | None = None,
+        write_guard: WriteGuard | None = None,
     ) -> Response:
         """Return the response, of any status; the timeout covers all attempts."""
-        request = _Request(method, path, query, body, content_type, accept, lane, fence)
+        request = _Request(method, path, query, body, content_type, accept, lane, write_guard)
         deadline = self._clock.monotonic() + timeout
-        so_far = retry.Retries()
+        retries = retry.Retries()
         while True:
             try:
                 response = await self._attempt(request, deadline)
             except TransportError as error:
-                again = retry.after_failure(method, error, so_far, self._until(deadline))
+                again = retry.after_failure(method, error, retries, self._until(deadline))
                 if again is None:
                     raise
             else:
+                if not self._honors_retry_after:
+                    return response
                 left = self._until(deadline)
-                again = retry.after_answer(response.status, response.headers, so_far, left)
+                again = retry.after_response(response.status, response.headers, retries, left)
                 if again is None:
                     return response
-            so_far = again.retries
+            retries = again.retries
             await self._clock.sleep(again.pause)
 
     @asynccontextmanager
@@ -198,9 +206,9 @@ class HttpTransport:
     async def _send(
         self, request: _Request, authorization: str | None, deadline: float
     ) -> Response:
-        check(request.fence, request.what)
+        check(request.write_guard, request.what)
         with self._exchange(request) as outcome:
-            with guarded_by(request.fence):
+            with guarded_by(request.write_guard):
                 answer = await self._fetch(request, authorization, deadline)
             try:
                 body = await answer.read()

@@ -8,7 +8,7 @@ import orjson
 import structlog
 
 from kftrainer.kube.client.errors import MalformedStreamError, error_from_status
-from kftrainer.kube.objects.resource import Manifest, as_it_is
+from kftrainer.kube.objects.resource import Manifest, unstructured
 
 LONGEST_LINE = 16 * 2**20  # bytes, as in client-go
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
@@ -40,7 +40,7 @@ class Bookmark:
 
 
 WatchEvent = Upserted | Deleted | Bookmark
-Amend = Callable[[dict[str, Any]], Manifest]
+Transform = Callable[[dict[str, Any]], Manifest]
 
 
 class LineSplitter:
@@ -66,35 +66,35 @@ class LineSplitter:
     def _keep(self, part: bytes) -> None:
         self._length += len(part)
         if self._length > LONGEST_LINE:
-            raise MalformedStreamError(f"A watch sent a line longer than {LONGEST_LINE} bytes.")
+            raise MalformedStreamError(f"the watch sent a line longer than {LONGEST_LINE} bytes")
         if part:
             self._begun.append(part)
 
 
 async def events_in(
-    chunks: AsyncIterator[bytes], amend: Amend = as_it_is
+    chunks: AsyncIterator[bytes], transform: Transform = unstructured
 ) -> AsyncGenerator[WatchEvent, None]:
     """Yield the events of a watch; an incomplete last line is ignored.
 
-    `amend` is applied to each object.
+    `transform` is applied to each object.
     """
     lines = LineSplitter()
     async for chunk in chunks:
-        for event in decode_events(lines.feed(chunk), amend):
+        for event in decode_events(lines.feed(chunk), transform):
             yield event
 
 
-def decode_events(lines: list[bytes], amend: Amend = as_it_is) -> Iterator[WatchEvent]:
+def decode_events(lines: list[bytes], transform: Transform = unstructured) -> Iterator[WatchEvent]:
     """Yield the events in these lines; an ERROR event is raised as the corresponding error."""
     for line in lines:
-        if line and (event := _decode(line, amend)) is not None:
+        if line and (event := _decode(line, transform)) is not None:
             yield event
 
 
-def _decode(line: bytes, amend: Amend) -> WatchEvent | None:
+def _decode(line: bytes, transform: Transform) -> WatchEvent | None:
     try:
-        told = orjson.loads(line)
-        kind, manifest = told["type"], told["object"]
+        event = orjson.loads(line)
+        kind, manifest = event["type"], event["object"]
     except (orjson.JSONDecodeError, LookupError, TypeError) as error:
         raise _malformed(line) from error
     if kind == "ERROR":
@@ -105,13 +105,13 @@ def _decode(line: bytes, amend: Amend) -> WatchEvent | None:
     if not isinstance(manifest, dict) or not (manifest.get("metadata") or {}).get(
         "resourceVersion"
     ):
-        log.warning("watch.event_without_metadata", type=kind)
+        log.warning("watch_event_without_metadata", type=kind)
         return None
-    return _event(kind, amend(manifest))
+    return _event(kind, transform(manifest))
 
 
 def _malformed(line: bytes) -> MalformedStreamError:
-    return MalformedStreamError(f"A watch sent what is no event: {line[:200]!r}")
+    return MalformedStreamError(f"the watch sent an invalid event: {line[:200]!r}")
 
 
 def _event(kind: str, manifest: Manifest) -> WatchEvent:
@@ -125,7 +125,7 @@ def _event(kind: str, manifest: Manifest) -> WatchEvent:
         case "BOOKMARK":
             return _bookmark(manifest["metadata"])
         case _:
-            log.warning("watch.unknown_event", type=kind)
+            log.warning("watch_event_unknown", type=kind)
             # Skip the unknown event, but resume the watch after it.
             return _bookmark({"resourceVersion": manifest["metadata"]["resourceVersion"]})
 

@@ -14,7 +14,7 @@ from kftrainer.kube.client.errors import KubeError
 # free connection.
 WriteGuard = Callable[[], bool]
 
-_fence: ContextVar[WriteGuard | None] = ContextVar("fence", default=None)
+_current: ContextVar[WriteGuard | None] = ContextVar("write_guard", default=None)
 
 
 class WriteGuardError(KubeError):
@@ -22,19 +22,21 @@ class WriteGuardError(KubeError):
 
 
 @contextmanager
-def guarded_by(fence: WriteGuard | None) -> Iterator[None]:
+def guarded_by(write_guard: WriteGuard | None) -> Iterator[None]:
     """Send the requests of this block only while the WriteGuard allows it."""
-    token = _fence.set(fence)
+    token = _current.set(write_guard)
     try:
         yield
     finally:
-        _fence.reset(token)
+        _current.reset(token)
 
 
-def check(fence: WriteGuard | None, what: str) -> None:
+def check(write_guard: WriteGuard | None, what: str) -> None:
     """Raise WriteGuardError if there is a guard and it returns False."""
-    if fence is not None and not fence():
-        raise WriteGuardError(f"{what}: not sent, as we may not write any more")
+    if write_guard is not None and not write_guard():
+        raise WriteGuardError(
+            f"{what}: not sent: writes are no longer allowed (was the lease lost?)"
+        )
 
 
 class GuardedRequest(ClientRequest):
@@ -42,5 +44,5 @@ class GuardedRequest(ClientRequest):
 
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         """Send the request, or raise WriteGuardError."""
-        check(_fence.get(), f"{self.method} {self.url.path}")
+        check(_current.get(), f"{self.method} {self.url.path}")
         return await super().send(conn)

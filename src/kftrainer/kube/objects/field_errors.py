@@ -65,12 +65,12 @@ class FieldError:
     rule: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        said = [self.path, self.fault.words]
+        parts = [self.path, self.fault.words]
         if self.fault not in WITHOUT_VALUE:
-            said.append(shown(self.value))
+            parts.append(shown(self.value))
         if self.detail:
-            said.append(self.detail)
-        return ": ".join(said)
+            parts.append(self.detail)
+        return ": ".join(parts)
 
 
 def invalid(path: str, value: object, detail: str, *, rule: str = "") -> FieldError:
@@ -128,10 +128,10 @@ def without(known: Iterable[FieldError], errors: Iterable[FieldError]) -> list[F
     seen: dict[tuple[str, str], list[FieldError]] = {}  # values may not be hashable
     for error in known:
         seen.setdefault((error.path, error.detail), []).append(error)
-    news = []
+    new = []
     for error in errors:
         twins = seen.setdefault((error.path, error.detail), [])
         if error not in twins:
             twins.append(error)
-            news.append(error)
-    return news
+            new.append(error)
+    return new

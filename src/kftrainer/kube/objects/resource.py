@@ -27,7 +27,7 @@ def key_of(manifest: Manifest) -> ObjectKey:
     return ObjectKey(metadata.get("namespace", ""), metadata["name"])
 
 
-def as_it_is(manifest: Manifest) -> Manifest:
+def unstructured(manifest: Manifest) -> Manifest:
     """Return the manifest unchanged: for kinds without a type of their own."""
     return manifest
 
@@ -51,7 +51,7 @@ class Resource(Generic[T]):
         A cache treats it as a separate kind. Annotations are metadata: those of `kubectl apply`
         contain the applied object, including the data of a Secret.
         """
-        return replace(cast("Resource[Manifest]", self), decode=as_it_is, partial=True)
+        return replace(cast("Resource[Manifest]", self), decode=unstructured, partial=True)
 
     @property
     def api_version(self) -> str:

@@ -43,7 +43,7 @@ class Rule:
     retains_keys: bool = False
 
 
-AS_USUAL = Rule()
+DEFAULT_RULE = Rule()
 
 
 class Keyed(NamedTuple):
@@ -204,7 +204,7 @@ def _merge_objects(
     if _may_direct(patch):
         return _merge_directed(target, patch, rules, path)
     for field, value in patch.items():
-        rule = rules.get(field, AS_USUAL)
+        rule = rules.get(field, DEFAULT_RULE)
         if type(value) is str and not rule.merged:
             target[field] = value
         else:
@@ -221,10 +221,10 @@ def _merge_directed(
     _drop_unretained(target, patch, path)
     ordered = _fields_named_by(SET_ORDER, patch, path)
     for field in ordered:
-        _merge_in_order(target, patch, field, rules.get(field, AS_USUAL), path)
+        _merge_in_order(target, patch, field, rules.get(field, DEFAULT_RULE), path)
     for field, value in patch.items():
         if field not in ordered and not _is_directive(field):
-            _merge_field(target, field, value, rules.get(field, AS_USUAL), _join(path, field))
+            _merge_field(target, field, value, rules.get(field, DEFAULT_RULE), _join(path, field))
     # The server processes fields in any order; deleting last makes the result definite.
     for field in _fields_named_by(DELETE_FROM, patch, path):
         _delete_scalars(target, patch, field, path)

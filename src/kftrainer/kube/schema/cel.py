@@ -47,11 +47,11 @@ def _broken(
     value: Any, rule: Mapping[str, Any], holds: Rule, path: str, old: Any
 ) -> Iterator[FieldError]:
     # messageExpression is not evaluated; the API server also falls back to the message.
-    said = rule.get("message") or f"failed rule: {rule['rule']}"
+    message = rule.get("message") or f"failed rule: {rule['rule']}"
     try:
         if holds(value, old):
             return
     except LookupError as error:  # "no such key" in CEL
-        said = f"{error.args[0]} is missing, so that this cannot be seen: {said}"
+        message = f"{error.args[0]} is missing, so the rule cannot be evaluated: {message}"
     where = f"{path}{rule.get('fieldPath', '')}".removeprefix(".")
-    yield FieldError(where, ErrorType(rule.get("reason", ErrorType.INVALID)), said, value)
+    yield FieldError(where, ErrorType(rule.get("reason", ErrorType.INVALID)), message, value)

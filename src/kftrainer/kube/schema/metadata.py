@@ -11,7 +11,7 @@ from kftrainer.kube.schema.structure import below
 LONGEST_NAME = 253
 LONGEST_LABEL = 63
 LONGEST_GENERATED = 63  # characters of a generated name, including the suffix
-CHANCE = 5  # length of the suffix that the API server adds to generateName
+RANDOM_SUFFIX = 5  # length of the suffix that the API server adds to generateName
 MOST_ANNOTATIONS = 256 * 1024  # bytes of all keys and values
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -64,7 +64,7 @@ METADATA: Schema = {
 
 def generated_name(prefix: str) -> str:
     """Return a name as the API server would generate it from generateName."""
-    return prefix[: LONGEST_GENERATED - CHANCE] + "x" * CHANCE
+    return prefix[: LONGEST_GENERATED - RANDOM_SUFFIX] + "x" * RANDOM_SUFFIX
 
 
 def metadata_errors(metadata: Mapping[str, Any], *, namespaced: bool) -> Iterator[FieldError]:

@@ -41,8 +41,8 @@ def misfits(value: Any, schema: Schema | None, path: str = "") -> Iterator[Probl
     """Yield problems of structure: wrong types, missing fields, values not in the enum."""
     for error in schema_errors(value, schema, path):
         if error.fault in STRUCTURE:
-            said = "is required" if error.fault is ErrorType.REQUIRED else error.detail
-            yield Problem(error.path, said)
+            message = "is required" if error.fault is ErrorType.REQUIRED else error.detail
+            yield Problem(error.path, message)
 
 
 def schema_errors(value: Any, schema: Schema | None, path: str = "") -> Iterator[FieldError]:

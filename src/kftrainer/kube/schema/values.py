@@ -120,7 +120,7 @@ def _twins(items: Iterable[tuple[int, Any]], path: str, detail: str) -> Iterator
     """Yield the second occurrence of each duplicate."""
     seen = Counter[bytes]()
     for index, item in items:
-        told = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
-        seen[told] += 1
-        if seen[told] == 2:  # noqa: PLR2004
+        encoded = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
+        seen[encoded] += 1
+        if seen[encoded] == 2:  # noqa: PLR2004
             yield FieldError(f"{path}[{index}]", ErrorType.DUPLICATE, detail, item)

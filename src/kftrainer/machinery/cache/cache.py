@@ -31,7 +31,7 @@ class Cache:
     def add(self, informer: AnyInformer[Any]) -> None:
         """Add the informer of a kind; if the cache is running, start it at once."""
         if informer.resource in self._informers:
-            raise ValueError(f"there is an informer of {informer.resource.group_kind} already")
+            raise ValueError(f"{informer.resource.group_kind} already has an informer")
         self._informers[informer.resource] = informer
         if self._start is not None:
             self._start(informer)
@@ -113,7 +113,7 @@ class Cache:
             missing = (each.resource.group_kind for each in informers if not each.has_synced)
             raise NotSyncedError(
                 f"the cache has waited {self._sync_timeout:g} s for {', '.join(missing)}: "
-                "is the kind installed, and may we list and watch it?"
+                "check that the kind is installed and that it may be listed and watched"
             ) from None
 
 

@@ -31,18 +31,18 @@ MOST_DECODED = 2 * 2**20
 class CachedObject(Generic[T]):
     """An immutable snapshot of one object.
 
-    `whole_size` is the length of the object's full JSON; a reduced entry holds only a part of it.
+    `full_size` is the length of the object's full JSON; a reduced entry holds only a part of it.
     """
 
     __slots__ = (
         "_decode",
         "_metadata",
         "_rest",
+        "full_size",
         "index_values",
         "is_reduced",
         "key",
         "resource_version",
-        "whole_size",
     )
 
     def __init__(
@@ -59,8 +59,8 @@ class CachedObject(Generic[T]):
         # Stored separately because most handlers only read the metadata.
         metadata = _encoded(manifest["metadata"], without="managedFields")
         rest = _encoded(manifest, without="metadata")
-        self.whole_size = len(metadata) + len(rest)
-        self.is_reduced = reduction is not None and self.whole_size > reduction.above
+        self.full_size = len(metadata) + len(rest)
+        self.is_reduced = reduction is not None and self.full_size > reduction.above
         if reduction is not None and self.is_reduced:
             part = reduction.reduced(manifest)
             metadata = _encoded(part["metadata"], without="managedFields")

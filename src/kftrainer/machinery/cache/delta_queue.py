@@ -20,21 +20,21 @@ LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived(Generic[T]):
+class Updated(Generic[T]):
     """An object was added or changed."""
 
     entry: CachedObject[T]
 
 
 @dataclass(frozen=True, slots=True)
-class Gone(Generic[T]):
+class Removed(Generic[T]):
     """An object was deleted; the entry is its last state."""
 
     entry: CachedObject[T]
 
 
 @dataclass(frozen=True, slots=True)
-class Unwanted:
+class FilteredOut:
     """An object does not, or no longer, match the filter of the cache."""
 
     key: ObjectKey
@@ -42,7 +42,7 @@ class Unwanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class Bookmarked:
     """All changes up to this resourceVersion have been received."""
 
     resource_version: str
@@ -56,26 +56,26 @@ class Replaced(Generic[T]):
     resource_version: str
 
 
-News = Arrived[T] | Gone[T] | Unwanted | Reached | Replaced[T]
+Delta = Updated[T] | Removed[T] | FilteredOut | Bookmarked | Replaced[T]
 
 
-def _subject(news: News[T]) -> Hashable:
-    match news:
-        case Arrived(entry) | Gone(entry):
+def _subject(delta: Delta[T]) -> Hashable:
+    match delta:
+        case Updated(entry) | Removed(entry):
             return entry.key
-        case Unwanted(key):
+        case FilteredOut(key):
             return key
         case _:
-            return type(news).__name__
+            return type(delta).__name__
 
 
-def only_the_last(waiting: deque[News[T]]) -> deque[News[T]]:
+def only_the_last(waiting: deque[Delta[T]]) -> deque[Delta[T]]:
     """Return the last delta of each object, in the order in which these were added."""
-    last: dict[Hashable, News[T]] = {}
-    for news in waiting:
-        subject = _subject(news)
+    last: dict[Hashable, Delta[T]] = {}
+    for delta in waiting:
+        subject = _subject(delta)
         last.pop(subject, None)
-        last[subject] = news
+        last[subject] = delta
     return deque(last.values())
 
 
@@ -83,7 +83,7 @@ class DeltaQueue(Generic[T]):
     """Ordered deltas for one consumer; holds at most 1000, or two for each object."""
 
     def __init__(self) -> None:
-        self._waiting: deque[News[T]] = deque()
+        self._waiting: deque[Delta[T]] = deque()
         self._limit = LIMIT
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -92,9 +92,9 @@ class DeltaQueue(Generic[T]):
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, news: News[T]) -> None:
+    def put(self, delta: Delta[T]) -> None:
         """Append a delta."""
-        self._waiting.append(news)
+        self._waiting.append(delta)
         self._filled.set()
         self._emptied.clear()
         if len(self._waiting) > self._limit:
@@ -102,7 +102,7 @@ class DeltaQueue(Generic[T]):
             # If most deltas are for different objects, compaction frees little: raise the limit.
             self._limit = max(LIMIT, 2 * len(self._waiting))
 
-    async def next(self) -> News[T]:
+    async def next(self) -> Delta[T]:
         """Return the first delta, waiting for one if needed; call `done` after processing it."""
         while not self._waiting:
             self._filled.clear()

@@ -19,13 +19,13 @@ from kftrainer.machinery.cache.cached_object import (
     Transform,
 )
 from kftrainer.machinery.cache.delta_queue import (
-    Arrived,
+    Bookmarked,
+    Delta,
     DeltaQueue,
-    Gone,
-    News,
-    Reached,
+    FilteredOut,
+    Removed,
     Replaced,
-    Unwanted,
+    Updated,
 )
 from kftrainer.machinery.cache.list_watcher import ListWatcher, Refusal
 from kftrainer.machinery.cache.reduction import Reduction
@@ -84,21 +84,21 @@ class Informer(Generic[T]):
         self._clock = clock
         self._metrics = metrics
         self._store: Store[T] = Store(indexes)
-        self._inbox: DeltaQueue[T] = DeltaQueue()
+        self._deltas: DeltaQueue[T] = DeltaQueue()
         self._handlers: tuple[ChangeHandler[T], ...] = ()
-        self._latecomers: asyncio.Queue[tuple[ChangeHandler[T], asyncio.Event]] = asyncio.Queue()
+        self._new_handlers: asyncio.Queue[tuple[ChangeHandler[T], asyncio.Event]] = asyncio.Queue()
         self._turn = asyncio.Lock()  # held while the store changes or must not change
         self._synced = asyncio.Event()
         self._settled = asyncio.Event()  # set after the first sync or the first refusal
         self._source = Source(client, resource, namespace, label_selector, field_selector)
         self._log = log.bind(**self._source.context)
-        self._feed = ListWatcher(
+        self._list_watcher = ListWatcher(
             self._source,
             clock=clock,
             rng=rng if rng is not None else SystemRandom(),
             maker=CachedObjectFactory(resource, transform, indexes, keep, reduction),
             store=self._store,
-            inbox=self._inbox,
+            deltas=self._deltas,
             metrics=metrics,
             on_refused=self._refused,
         )
@@ -179,7 +179,7 @@ class Informer(Generic[T]):
             try:
                 yield entry.object
             except ValueError as error:
-                self._log.debug("informer.not_decoded", key=str(entry.key), error=str(error))
+                self._log.debug("object_not_decoded", key=str(entry.key), error=str(error))
 
     def add_handler(self, handler: ChangeHandler[T]) -> asyncio.Event:
         """Call the handler for all objects and then for each change, while the informer runs.
@@ -188,21 +188,21 @@ class Informer(Generic[T]):
         already. If the first list is still to come, the handler has been called for it when the
         informer has synced.
         """
-        told = asyncio.Event()
+        called = asyncio.Event()
         if len(self._store.contents):
-            self._latecomers.put_nowait((handler, told))
+            self._new_handlers.put_nowait((handler, called))
         else:
             self._handlers = (*self._handlers, handler)
-            told.set()
-        return told
+            called.set()
+        return called
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """List and watch until `stop` is set; call `ready` after the first sync."""
         async with asyncio.TaskGroup() as tasks:
             running = (
-                tasks.create_task(self._feed.run(), name=f"{self.name}: read"),
+                tasks.create_task(self._list_watcher.run(), name=f"{self.name}: read"),
                 tasks.create_task(self._process(), name=f"{self.name}: process"),
-                tasks.create_task(self._welcome(), name=f"{self.name}: welcome"),
+                tasks.create_task(self._call_new_handlers(), name=f"{self.name}: new handlers"),
                 tasks.create_task(self._announce(ready), name=f"{self.name}: announce"),
             )
             await stop.wait()
@@ -211,53 +211,53 @@ class Informer(Generic[T]):
 
     async def _announce(self, ready: Callable[[], None]) -> None:
         await self._synced.wait()
-        self._log.info("informer.synced", objects=len(self._store.contents))
+        self._log.info("informer_synced", objects=len(self._store.contents))
         ready()
 
     async def _process(self) -> None:
         time_slices = TimeSlices(self._clock)
         while True:
-            if not len(self._inbox):
+            if not len(self._deltas):
                 self._measure()
-            news = await self._inbox.next()
+            delta = await self._deltas.next()
             async with self._turn:
-                await self._absorb(news, time_slices)
-            self._inbox.done()
+                await self._apply(delta, time_slices)
+            self._deltas.done()
             await time_slices.yield_if_due()
 
-    async def _welcome(self) -> None:
+    async def _call_new_handlers(self) -> None:
         """Call late handlers for all stored objects; deltas wait meanwhile, so none is lost."""
         time_slices = TimeSlices(self._clock)
         while True:
-            handler, told = await self._latecomers.get()
+            handler, called = await self._new_handlers.get()
             async with self._turn:
                 time_slices.begin()
                 for entry in self._store.contents:
                     self._report((handler,), ObjectEvent(entry.key, None, entry, initial=True))
                     await time_slices.yield_if_due()
                 self._handlers = (*self._handlers, handler)
-            told.set()
+            called.set()
 
-    async def _absorb(self, news: News[T], time_slices: TimeSlices) -> None:
-        match news:
-            case Arrived(entry):
+    async def _apply(self, delta: Delta[T], time_slices: TimeSlices) -> None:
+        match delta:
+            case Updated(entry):
                 self._report(self._handlers, self._store.upsert(entry))
-            case Gone(entry):
+            case Removed(entry):
                 self._report(self._handlers, self._store.delete(entry))
-            case Unwanted(key, version):
+            case FilteredOut(key, version):
                 self._report(self._handlers, self._store.drop(key, version))
-            case Reached(version):
+            case Bookmarked(version):
                 self._store.advance(version)
             case Replaced():
-                await self._replace(news, time_slices)
+                await self._replace(delta, time_slices)
             case _:
-                assert_never(news)
+                assert_never(delta)
 
-    async def _replace(self, news: Replaced[T], time_slices: TimeSlices) -> None:
+    async def _replace(self, delta: Replaced[T], time_slices: TimeSlices) -> None:
         # A handler added during this loop is called for all stored objects afterwards.
         handlers = self._handlers
         initial = not self.has_synced
-        for change in self._store.replace(news.contents, news.resource_version, initial=initial):
+        for change in self._store.replace(delta.contents, delta.resource_version, initial=initial):
             self._report(handlers, change)
             await time_slices.yield_if_due()
         self._synced.set()
@@ -286,7 +286,7 @@ class Informer(Generic[T]):
             try:
                 handler(change)
             except Exception:  # noqa: BLE001  one failing handler must not block the others
-                self._log.exception("informer.handler_failed", key=str(change.key))
+                self._log.exception("informer_handler_failed", key=str(change.key))
                 if self._metrics is not None:
                     self._metrics.event("handler_failed")
 

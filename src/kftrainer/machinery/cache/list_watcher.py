@@ -17,33 +17,32 @@ from kftrainer.kube.client.watch import Bookmark, Deleted, Upserted, WatchEvent
 from kftrainer.kube.objects.resource import key_of
 from kftrainer.machinery.cache.cached_object import CachedObjectFactory
 from kftrainer.machinery.cache.delta_queue import (
-    Arrived,
+    Bookmarked,
+    Delta,
     DeltaQueue,
-    Gone,
-    News,
-    Reached,
+    FilteredOut,
+    Removed,
     Replaced,
-    Unwanted,
+    Updated,
 )
 from kftrainer.machinery.cache.reflector import (
     Action,
-    AskVersion,
     ListAsStream,
     Listed,
     ListFailed,
     ListInPages,
     Outcome,
+    ReadVersion,
     Reason,
     Reflector,
     Step,
     StreamBroke,
-    VersionTold,
+    VersionRead,
     Watch,
     WatchEnded,
 )
 from kftrainer.machinery.cache.source import Source
 from kftrainer.machinery.cache.store import Contents, Store
-from kftrainer.machinery.cache.stream_timeout import Pulse, server_timeout
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.time_slices import TimeSlices
 from kftrainer.machinery.metrics.registry import InformerMetrics
@@ -52,22 +51,53 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+SHORTEST_WATCH, LONGEST_WATCH = 300, 600  # seconds
+GRACE = 30.0  # seconds that the server may take to end a watch after its timeout
+# Servers send a bookmark every minute, but not all of them do so for idle resources.
+LONGEST_IDLE, LONGEST_IDLE_WITH_BOOKMARKS = 120.0, 75.0
+
 # Errors that last until the permission is granted or the kind is installed.
 Refusal = ForbiddenError | KindNotFoundError
 
 
 def refusal_in(outcome: Outcome) -> Refusal | None:
     """Return the error with which the server refused the read, if it did."""
-    error = None if isinstance(outcome, Listed | VersionTold) else outcome.error
+    error = None if isinstance(outcome, Listed | VersionRead) else outcome.error
     return error if isinstance(error, Refusal) else None
+
+
+class _StreamTimeout:
+    """Detects that the connection of a stream was lost: by its deadline and by its idle time."""
+
+    def __init__(self, now: float, seconds: float) -> None:
+        self.events = 0
+        self._last_event = now
+        self._deadline = now + seconds + GRACE
+        self._idle = LONGEST_IDLE
+
+    def received(self, event: WatchEvent, now: float) -> None:
+        """Record an event."""
+        self.events += 1
+        self._last_event = now
+        # The bookmark that ends a streamed list is always sent; any other one means that bookmarks
+        # repeat every minute.
+        if isinstance(event, Bookmark) and not event.initial_events_end:
+            self._idle = LONGEST_IDLE_WITH_BOOKMARKS
+
+    def remaining(self, now: float) -> float:
+        """Return the seconds until the next check; the stream is lost if not positive."""
+        remaining = min(self._deadline, self._last_event + self._idle) - now
+        return min(remaining, LONGEST_IDLE_WITH_BOOKMARKS)  # the first bookmark may shorten it
 
 
 class _Stream(Generic[T]):
     """State of one stream: its action and the objects received so far."""
 
-    def __init__(self, action: ListAsStream | Watch, pulse: Pulse, collected: Contents[T]) -> None:
+    def __init__(
+        self, action: ListAsStream | Watch, timeout: _StreamTimeout, collected: Contents[T]
+    ) -> None:
         self.action = action
-        self.pulse = pulse
+        self.timeout = timeout
         self.collected = collected
         self.is_complete = isinstance(action, Watch)
         self.opened: float | None = None
@@ -77,7 +107,7 @@ class _Stream(Generic[T]):
         lived = now - self.opened if self.opened is not None else 0.0
         if isinstance(self.action, ListAsStream) and not self.is_complete:
             return StreamBroke(self.action, lived, error)
-        return WatchEnded(lived, self.pulse.events, error)
+        return WatchEnded(lived, self.timeout.events, error)
 
 
 class ListWatcher(Generic[T]):
@@ -91,7 +121,7 @@ class ListWatcher(Generic[T]):
         rng: Random,
         maker: CachedObjectFactory[T],
         store: Store[T],
-        inbox: DeltaQueue[T],
+        deltas: DeltaQueue[T],
         metrics: InformerMetrics | None,
         on_refused: Callable[[Refusal], bool],
     ) -> None:
@@ -101,7 +131,7 @@ class ListWatcher(Generic[T]):
         self._rng = rng
         self._maker = maker
         self._store = store
-        self._inbox = inbox
+        self._deltas = deltas
         self._metrics = metrics
         self._reflector = Reflector(rng)
         self._time_slices = TimeSlices(clock)
@@ -113,8 +143,8 @@ class ListWatcher(Generic[T]):
         while True:
             await self._clock.sleep(step.delay)
             self._time_slices.begin()
-            outcome = await self._carry_out(step.action)
-            await self._inbox.emptied()  # the store's resourceVersion is current only now
+            outcome = await self._execute(step.action)
+            await self._deltas.emptied()  # the store's resourceVersion is current only now
             now = self._clock.monotonic()
             step = self._reflector.after(outcome, self._store.resource_version, now)
             self._report(outcome, step)
@@ -122,40 +152,44 @@ class ListWatcher(Generic[T]):
     def _report(self, outcome: Outcome, step: Step) -> None:
         refusal = refusal_in(outcome)
         is_known = refusal is not None and not self._on_refused(refusal)
-        say = self._log.warning if step.delay and not is_known else self._log.debug
-        say("informer.step", after=repr(outcome), next=repr(step.action), delay=step.delay)
-        resumed = isinstance(outcome, WatchEnded | VersionTold) and isinstance(step.action, Watch)
+        write = self._log.warning if step.delay and not is_known else self._log.debug
+        write("list_watch_ended", after=repr(outcome), next=repr(step.action), delay=step.delay)
+        resumed = isinstance(outcome, WatchEnded | VersionRead) and isinstance(step.action, Watch)
         if resumed and self._metrics is not None:
             self._metrics.reconnected()
 
-    async def _carry_out(self, action: Action) -> Outcome:
+    async def _execute(self, action: Action) -> Outcome:
         match action:
             case ListAsStream() | Watch():
                 return await self._stream(action)
             case ListInPages():
                 return await self._list(action)
-            case AskVersion():
-                return await self._ask_version()
+            case ReadVersion():
+                return await self._read_version()
             case _:
                 assert_never(action)
 
     async def _stream(self, action: ListAsStream | Watch) -> Outcome:
-        seconds = server_timeout(self._rng)
-        pulse = Pulse(self._clock.monotonic(), seconds)
-        stream = _Stream(action, pulse, self._store.empty_contents())
+        seconds = self._rng.randrange(SHORTEST_WATCH, LONGEST_WATCH)  # so that not all end together
+        timeout = _StreamTimeout(self._clock.monotonic(), seconds)
+        stream = _Stream(action, timeout, self._store.empty_contents())
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(self._read(stream, seconds), name="informer-read")
-            guard = tasks.create_task(self._guard(reading, pulse), name="informer-guard")
+            guard = tasks.create_task(self._guard(reading, timeout), name="informer-guard")
             await asyncio.wait((reading,))
             guard.cancel()
-        silent = RequestTimeoutError("the watch was silent, or did not end in its time")
+        silent = RequestTimeoutError("the watch was idle for too long or exceeded its timeout")
         error = silent if reading.cancelled() else reading.result()
         return stream.outcome(error, self._clock.monotonic())
 
-    async def _guard(self, reading: "asyncio.Task[KubeError | None]", pulse: Pulse) -> None:
+    async def _guard(
+        self,
+        reading: "asyncio.Task[KubeError | None]",
+        timeout: _StreamTimeout,  # noqa: ASYNC109
+    ) -> None:
         """Cancel the read when the stream is silent for too long or misses its deadline."""
-        while (left := pulse.left(self._clock.monotonic())) > 0:
-            await self._clock.sleep(left)
+        while (remaining := timeout.remaining(self._clock.monotonic())) > 0:
+            await self._clock.sleep(remaining)
         reading.cancel()
 
     async def _read(self, stream: _Stream[T], seconds: int) -> KubeError | None:
@@ -167,7 +201,7 @@ class ListWatcher(Generic[T]):
             ) as events:
                 stream.opened = self._clock.monotonic()
                 async for event in events:
-                    stream.pulse.heard(event, self._clock.monotonic())
+                    stream.timeout.received(event, self._clock.monotonic())
                     self._take(event, stream)
                     await self._time_slices.yield_if_due()
         except KubeError as error:
@@ -179,18 +213,18 @@ class ListWatcher(Generic[T]):
         if not stream.is_complete:
             self._collect(event, stream)
         else:
-            self._inbox.put(self._news(event))
+            self._deltas.put(self._delta(event))
 
-    def _news(self, event: WatchEvent) -> News[T]:
+    def _delta(self, event: WatchEvent) -> Delta[T]:
         match event:
             case Bookmark(version):
-                return Reached(version)
+                return Bookmarked(version)
             case Upserted(manifest) | Deleted(manifest) if not self._maker.keeps(manifest):
-                return Unwanted(key_of(manifest), manifest["metadata"]["resourceVersion"])
+                return FilteredOut(key_of(manifest), manifest["metadata"]["resourceVersion"])
             case Upserted(manifest):
-                return Arrived(self._maker.make(manifest))
+                return Updated(self._maker.make(manifest))
             case Deleted(manifest):
-                return Gone(self._maker.make(manifest))
+                return Removed(self._maker.make(manifest))
             case _:
                 assert_never(event)
 
@@ -210,7 +244,7 @@ class ListWatcher(Generic[T]):
                 pass  # has no meaning before the list is complete
 
     def _replace(self, contents: Contents[T], version: str, reason: Reason) -> None:
-        self._inbox.put(Replaced(contents, version))
+        self._deltas.put(Replaced(contents, version))
         if self._metrics is not None:
             self._metrics.relisted(reason)
 
@@ -240,8 +274,8 @@ class ListWatcher(Generic[T]):
         self._replace(contents, versions[0], action.reason)
         return Listed()
 
-    async def _ask_version(self) -> VersionTold:
+    async def _read_version(self) -> VersionRead:
         try:
-            return VersionTold(await self._source.version())
+            return VersionRead(await self._source.version())
         except KubeError as error:
-            return VersionTold(error)
+            return VersionRead(error)

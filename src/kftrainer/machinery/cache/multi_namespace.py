@@ -26,7 +26,7 @@ class MultiNamespaceInformer(Generic[T]):
     def __init__(self, resource: Resource[T], informers: Mapping[str, Informer[T]]) -> None:
         self.resource = resource
         self._informers = informers
-        self._welcomes: asyncio.Queue[tuple[Sequence[asyncio.Event], asyncio.Event]] = (
+        self._new_handlers: asyncio.Queue[tuple[Sequence[asyncio.Event], asyncio.Event]] = (
             asyncio.Queue()
         )
 
@@ -101,38 +101,38 @@ class MultiNamespaceInformer(Generic[T]):
         The returned event is set when all informers have called the handler for the objects that
         they hold already.
         """
-        told = asyncio.Event()
+        called = asyncio.Event()
         parts = [each.add_handler(handler) for each in self._informers.values()]
         if all(part.is_set() for part in parts):
-            told.set()
+            called.set()
         else:
-            self._welcomes.put_nowait((parts, told))
-        return told
+            self._new_handlers.put_nowait((parts, called))
+        return called
 
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Run all informers until `stop` is set; call `ready` when `has_synced` is true."""
         async with asyncio.TaskGroup() as tasks:
             for informer in self._informers.values():
                 tasks.create_task(informer.run(_nothing, stop), name=informer.name)
-            besides = (
+            helpers = (
                 tasks.create_task(self._announce(ready), name=f"{self.name}: announce"),
-                tasks.create_task(self._welcome(), name=f"{self.name}: welcome"),
+                tasks.create_task(self._await_new_handlers(), name=f"{self.name}: new handlers"),
             )
             await stop.wait()
-            for task in besides:
+            for task in helpers:
                 task.cancel()
 
     async def _announce(self, ready: Callable[[], None]) -> None:
         await self.wait_synced()
         ready()
 
-    async def _welcome(self) -> None:
+    async def _await_new_handlers(self) -> None:
         """Set a late handler's event when all informers have called it for their objects."""
         while True:
-            parts, told = await self._welcomes.get()
+            parts, called = await self._new_handlers.get()
             for part in parts:
                 await part.wait()
-            told.set()
+            called.set()
 
 
 AnyInformer = Informer[T] | MultiNamespaceInformer[T]

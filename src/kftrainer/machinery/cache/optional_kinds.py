@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
-Answer = Literal["served", "missing", "unknown"]
+Discovered = Literal["served", "missing", "unknown"]
 OnInstalled = Callable[[Resource[Any]], None]
 
 
@@ -42,7 +42,7 @@ class OptionalKinds:
     # A kind that is uninstalled later stays in the cache: its informer reports that it cannot be
     # read, and lists it again every few seconds until it is reinstalled.
 
-    name = "late kinds"
+    name = "optional-kinds"
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class OptionalKinds:
         self._clock = clock
         self._on_installed = on_installed
         self._pauses = pauses(rng if rng is not None else SystemRandom())
-        self._answers: dict[Resource[Any], Answer] = {}
+        self._results: dict[Resource[Any], Discovered] = {}
 
     def installed(self, resource: Resource[Any]) -> bool:
         """Return whether the kind is in the cache and has synced."""
@@ -76,12 +76,12 @@ class OptionalKinds:
         longer than the cache's timeout to sync. Kinds installed later have no timeout.
         """
         async with asyncio.TaskGroup() as tasks:
-            asking = tasks.create_task(self._ask(ready), name=f"{self.name}: ask")
+            polling = tasks.create_task(self._poll(ready), name=f"{self.name}: poll")
             await stop.wait()
-            asking.cancel()
+            polling.cancel()
 
-    async def _ask(self, ready: Callable[[], None]) -> None:
-        first = await self._take_up()
+    async def _poll(self, ready: Callable[[], None]) -> None:
+        first = await self._add_served()
         await self._cache.wait_synced()
         for informer in first:
             self._on_installed(informer.resource)
@@ -89,14 +89,14 @@ class OptionalKinds:
         async with asyncio.TaskGroup() as tasks:
             while self._waiting:
                 await self._clock.sleep(next(self._pauses))
-                for informer in await self._take_up():
-                    tasks.create_task(self._introduce(informer), name=f"{self.name}: introduce")
+                for informer in await self._add_served():
+                    tasks.create_task(self._announce(informer), name=f"{self.name}: announce")
 
-    async def _introduce(self, informer: AnyInformer[Any]) -> None:
+    async def _announce(self, informer: AnyInformer[Any]) -> None:
         await informer.wait_synced()
         self._on_installed(informer.resource)
 
-    async def _take_up(self) -> list[AnyInformer[Any]]:
+    async def _add_served(self) -> list[AnyInformer[Any]]:
         """Add the informers of newly served kinds to the cache and return them."""
         found = []
         for informer in tuple(self._waiting):
@@ -110,15 +110,15 @@ class OptionalKinds:
         try:
             is_served = await self._mapper.is_served(resource)
         except KubeError as error:
-            self._note(resource, "unknown", error=str(error))
+            self._report(resource, "unknown", error=str(error))
             return False
-        self._note(resource, "served" if is_served else "missing")
+        self._report(resource, "served" if is_served else "missing")
         return is_served
 
-    def _note(self, resource: Resource[Any], answer: Answer, **why: str) -> None:
+    def _report(self, resource: Resource[Any], result: Discovered, **why: str) -> None:
         """Log the discovery result if it differs from the previous one."""
-        if answer == self._answers.get(resource):
+        if result == self._results.get(resource):
             return
-        self._answers[resource] = answer
-        say = log.warning if answer == "unknown" else log.info
-        say("late_kinds.answer", kind=resource.group_kind, answer=answer, **why)
+        self._results[resource] = result
+        write = log.warning if result == "unknown" else log.info
+        write("optional_kind_checked", kind=resource.group_kind, result=result, **why)

@@ -59,14 +59,14 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class AskVersion:
+class ReadVersion:
     """Read the server's current resourceVersion.
 
     A watch from a version newer than the server's own would stay silent.
     """
 
 
-Action = ListAsStream | ListInPages | Watch | AskVersion
+Action = ListAsStream | ListInPages | Watch | ReadVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +110,13 @@ class ListFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionTold:
+class VersionRead:
     """The server's resourceVersion, or the error of the request."""
 
-    answer: str | KubeError
+    result: str | KubeError
 
 
-Outcome = WatchEnded | StreamBroke | Listed | ListFailed | VersionTold
+Outcome = WatchEnded | StreamBroke | Listed | ListFailed | VersionRead
 
 
 @dataclass(slots=True)
@@ -158,8 +158,8 @@ class Reflector:
                 return Step(Watch(version))
             case ListFailed():
                 return self._after_failed_list(outcome, now)
-            case VersionTold():
-                return self._after_version(outcome.answer, version, now)
+            case VersionRead():
+                return self._after_version(outcome.result, version, now)
             case _:
                 assert_never(outcome)
 
@@ -181,7 +181,7 @@ class Reflector:
     def _after_cut_watch(self, ended: WatchEnded, version: str, now: float) -> Step:
         """Return the step after a regular end of the watch or a lost connection."""
         if not ended.events and ended.lived >= SILENT_WATCH:
-            return Step(AskVersion())
+            return Step(ReadVersion())
         if ended.events or ended.lived >= SHORT_WATCH:
             return Step(Watch(version))
         if ended.error is not None:  # the server may be down: resuming is cheaper than a list

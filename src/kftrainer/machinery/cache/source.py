@@ -9,7 +9,7 @@ from kftrainer.kube.client.client import Client, Page
 from kftrainer.kube.client.watch import WatchEvent
 from kftrainer.kube.objects.resource import Resource
 
-NOBODY = "metadata.name=no-such-object"
+NO_OBJECT = "metadata.name=no-such-object"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,6 @@ class Source:
         page = await self.client.list(
             self.resource,
             namespace=self.namespace,
-            field_selector=self.field_selector or NOBODY,
+            field_selector=self.field_selector or NO_OBJECT,
         )
         return page.resource_version

@@ -119,7 +119,7 @@ class Store(Generic[T]):
         """Store the current state of an object; return None if it is not new."""
         self.advance(entry.resource_version)
         old = self.contents.get(entry.key)
-        if old is not None and not _is_news(entry, old):
+        if old is not None and not _is_newer(entry, old):
             return None
         self.contents.put(entry)
         return ObjectEvent(entry.key, old, entry)
@@ -127,16 +127,16 @@ class Store(Generic[T]):
     def delete(self, entry: CachedObject[T]) -> ObjectEvent[T] | None:
         """Remove a deleted object, given its last state; return None if it is not stored."""
         self.advance(entry.resource_version)
-        old = self._taken_out(entry.key, entry.resource_version)
+        old = self._removed(entry.key, entry.resource_version)
         return ObjectEvent(entry.key, entry, None) if old is not None else None
 
     def drop(self, key: ObjectKey, resource_version: str) -> ObjectEvent[T] | None:
         """Remove an object that is no longer kept; the event has its last stored state."""
         self.advance(resource_version)
-        old = self._taken_out(key, resource_version)
+        old = self._removed(key, resource_version)
         return ObjectEvent(key, old, None) if old is not None else None
 
-    def _taken_out(self, key: ObjectKey, resource_version: str) -> CachedObject[T] | None:
+    def _removed(self, key: ObjectKey, resource_version: str) -> CachedObject[T] | None:
         old = self.contents.get(key)
         if old is None or is_older(resource_version, old.resource_version):
             return None
@@ -161,7 +161,7 @@ class Store(Generic[T]):
         return _differences(before, contents, initial=initial)
 
 
-def _is_news(entry: CachedObject[T], old: CachedObject[T]) -> bool:
+def _is_newer(entry: CachedObject[T], old: CachedObject[T]) -> bool:
     if entry.resource_version and entry.resource_version == old.resource_version:
         return False
     # A re-created object may have a lower version if etcd was restored from a backup.

@@ -13,22 +13,24 @@ trust yet:
     ca.crt: new         tls.crt: by new     an hour later, when no server uses the old one
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
 
-from kftrainer.machinery.certs.secrets import Content
-from kftrainer.machinery.certs.x509_issuing import LEAF_LIFETIME, Identity, issue, new_authority
-from kftrainer.machinery.certs.x509_parsing import (
+from kftrainer.machinery.certs.x509 import (
+    LEAF_LIFETIME,
+    Identity,
     PrivateKey,
     certificates_in,
     is_authority,
     is_signed_by,
     is_valid,
+    issue,
     key_in,
     key_pem,
+    new_authority,
     pem_of,
     serves,
 )
@@ -43,7 +45,8 @@ SETTLED_AFTER = 30.0
 OVERLAP = 3600.0
 MOST_AUTHORITIES = 8  # limits the bundle if authorities are repeatedly deleted
 
-ToldFor = Mapping[x509.Certificate, float]  # seconds; see Trust.told_for
+Content = Mapping[str, bytes]  # of a Secret, decoded
+TrustedFor = Mapping[x509.Certificate, float]  # seconds; see Trust.trusted_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +121,22 @@ def ours_in(bundle: bytes, identity: Identity) -> list[x509.Certificate]:
     return [each for each in certificates_in(bundle) if each.subject == identity.authority_name]
 
 
-def is_better(leaf: Leaf, shown: Leaf | None, told_for: ToldFor, now: datetime) -> bool:
+def is_better(leaf: Leaf, current: Leaf | None, trusted_for: TrustedFor, now: datetime) -> bool:
     """Return whether a server should replace the certificate it presents with another.
 
     Not while all clients trust the current certificate and some may not trust the new issuer yet.
     """
-    if shown is None or not is_valid(shown.certificate, now):
+    if current is None or not is_valid(current.certificate, now):
         return True
-    if leaf.issuer == shown.issuer:
-        return leaf.certificate != shown.certificate
-    return shown.issuer not in told_for or told_for.get(leaf.issuer, 0.0) >= SETTLED_AFTER
+    if leaf.issuer == current.issuer:
+        return leaf.certificate != current.certificate
+    return current.issuer not in trusted_for or trusted_for.get(leaf.issuer, 0.0) >= SETTLED_AFTER
 
 
 def next_content(
     content: Content,
     bundles: Sequence[bytes],
-    told_for: ToldFor,
+    trusted_for: TrustedFor,
     identity: Identity,
     now: datetime,
 ) -> Renewal | None:
@@ -142,7 +145,7 @@ def next_content(
     `bundles` are the CA bundles that clients use now.
     """
     stored = read(content, identity, now)
-    if stored.issuer is None or told_for.get(stored.issuer, 0.0) < OVERLAP:
+    if stored.issuer is None or trusted_for.get(stored.issuer, 0.0) < OVERLAP:
         # An authority that is missing from the Secret may be in the clients' bundles, and
         # authorities that other servers still use must stay trusted until those servers have
         # changed.
@@ -151,7 +154,7 @@ def next_content(
     issuer = stored.issuer
     if issuer is None or issuer.not_valid_after_utc - now < RENEW_AUTHORITY_BEFORE:
         return _with_new_authority(stored, issuer, identity, now)
-    age = told_for.get(issuer, 0.0)
+    age = trusted_for.get(issuer, 0.0)
     if because := _reason_to_issue(stored, issuer, now, is_settled=age >= SETTLED_AFTER):
         return _with_new_leaf(stored, issuer, identity, now, because)
     return _tidied(content, stored, issuer, is_alone=age >= OVERLAP)
@@ -165,7 +168,7 @@ def _with_new_authority(
         if outgoing is None
         else f"the authority expires at {outgoing.not_valid_after_utc.isoformat()}"
     )
-    authority, key = new_authority(identity, now)
+    authority, key = new_authority(identity.authority_name, now)
     in_use = [stored.leaf.issuer] if stored.leaf else []
     authorities = [*dict.fromkeys([authority, *in_use, *stored.authorities])][:MOST_AUTHORITIES]
     content = {CA_CERTIFICATE: pem_of(authorities), CA_KEY: key_pem(key)}
@@ -179,9 +182,9 @@ def _reason_to_issue(
 ) -> str | None:
     leaf = stored.leaf
     if leaf is None:
-        return "there is no certificate that can be shown"
+        return "there is no usable certificate"
     if leaf.issuer != issuer:  # keep it until all clients trust the new authority
-        return "the authority is a new one" if is_settled else None
+        return "the authority is new" if is_settled else None
     if leaf.certificate.not_valid_after_utc - now < RENEW_BEFORE:
         return f"the certificate expires at {leaf.certificate.not_valid_after_utc.isoformat()}"
     return None
@@ -198,16 +201,44 @@ def _with_new_leaf(
 def _issued(
     authority: x509.Certificate, key: PrivateKey, identity: Identity, now: datetime
 ) -> dict[str, bytes]:
-    certificate, its_key = issue(authority, key, identity, now)
-    return {CERTIFICATE: pem_of([certificate]), KEY: key_pem(its_key)}
+    certificate, own_key = issue(
+        authority, key, now, name=identity.server_name, hosts=identity.host_names
+    )
+    return {CERTIFICATE: pem_of([certificate]), KEY: key_pem(own_key)}
 
 
 def _tidied(
     content: Content, stored: Stored, issuer: x509.Certificate, *, is_alone: bool
 ) -> Renewal | None:
     """Remove authorities that have expired or are not needed any more."""
-    shows_own = stored.leaf is not None and stored.leaf.issuer == issuer
-    left = [issuer] if is_alone and shows_own else stored.authorities
+    uses_own = stored.leaf is not None and stored.leaf.issuer == issuer
+    left = [issuer] if is_alone and uses_own else stored.authorities
     if left == certificates_in(content.get(CA_CERTIFICATE, b"")):
         return None
-    return Renewal({CA_CERTIFICATE: pem_of(left)}, "other authorities are to be trusted")
+    return Renewal({CA_CERTIFICATE: pem_of(left)}, "the trusted authorities have changed")
+
+
+class Trust:
+    """The authorities in the CA bundles of all clients, and since when, by the local clock."""
+
+    def __init__(self) -> None:
+        self._since: dict[x509.Certificate, float] = {}
+
+    def observe(
+        self, bundles: Sequence[bytes], authorities: Collection[x509.Certificate], now: float
+    ) -> None:
+        """Record all bundles that exist; without any, the given authorities count as trusted."""
+        known = [set(certificates_in(each)) for each in bundles] or [set(authorities)]
+        trusted = set.intersection(*known)
+        self._since = {each: self._since.get(each, now) for each in trusted}
+
+    def trusted_for(self, now: float) -> TrustedFor:
+        """Return the seconds for which all clients have trusted each authority."""
+        return {each: now - since for each, since in self._since.items()}
+
+    def changes_in(self, now: float) -> float | None:
+        """Return the seconds until an authority reaches a threshold; None if none will."""
+        ends = [
+            since + enough for since in self._since.values() for enough in (SETTLED_AFTER, OVERLAP)
+        ]
+        return min((end - now for end in ends if end > now), default=None)

@@ -7,8 +7,8 @@ from typing import Any
 
 from cryptography import x509
 
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
-from kftrainer.machinery.certs.x509_parsing import certificates_in, pem_of
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
+from kftrainer.machinery.certs.x509 import certificates_in, pem_of
 
 VALIDATING_WEBHOOKS: Resource[Manifest] = Resource(
     "admissionregistration.k8s.io",
@@ -16,7 +16,7 @@ VALIDATING_WEBHOOKS: Resource[Manifest] = Resource(
     "ValidatingWebhookConfiguration",
     "validatingwebhookconfigurations",
     namespaced=False,
-    decode=as_it_is,
+    decode=unstructured,
 )
 
 

@@ -12,21 +12,15 @@ from typing import IO, NoReturn
 
 import structlog
 
-from kftrainer.machinery.certs import x509_issuing
-from kftrainer.machinery.certs.x509_parsing import (
-    UnreadableError,
-    certificate_at_the_head_of,
-    key_pem,
-    pem_of,
-)
+from kftrainer.machinery.certs import x509
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.pause import pause
 from kftrainer.machinery.metrics.registry import Metrics
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY = 10.0
-LOOK_FOR_THE_FIRST_EVERY = 1.0
+CHECK_EVERY = 10.0
+CHECK_FOR_FIRST_EVERY = 1.0
 OWN_NAMES = ("localhost", "127.0.0.1")
 
 
@@ -103,8 +97,8 @@ def _new_file() -> tuple[IO[bytes], str]:
 
 def self_signed(now: datetime) -> ssl.SSLContext:
     """Return a TLS context with a self-signed certificate: encryption without authentication."""
-    certificate, key = x509_issuing.self_signed(OWN_NAMES, now)
-    return server_context(pem_of([certificate]), key_pem(key))
+    certificate, key = x509.self_signed(OWN_NAMES, now)
+    return server_context(x509.pem_of([certificate]), x509.key_pem(key))
 
 
 class ServingCertificate:
@@ -119,7 +113,7 @@ class ServingCertificate:
         self._metrics = metrics
         # Set by the provider of the certificate: why there is no newer certificate, and why clients
         # will not trust the current one.
-        self.trouble: str | None = None
+        self.failure: str | None = None
         self.distrust: str | None = None
         self._current: ssl.SSLContext | None = None
         self._pair: tuple[bytes, bytes] | None = None
@@ -129,23 +123,25 @@ class ServingCertificate:
         # context, and the listening context only hands connections over.
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.sni_callback = self._pass_on
+        self.context.sni_callback = self._hand_over
 
-    def show(self, certificate: bytes, key: bytes) -> None:
+    def present(self, certificate: bytes, key: bytes) -> None:
         """Present this PEM pair from now on; raise CertificateError if it cannot be used.
 
         Existing connections are not affected. If the pair is invalid, nothing changes.
         """
         context = server_context(certificate, key, self._client_authorities)
         try:
-            leaf = certificate_at_the_head_of(certificate)
-        except UnreadableError as error:  # OpenSSL accepts certificates that cannot be parsed here
+            leaf = x509.first_certificate(certificate)
+        except (
+            x509.UnreadableError
+        ) as error:  # OpenSSL accepts certificates that cannot be parsed here
             raise CertificateError(str(error)) from error
         self._current, self._expires = context, leaf.not_valid_after_utc
         self._pair = certificate, key
         self._metrics.certificate_expires(self._server, self._expires.timestamp())
         log.info(
-            "certificate.shown",
+            "certificate_presented",
             server=self._server,
             serial=f"{leaf.serial_number:x}",
             expires=self._expires.isoformat(),
@@ -177,9 +173,9 @@ class ServingCertificate:
             missing = self.distrust
         else:
             return None
-        return f"{missing}: {self.trouble}" if self.trouble else missing
+        return f"{missing}: {self.failure}" if self.failure else missing
 
-    def _pass_on(
+    def _hand_over(
         self, connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext
     ) -> int | None:
         if self._current is None:
@@ -214,7 +210,7 @@ class CertificateFiles:
             self._serving = serving
         else:
             self._serving = ServingCertificate(clock=clock, metrics=metrics, server="metrics")
-            self._look()
+            self._check()
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -225,37 +221,39 @@ class CertificateFiles:
         """Check the files until `stop` is set."""
         ready()
         if self._content is None:
-            self._look_again()
+            self._check_again()
         while not await pause(self._clock, self._interval, unless=stop):
-            self._look_again()
+            self._check_again()
 
     @property
     def _interval(self) -> float:
-        return LOOK_FOR_THE_FIRST_EVERY if self._content is None else LOOK_EVERY
+        return CHECK_FOR_FIRST_EVERY if self._content is None else CHECK_EVERY
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         try:
-            self._look()
+            self._check()
         except CertificateError as error:
             self._metrics.certificate_read(usable=False)
             self._report(str(error))
         else:
             self._metrics.certificate_read(usable=True)
-            self._serving.trouble = None
+            self._serving.failure = None
 
-    def _report(self, trouble: str) -> None:
-        if trouble == self._serving.trouble:
+    def _report(self, failure: str) -> None:
+        if failure == self._serving.failure:
             return
-        self._serving.trouble = trouble
-        event = "certificate.awaited" if self._content is None else "certificate.kept_old"
-        log.warning(event, error=trouble)
+        self._serving.failure = failure
+        if self._content is None:
+            log.warning("certificate_missing", error=failure)
+        else:
+            log.warning("certificate_not_reloaded", error=failure)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         content = self._read("tls.crt"), self._read("tls.key")
         if content == self._content:
             return
         try:
-            self._serving.show(*content)
+            self._serving.present(*content)
         except CertificateError as error:
             raise CertificateError(f"tls.crt and tls.key in {self._folder}: {error}") from error
         self._content = content
@@ -287,13 +285,13 @@ class ClientAuthorityFile:
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Check the file every few seconds until `stop` is set."""
         ready()
-        while not await pause(self._clock, LOOK_EVERY, unless=stop):
+        while not await pause(self._clock, CHECK_EVERY, unless=stop):
             try:
                 self._reload()
             except CertificateError as error:
                 if self._failure != str(error):
                     self._failure = str(error)
-                    log.warning("client_authorities_kept", error=self._failure)
+                    log.warning("client_authorities_not_reloaded", error=self._failure)
             else:
                 self._failure = None
 

@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 INITIAL_PRIORITY = -100
 
 # Never raised on purpose: bugs in the reconciler, which would be panics in Go.
-MISTAKES = (
+UNEXPECTED = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -80,19 +80,19 @@ class _Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _StartedWatch:
     """A watch whose handler has been added."""
 
     informer: Watchable
-    told: asyncio.Event
+    called: asyncio.Event  # the handler, for all stored objects
 
     @property
     def is_complete(self) -> bool:
-        return self.informer.has_synced and self.told.is_set()
+        return self.informer.has_synced and self.called.is_set()
 
     async def completed(self) -> None:
         await self.informer.wait_synced()
-        await self.told.wait()
+        await self.called.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Controller:
         sync_timeout: float = 120.0,
     ) -> None:
         if workers < 1:
-            raise ValueError(f"the controller {name} needs a worker")
+            raise ValueError(f"the controller {name} needs at least one worker")
         metrics = metrics if metrics is not None else Metrics()
         self._name = name
         self._reconciler = reconciler
@@ -137,7 +137,7 @@ class Controller:
         self._watches: list[_Watch] = []
         self._early: dict[Request, None] = {}  # without duplicates, in the order of arrival
         self._unfinished: asyncio.Queue[_Remainder] = asyncio.Queue()  # requests still to be added
-        self._has_begun = False
+        self._is_started = False
 
     @property
     def name(self) -> str:
@@ -145,9 +145,9 @@ class Controller:
         return self._name
 
     @property
-    def has_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether the controller runs, so that requests go to its queue."""
-        return self._has_begun
+        return self._is_started
 
     def watch(self, informer: Watchable, handler: Handler, *predicates: Predicate) -> None:
         """Enqueue the handler's requests for events that pass all predicates.
@@ -156,8 +156,8 @@ class Controller:
         """
         watch = _Watch(informer, handler, predicates)
         self._watches.append(watch)
-        if self._has_begun:
-            self._begin(watch)
+        if self._is_started:
+            self._start(watch)
 
     def enqueue(self, request: Request, *, priority: int = 0) -> None:
         """Enqueue a request without an event.
@@ -172,7 +172,7 @@ class Controller:
 
         Before the controller runs, the requests are only stored, as with `enqueue`.
         """
-        if self._has_begun:
+        if self._is_started:
             self._add_all(iter(requests), priority)
         else:
             self._early.update(dict.fromkeys(requests))
@@ -181,17 +181,17 @@ class Controller:
         """Reconcile until `stop` is set; call `ready` when all watched kinds have synced."""
         if not self._watches:
             raise ValueError(f"the controller {self._name} watches nothing")
-        self._has_begun = True
-        begun = [self._begin(watch) for watch in self._watches]
+        self._is_started = True
+        started = [self._start(watch) for watch in self._watches]
         early, self._early = self._early, {}
         self._add_all(iter(early), INITIAL_PRIORITY)
-        if not await self._synced(begun, stop):
+        if not await self._synced(started, stop):
             return
         async with asyncio.TaskGroup() as group:
             for number in range(self._workers):
                 group.create_task(self._work(), name=f"{self._name}-{number}")
             adding = group.create_task(self._add_remainders(), name=f"{self._name}-adding")
-            log.info("controller.started", controller=self._name, workers=self._workers)
+            log.info("controller_started", controller=self._name, workers=self._workers)
             try:
                 ready()
                 await stop.wait()
@@ -200,10 +200,10 @@ class Controller:
                 # another request.
                 self._queue.shut_down()
                 adding.cancel()
-        log.info("controller.stopped", controller=self._name)
+        log.info("controller_stopped", controller=self._name)
 
-    def _begin(self, watch: _Watch) -> _Begun:
-        return _Begun(watch.informer, watch.informer.add_handler(self._enqueue_by(watch)))
+    def _start(self, watch: _Watch) -> _StartedWatch:
+        return _StartedWatch(watch.informer, watch.informer.add_handler(self._enqueue_by(watch)))
 
     def _enqueue_by(self, watch: _Watch) -> Callable[[ObjectEvent[Any]], None]:
         def enqueue(change: ObjectEvent[Any]) -> None:
@@ -234,12 +234,12 @@ class Controller:
                         self._queue.add(request, priority=remainder.priority)
                     await time_slices.yield_if_due()
             except Exception:  # one failing handler must not block the others
-                log.exception("controller.handler_failed", controller=self._name)
+                log.exception("event_handler_failed", controller=self._name)
 
-    async def _synced(self, begun: list[_Begun], stop: asyncio.Event) -> bool:
+    async def _synced(self, started: list[_StartedWatch], stop: asyncio.Event) -> bool:
         """Wait until all watches have synced; return False if stopped before that."""
         async with asyncio.TaskGroup() as group:
-            syncing = group.create_task(self._missing_kinds(begun))
+            syncing = group.create_task(self._missing_kinds(started))
             stopping = group.create_task(stop.wait())
             await asyncio.wait((syncing, stopping), return_when=asyncio.FIRST_COMPLETED)
             syncing.cancel()
@@ -250,17 +250,17 @@ class Controller:
             kinds = ", ".join(missing)
             raise NotSyncedError(
                 f"the controller {self._name} has waited {self._sync_timeout:g} s for {kinds}: "
-                "is the kind installed, and may we list and watch it?"
+                "check that the kind is installed and that it may be listed and watched"
             )
         return True
 
-    async def _missing_kinds(self, begun: list[_Begun]) -> list[str]:
+    async def _missing_kinds(self, started: list[_StartedWatch]) -> list[str]:
         try:
             async with asyncio.timeout(self._sync_timeout):
-                for each in begun:
+                for each in started:
                     await each.completed()
         except TimeoutError:
-            return [each.informer.resource.group_kind for each in begun if not each.is_complete]
+            return [each.informer.resource.group_kind for each in started if not each.is_complete]
         return []
 
     async def _work(self) -> None:
@@ -306,7 +306,7 @@ class Controller:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            cancelled = ReconcileCancelledError("something inside the reconcile was cancelled")
+            cancelled = ReconcileCancelledError("an operation inside the reconcile was cancelled")
             cancelled.__cause__ = error
             return cancelled
         except Exception as error:  # noqa: BLE001  no error of a reconciler may end its worker
@@ -327,7 +327,7 @@ class Controller:
             self._queue.add(request, priority=priority, after=result.requeue_after)
             self._metrics.reconciled("requeue_after", seconds)
         log.debug(
-            "reconcile.succeeded",
+            "reconcile_succeeded",
             seconds=seconds,
             requeue_after=result.requeue_after,
             requeue=result.is_rate_limited,
@@ -336,15 +336,15 @@ class Controller:
     def _failed(self, request: Request, priority: int, error: Exception, seconds: float) -> None:
         self._metrics.reconciled("error", seconds)
         errors = list(_within(error))
-        if any(isinstance(each, MISTAKES) for each in errors):
+        if any(isinstance(each, UNEXPECTED) for each in errors):
             self._metrics.panicked()
         if all(_is_terminal(each) for each in errors):
             self._metrics.terminal()
-            log.error("reconcile.gave_up", seconds=seconds, exc_info=error)
+            log.error("reconcile_failed_terminally", seconds=seconds, exc_info=error)
             return
         self._queue.add_rate_limited(request, priority=priority)
         retries = self._queue.retries(request)
-        log.error("reconcile.failed", seconds=seconds, retries=retries, exc_info=error)
+        log.error("reconcile_failed", seconds=seconds, retries=retries, exc_info=error)
 
 
 def _within(error: BaseException) -> Iterator[BaseException]:

@@ -13,11 +13,6 @@ def generation_changed(change: ObjectEvent[Any]) -> bool:
     return _differs(change, "generation", None)
 
 
-def resource_version_changed(change: ObjectEvent[Any]) -> bool:
-    """Pass if anything about the object changed."""
-    return _differs(change, "resourceVersion", None)
-
-
 def labels_changed(change: ObjectEvent[Any]) -> bool:
     """Pass if the labels changed."""
     return _differs(change, "labels", {})
@@ -28,19 +23,9 @@ def annotations_changed(change: ObjectEvent[Any]) -> bool:
     return _differs(change, "annotations", {})
 
 
-def all_of(*predicates: Predicate) -> Predicate:
-    """Return a predicate that passes if all of these pass."""
-    return lambda change: all(predicate(change) for predicate in predicates)
-
-
 def any_of(*predicates: Predicate) -> Predicate:
     """Return a predicate that passes if at least one of these passes."""
     return lambda change: any(predicate(change) for predicate in predicates)
-
-
-def negate(predicate: Predicate) -> Predicate:
-    """Return a predicate that passes if this one does not."""
-    return lambda change: not predicate(change)
 
 
 content_changed = any_of(generation_changed, labels_changed, annotations_changed)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from kftrainer.kube.client.ratelimit import TokenBucket
 from kftrainer.machinery.lru import Lru
 
 EventType = Literal["Normal", "Warning"]
@@ -64,12 +65,6 @@ class _Similar:
     last: float
 
 
-@dataclass(slots=True)
-class _Bucket:
-    tokens: float
-    filled_at: float
-
-
 def cut(message: str, longest: int = LONGEST_MESSAGE) -> str:
     """Truncate the message to a number of UTF-8 bytes, without splitting a character."""
     encoded = message.encode(errors="replace")
@@ -85,22 +80,22 @@ class EventCorrelator:
     def __init__(self) -> None:
         self._similar: Lru[tuple[object, ...], _Similar] = Lru(REMEMBERED)
         self._entries: Lru[tuple[object, ...], Entry] = Lru(REMEMBERED)
-        self._buckets: Lru[tuple[object, ...], _Bucket] = Lru(REMEMBERED)
+        self._buckets: Lru[tuple[object, ...], TokenBucket] = Lru(REMEMBERED)
         self._last_stamp = 0
 
-    def take(self, said: Occurrence, now: float, today: datetime) -> Entry | None:
+    def take(self, occurrence: Occurrence, now: float, today: datetime) -> Entry | None:
         """Return the Event to write, or None if the rate limit drops it.
 
         A count of 1 means a new Event, a higher one a repeat.
         """
-        key, said = self._combined(replace(said, message=cut(said.message)), now)
+        key, occurrence = self._combined(replace(occurrence, message=cut(occurrence.message)), now)
         before = self._entries.get(key)
         if before is None:
-            entry = Entry(key, self._new_name(said, today), said, today, today, 1)
+            entry = Entry(key, self._new_name(occurrence, today), occurrence, today, today, 1)
         else:
-            entry = replace(before, occurrence=said, last=today, count=before.count + 1)
+            entry = replace(before, occurrence=occurrence, last=today, count=before.count + 1)
         self._entries.put(key, entry)
-        return entry if self._is_bearable(said, now) else None
+        return entry if self._is_within_rate(occurrence, now) else None
 
     def written(self, entry: Entry) -> None:
         """Record the name under which the Event was written."""
@@ -112,34 +107,30 @@ class EventCorrelator:
         """Return the entry with a new name, because the earlier Event no longer exists."""
         return replace(entry, name=self._new_name(entry.occurrence, today))
 
-    def _combined(self, said: Occurrence, now: float) -> tuple[tuple[object, ...], Occurrence]:
-        group = (said.regarding, said.type, said.reason)
+    def _combined(
+        self, occurrence: Occurrence, now: float
+    ) -> tuple[tuple[object, ...], Occurrence]:
+        group = (occurrence.regarding, occurrence.type, occurrence.reason)
         similar = self._similar.get(group)
         if similar is None or now - similar.last > SIMILAR_WITHIN:
             similar = _Similar(OrderedDict(), now)
             self._similar.put(group, similar)
-        similar.messages[said.message] = None
+        similar.messages[occurrence.message] = None
         similar.last = now
         if len(similar.messages) < SIMILAR_ENOUGH:
-            return (*group, said.message), said
+            return (*group, occurrence.message), occurrence
         similar.messages.popitem(last=False)  # so that it does not grow
-        return group, replace(said, message=cut(COMBINED + said.message))
+        return group, replace(occurrence, message=cut(COMBINED + occurrence.message))
 
-    def _is_bearable(self, said: Occurrence, now: float) -> bool:
-        key = (said.regarding, said.type)
+    def _is_within_rate(self, occurrence: Occurrence, now: float) -> bool:
+        key = (occurrence.regarding, occurrence.type)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = _Bucket(float(SPAM_BURST), now)
+            bucket = TokenBucket(1 / SPAM_REFILL, SPAM_BURST, now)
             self._buckets.put(key, bucket)
-        gained = (now - bucket.filled_at) / SPAM_REFILL
-        bucket.tokens = min(float(SPAM_BURST), bucket.tokens + gained)
-        bucket.filled_at = now
-        if bucket.tokens < 1:
-            return False
-        bucket.tokens -= 1
-        return True
+        return bucket.try_take(now)
 
-    def _new_name(self, said: Occurrence, today: datetime) -> str:
+    def _new_name(self, occurrence: Occurrence, today: datetime) -> str:
         """Return the object's name with a unique time in nanoseconds."""
         since_epoch = today - datetime(1970, 1, 1, tzinfo=UTC)
         stamp = (since_epoch.days * 86_400 + since_epoch.seconds) * 10**9
@@ -147,4 +138,4 @@ class EventCorrelator:
         self._last_stamp = max(stamp, self._last_stamp + 1)
         ending = f".{self._last_stamp:x}"
         # No part of a name between dots may end with a hyphen or be empty.
-        return said.regarding.name[: LONGEST_NAME - len(ending)].rstrip("-.") + ending
+        return occurrence.regarding.name[: LONGEST_NAME - len(ending)].rstrip("-.") + ending

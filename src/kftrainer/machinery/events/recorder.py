@@ -10,7 +10,7 @@ import structlog
 
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ApiError, KubeError, NotFoundError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.events.correlator import (
     Entry,
     EventCorrelator,
@@ -23,7 +23,9 @@ from kftrainer.machinery.metrics.registry import Metrics
 
 log = structlog.get_logger(__name__)
 
-EVENTS: Resource[Manifest] = Resource("", "v1", "Event", "events", namespaced=True, decode=as_it_is)
+EVENTS: Resource[Manifest] = Resource(
+    "", "v1", "Event", "events", namespaced=True, decode=unstructured
+)
 QUEUE = 1000
 TRIES = 12
 RETRY_AFTER = 10.0
@@ -57,9 +59,9 @@ class EventRecorder:
 
     def record(self, regarding: Manifest, type: EventType, reason: str, message: str) -> None:  # noqa: A002  the field's name in an Event
         """Queue an Event; it is written soon, or dropped if the queue is full."""
-        said = Occurrence(reference_to(regarding), type, reason, message)
+        occurrence = Occurrence(reference_to(regarding), type, reason, message)
         try:
-            self._queue.put_nowait((said, self._clock.now()))
+            self._queue.put_nowait((occurrence, self._clock.now()))
         except asyncio.QueueFull:
             self._drop("queue_full")
 
@@ -77,23 +79,23 @@ class EventRecorder:
             async with asyncio.timeout(FLUSH_WITHIN):
                 await self._queue.join()
         except TimeoutError:
-            log.warning("events.not_flushed", left=self._queue.qsize())
+            log.warning("events_not_flushed", left=self._queue.qsize())
 
     async def _write_forever(self) -> None:
         while True:
-            said, at = await self._queue.get()
+            occurrence, at = await self._queue.get()
             try:
-                await self._take(said, at)
+                await self._take(occurrence, at)
             except Exception:
                 # One malformed Event must not block the others. Its reason is logged as ASCII,
                 # because what cannot be sent may not be loggable either.
-                log.exception("events.failed", reason=ascii(said.reason))
+                log.exception("event_not_recorded", reason=ascii(occurrence.reason))
                 self._drop("failed")
             finally:
                 self._queue.task_done()
 
-    async def _take(self, said: Occurrence, at: datetime) -> None:
-        entry = self._correlator.take(said, self._clock.monotonic(), at)
+    async def _take(self, occurrence: Occurrence, at: datetime) -> None:
+        entry = self._correlator.take(occurrence, self._clock.monotonic(), at)
         if entry is None:
             self._drop("spam")
         else:
@@ -107,11 +109,11 @@ class EventRecorder:
             except ApiError as error:
                 # For example a terminating namespace, or an Event that was created by an earlier
                 # attempt.
-                log.info("events.refused", event_name=entry.name, error=str(error))
+                log.info("event_rejected", event_name=entry.name, error=str(error))
                 self._drop("refused")
                 return
             except KubeError as error:
-                log.warning("events.unreachable", event_name=entry.name, error=str(error))
+                log.warning("event_not_sent", event_name=entry.name, error=str(error))
             else:
                 return
             # All controllers of a cluster lose the server at the same time; spread their retries.
@@ -150,7 +152,7 @@ def reference_to(manifest: Manifest) -> Reference:
 
 def event_of(entry: Entry, source: Mapping[str, str]) -> Manifest:
     """Return the Event as a manifest."""
-    said, about = entry.occurrence, entry.occurrence.regarding
+    occurrence, about = entry.occurrence, entry.occurrence.regarding
     involved = {
         "apiVersion": about.api_version,
         "kind": about.kind,
@@ -163,9 +165,9 @@ def event_of(entry: Entry, source: Mapping[str, str]) -> Manifest:
         "kind": EVENTS.kind,
         "metadata": {"namespace": _key(entry).namespace, "name": entry.name},
         "involvedObject": {name: value for name, value in involved.items() if value},
-        "type": said.type,
-        "reason": said.reason,
-        "message": said.message,
+        "type": occurrence.type,
+        "reason": occurrence.reason,
+        "message": occurrence.message,
         "source": source,
         "reportingComponent": source["component"],
         "reportingInstance": source["host"],

@@ -94,10 +94,10 @@ class LeaderElector:
 
     async def acquire(self) -> None:
         """Return when this process is the leader."""
-        log.info("election.waiting", lease=str(self._key), identity=self._me)
+        log.info("lease_waiting", lease=str(self._key), identity=self._me)
         while not await self._attempt(self._attempt_timeout):
             await self._clock.sleep(self._retry * (1 + JITTER * self._rng.random()))
-        log.info("election.leading", lease=str(self._key), identity=self._me)
+        log.info("lease_acquired", lease=str(self._key), identity=self._me)
         self._report(leading=True)
 
     async def hold(self, stop: asyncio.Event) -> None:
@@ -108,21 +108,21 @@ class LeaderElector:
             if self.is_leading:
                 await self._attempt(min(self._attempt_timeout, self._left()))
             if not self.is_leading:
-                self._step_down()
+                self._stop_leading()
                 self._may_hold = False  # the lease is no longer ours to release
                 raise LeaseLostError(f"the lease {self._key} was lost")
 
     async def release(self) -> None:
         """Release the lease if this process holds it, so that another can lead at once."""
-        self._step_down()
-        self._watchdog.dismiss()
+        self._stop_leading()
+        self._watchdog.stop()
         if not self._may_hold:
             return
         try:
             async with asyncio.timeout(self._attempt_timeout):
-                await self._give_back()
+                await self._release()
         except (KubeError, TimeoutError) as error:  # the lease expires by itself, only later
-            log.warning("election.not_released", lease=str(self._key), error=repr(error))
+            log.warning("lease_not_released", lease=str(self._key), error=repr(error))
 
     def _left(self) -> float:
         """Return the seconds until this process stops leading."""
@@ -130,7 +130,7 @@ class LeaderElector:
             return 0.0
         return max(0.0, self._renewed_at + self._deadline - self._clock.monotonic())
 
-    def _step_down(self) -> None:
+    def _stop_leading(self) -> None:
         self._renewed_at = None
         self._report(leading=False)
 
@@ -142,21 +142,21 @@ class LeaderElector:
         """Try once to acquire or renew the lease; return False on any failure."""
         try:
             async with asyncio.timeout(within):
-                return await self._take_or_renew()
+                return await self._acquire_or_renew()
         except (ConflictError, AlreadyExistsError):
-            log.debug("election.outrun", lease=str(self._key))
+            log.debug("lease_conflict", lease=str(self._key))
         except (KubeError, TimeoutError) as error:
-            log.warning("election.attempt_failed", lease=str(self._key), error=repr(error))
+            log.warning("lease_attempt_failed", lease=str(self._key), error=repr(error))
         except Exception:  # the lease keeps expiring: no error may stop the renewals
-            log.exception("election.attempt_failed", lease=str(self._key))
+            log.exception("lease_attempt_failed", lease=str(self._key))
         return False
 
-    async def _take_or_renew(self) -> bool:
+    async def _acquire_or_renew(self) -> bool:
         if self.is_leading and self._seen is not None:
             try:
                 await self._claim(self._seen)
             except ConflictError:  # possibly an earlier renewal of ours whose response was lost
-                log.debug("election.renewal_outrun", lease=str(self._key))
+                log.debug("lease_renewal_conflict", lease=str(self._key))
             else:
                 return True
         try:
@@ -192,9 +192,9 @@ class LeaderElector:
         self._renewed_at = sent_at
         self._watchdog.feed(sent_at)
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         seen = observe(self._seen, await self._client.get(LEASES, self._key), 0.0)
         if seen.record.holder == self._me:
             await self._client.update(LEASES, released(seen, self._clock.now()))
-            log.info("election.released", lease=str(self._key))
+            log.info("lease_released", lease=str(self._key))
         self._may_hold = False

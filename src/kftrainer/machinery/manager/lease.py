@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 
 LEASES: Resource[Manifest] = Resource(
-    "coordination.k8s.io", "v1", "Lease", "leases", namespaced=True, decode=as_it_is
+    "coordination.k8s.io", "v1", "Lease", "leases", namespaced=True, decode=unstructured
 )
 RELEASED_FOR = 1  # seconds; the minimum that the API server accepts
 

@@ -19,7 +19,7 @@ from kftrainer.machinery.manager.runnable import Runnable
 log = structlog.get_logger(__name__)
 
 
-class ServiceEndedError(Exception):
+class RunnableEndedError(Exception):
     """A runnable returned before it was stopped."""
 
 
@@ -43,10 +43,10 @@ class Budget:
         return max(0.0, self._ends - self._clock.monotonic())
 
 
-async def _live(service: Runnable, ready: Callable[[], None], stop: asyncio.Event) -> None:
-    await service.run(ready, stop)
+async def _run(runnable: Runnable, ready: Callable[[], None], stop: asyncio.Event) -> None:
+    await runnable.run(ready, stop)
     if not stop.is_set():
-        raise ServiceEndedError(f"{service.name} ended although nobody had told it to stop")
+        raise RunnableEndedError(f"{runnable.name} ended before it was stopped")
 
 
 async def _all_ready(readiness: Sequence[asyncio.Event], stop: asyncio.Event) -> None:
@@ -62,7 +62,7 @@ async def _all_ready(readiness: Sequence[asyncio.Event], stop: asyncio.Event) ->
 
 @asynccontextmanager
 async def running(
-    *services: Runnable, budget: Budget, unless: asyncio.Event | None = None
+    *runnables: Runnable, budget: Budget, unless: asyncio.Event | None = None
 ) -> AsyncIterator[None]:
     """Run the runnables during the block; cancel those that do not stop within the budget.
 
@@ -75,10 +75,10 @@ async def running(
     async with asyncio.TaskGroup() as group:
         readiness: list[asyncio.Event] = []
         tasks: list[asyncio.Task[None]] = []
-        for service in services:
+        for runnable in runnables:
             ready = asyncio.Event()
             readiness.append(ready)
-            tasks.append(group.create_task(_live(service, ready.set, stop), name=service.name))
+            tasks.append(group.create_task(_run(runnable, ready.set, stop), name=runnable.name))
         await _all_ready(readiness, unless or asyncio.Event())
         yield
         stop.set()
@@ -86,5 +86,5 @@ async def running(
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=budget.remaining())
             for task in late:
-                log.warning("service.cut_short", service=task.get_name())
+                log.warning("runnable_cancelled", runnable=task.get_name())
                 task.cancel()

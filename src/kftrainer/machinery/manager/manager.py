@@ -63,23 +63,23 @@ class Manager:
         """Run until `stop` is set, a runnable fails or the lease is lost; the last two raise."""
         budget = Budget(self._clock, self._grace)
         async with asyncio.TaskGroup() as group:
-            noticing = group.create_task(self._notice(stop, budget), name="stop")
+            stopping = group.create_task(self._on_stop(stop, budget), name="stop")
             async with (
                 running(*self._parts.servers, budget=budget, unless=stop),
                 running(*self._parts.checks, budget=budget, unless=stop),
                 running(*self._parts.caches, budget=budget, unless=stop),
             ):
-                _spare_what_lives_on()
+                _freeze_long_lived_objects()
                 async with running(*self._parts.webhooks, budget=budget, unless=stop):
                     await self._lead(stop, budget)
-            noticing.cancel()
+            stopping.cancel()
 
-    async def _notice(self, stop: asyncio.Event, budget: Budget) -> None:
+    async def _on_stop(self, stop: asyncio.Event, budget: Budget) -> None:
         """When `stop` is set, fail readiness and start the stop budget."""
         await stop.wait()
         self.stopping = True
         budget.start()
-        log.info("manager.stopping")
+        log.info("manager_stopping")
 
     async def _lead(self, stop: asyncio.Event, budget: Budget) -> None:
         if self._election is None:
@@ -90,7 +90,7 @@ class Manager:
 
     async def _control(self, stop: asyncio.Event, budget: Budget) -> None:
         async with running(*self._parts.controllers, budget=budget, unless=stop):
-            log.info("manager.started")
+            log.info("manager_started")
             await stop.wait()
 
 
@@ -125,14 +125,14 @@ async def run_until_signalled(manager: Manager) -> None:
     """Run until SIGTERM or SIGINT; a second signal ends the process at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
-    def told(signum: signal.Signals) -> None:
+    def on_signal(signum: signal.Signals) -> None:
         if stop.is_set():
             os._exit(1)
-        log.info("manager.signalled", signal=signum.name)
+        log.info("signal_received", signal=signum.name)
         stop.set()
 
     for signum in SIGNALS:
-        loop.add_signal_handler(signum, told, signum)
+        loop.add_signal_handler(signum, on_signal, signum)
     try:
         await manager.run(stop)
     finally:
@@ -140,7 +140,7 @@ async def run_until_signalled(manager: Manager) -> None:
             loop.remove_signal_handler(signum)
 
 
-def _spare_what_lives_on() -> None:
+def _freeze_long_lived_objects() -> None:
     """Exclude the objects that caches hold from garbage collection, and collect less often."""
     gc.collect()
     gc.freeze()

@@ -15,32 +15,32 @@ class Watchdog:
         self._patience = patience
         self._act = act
         self._fed_at = 0.0
-        self._dismissed: threading.Event | None = None
+        self._stopped: threading.Event | None = None
 
     def feed(self, at: float) -> None:
         """Record that all was well at this time; start the thread if it does not run."""
         self._fed_at = at
-        if self._dismissed is None:
-            self._dismissed = threading.Event()
+        if self._stopped is None:
+            self._stopped = threading.Event()
             threading.Thread(
-                target=self._guard, args=(self._dismissed,), name="watchdog", daemon=True
+                target=self._guard, args=(self._stopped,), name="watchdog", daemon=True
             ).start()
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         """Stop the thread; `feed` starts it again."""
-        if self._dismissed is not None:
-            self._dismissed.set()
-            self._dismissed = None
+        if self._stopped is not None:
+            self._stopped.set()
+            self._stopped = None
 
-    def _guard(self, dismissed: threading.Event) -> None:
+    def _guard(self, stopped: threading.Event) -> None:
         while (left := self._fed_at + self._patience - self._clock.monotonic()) > 0:
-            if dismissed.wait(left):
+            if stopped.wait(left):
                 return
-        if not dismissed.is_set():
+        if not stopped.is_set():
             self._act()
 
 
 def end_process(why: str) -> None:
     """End the process at once, without cleanup: a blocked thread might hold any lock."""
-    os.write(2, f'{{"level":"critical","event":"process.ended","why":"{why}"}}\n'.encode())
+    os.write(2, f'{{"level":"critical","event":"process_ended","why":"{why}"}}\n'.encode())
     os._exit(1)

@@ -15,7 +15,7 @@ from kftrainer.kube.client.errors import (
     TooManyRequestsError,
     TransportError,
 )
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 from kftrainer.machinery.lru import Lru
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.webhook.server import Handler, HttpRequest, HttpResponse
@@ -23,7 +23,12 @@ from kftrainer.machinery.webhook.server import Handler, HttpRequest, HttpRespons
 log = structlog.get_logger(__name__)
 
 TOKEN_REVIEWS: Resource[Manifest] = Resource(
-    "authentication.k8s.io", "v1", "TokenReview", "tokenreviews", namespaced=False, decode=as_it_is
+    "authentication.k8s.io",
+    "v1",
+    "TokenReview",
+    "tokenreviews",
+    namespaced=False,
+    decode=unstructured,
 )
 ACCESS_REVIEWS: Resource[Manifest] = Resource(
     "authorization.k8s.io",
@@ -31,9 +36,9 @@ ACCESS_REVIEWS: Resource[Manifest] = Resource(
     "SubjectAccessReview",
     "subjectaccessreviews",
     namespaced=False,
-    decode=as_it_is,
+    decode=unstructured,
 )
-KNOWN_FOR = 60.0  # seconds to cache the user of a token, or that there is none
+CACHED_FOR = 60.0  # seconds to cache the user of a token, or that there is none
 ALLOWED_FOR = 300.0
 DENIED_FOR = 30.0
 REMEMBERED = 4096
@@ -42,7 +47,7 @@ TRIES = 5
 FIRST_PAUSE = 0.5
 PAUSE_GROWS_BY = 1.5
 PAUSE_JITTER = 0.2
-WORTH_ANOTHER_TRY = (TransportError, ServerError, TooManyRequestsError, TimeoutError)
+RETRYABLE = (TransportError, ServerError, TooManyRequestsError, TimeoutError)
 
 V = TypeVar("V")
 
@@ -125,8 +130,8 @@ class Authorization:
         digest = hashlib.sha256(token.encode(errors="replace")).digest()  # tokens are not stored
         kept = self._users.get(digest)
         if kept is None or kept.until <= self._clock.monotonic():
-            user = user_in(await self._ask(TOKEN_REVIEWS, token_review(token)))
-            kept = _Kept(user, self._clock.monotonic() + KNOWN_FOR)
+            user = user_in(await self._review(TOKEN_REVIEWS, token_review(token)))
+            kept = _Kept(user, self._clock.monotonic() + CACHED_FOR)
             self._users.put(digest, kept)
         return kept.value
 
@@ -134,27 +139,27 @@ class Authorization:
         """Return whether the user may perform the request. Raises if the review fails."""
         kept = self._permissions.get((user, verb, path))
         if kept is None or kept.until <= self._clock.monotonic():
-            review = await self._ask(ACCESS_REVIEWS, access_review(user, verb, path))
+            review = await self._review(ACCESS_REVIEWS, access_review(user, verb, path))
             allowed = bool((review.get("status") or {}).get("allowed"))
             good_for = ALLOWED_FOR if allowed else DENIED_FOR
             kept = _Kept(allowed, self._clock.monotonic() + good_for)
             self._permissions.put((user, verb, path), kept)
         return kept.value
 
-    async def _ask(self, resource: Resource[Manifest], question: Manifest) -> Manifest:
+    async def _review(self, resource: Resource[Manifest], review: Manifest) -> Manifest:
         pause = FIRST_PAUSE
         for _ in range(TRIES - 1):
             try:
-                return await self._ask_once(resource, question)
-            except WORTH_ANOTHER_TRY as error:
-                log.info("authorization.asking_again", kind=resource.kind, error=str(error))
+                return await self._review_once(resource, review)
+            except RETRYABLE as error:
+                log.info("authorization_retried", kind=resource.kind, error=str(error))
             await self._clock.sleep(pause * (1 + PAUSE_JITTER * self._rng.random()))
             pause *= PAUSE_GROWS_BY
-        return await self._ask_once(resource, question)
+        return await self._review_once(resource, review)
 
-    async def _ask_once(self, resource: Resource[Manifest], question: Manifest) -> Manifest:
+    async def _review_once(self, resource: Resource[Manifest], review: Manifest) -> Manifest:
         async with asyncio.timeout(REVIEW_WITHIN):
-            return await self._client.create(resource, question)
+            return await self._client.create(resource, review)
 
 
 def guarded(handler: Handler, authorization: Authorization) -> Handler:
@@ -173,13 +178,13 @@ async def _refusal(asked: HttpRequest, authorization: Authorization) -> HttpResp
     try:
         user = await authorization.user_of(token)
     except (KubeError, TimeoutError):
-        log.exception("authorization.user_unknown")
+        log.exception("token_review_failed")
         return HttpResponse(500, "Authentication failed\n")
     if user is None:
         return HttpResponse(401, "Unauthorized\n")
     try:
         allowed = await authorization.is_allowed(user, asked.method.lower(), asked.path)
     except (KubeError, TimeoutError):
-        log.exception("authorization.permission_unknown", user=user.name)
+        log.exception("subject_access_review_failed", user=user.name)
         return HttpResponse(500, f"Authorization for user {user.name} failed\n")
     return None if allowed else HttpResponse(403, f"Authorization denied for user {user.name}\n")

@@ -1,17 +1,20 @@
 """The machinery's metrics, with the names of controller-runtime and client-go.
 
-Each `Metrics` has its own registry. Series are bound once, when a queue, a controller or an
-informer is created, so the methods are cheap enough to call for every event.
+Each `Metrics` has its own registry. Each metric is declared where its series are created: once,
+when a queue, a controller or an informer is created, so the methods are cheap enough to call for
+every event.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from kftrainer.machinery.metrics.process import ProcessMetrics
 from kftrainer.machinery.metrics.text_format import exposition
 
+Value = TypeVar("Value")
+Series = TypeVar("Series")
 Outcome = Literal["success", "error", "requeue_after", "requeue"]
 
 RECONCILE_BUCKETS = (
@@ -21,13 +24,13 @@ RECONCILE_BUCKETS = (
 )
 REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-RESULTS = ("error", "requeue_after", "requeue", "success")
+RESULTS: tuple[Outcome, ...] = ("error", "requeue_after", "requeue", "success")
 # Series that exist from the start: `rate()` misses the first increment of a new series.
-VERDICTS = (200, 403, 429, 500, 504)
-ANSWERS = (200, 429, 500)
-REASONS_TO_DROP = ("failed", "queue_full", "refused", "spam", "unreachable")
+VERDICT_CODES = (200, 403, 429, 500, 504)
+HTTP_CODES = (200, 429, 500)
+DROP_REASONS = ("failed", "queue_full", "refused", "spam", "unreachable")
 MOST_PRIORITIES = 25
-TOO_MANY_PRIORITIES = "exceeded_cardinality_limit"
+OTHER_PRIORITIES = "exceeded_cardinality_limit"
 
 
 def _powers_of_ten(start: float, count: int) -> tuple[float, ...]:
@@ -42,79 +45,98 @@ def _powers_of_ten(start: float, count: int) -> tuple[float, ...]:
 QUEUE_BUCKETS = _powers_of_ten(10e-9, 12)
 
 
-class _QueueFamilies:
+class _Families:
+    """Metric families of one registry; a family is registered with its first series."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        names = ("name", "controller")
-        self.depth = Gauge(
-            "workqueue_depth",
-            "Items that wait in the queue, by priority.",
-            (*names, "priority"),
-            registry=registry,
-        )
-        self.adds = Counter(
-            "workqueue_adds_total", "Items that became ready.", names, registry=registry
-        )
-        self.waited = Histogram(
-            "workqueue_queue_duration_seconds",
-            "How long items stayed in the queue before they were handed out.",
-            names,
-            registry=registry,
-            buckets=QUEUE_BUCKETS,
-        )
-        self.worked = Histogram(
-            "workqueue_work_duration_seconds",
-            "How long processing an item took.",
-            names,
-            registry=registry,
-            buckets=QUEUE_BUCKETS,
-        )
-        self.unfinished = Gauge(
-            "workqueue_unfinished_work_seconds",
-            "For how long the items in progress have been so, all together.",
-            names,
-            registry=registry,
-        )
-        self.longest = Gauge(
-            "workqueue_longest_running_processor_seconds",
-            "For how long the oldest item in progress has been so.",
-            names,
-            registry=registry,
-        )
-        self.retries = Counter(
-            "workqueue_retries_total",
-            "Items that were added to be tried later.",
-            names,
-            registry=registry,
-        )
+        self._registry = registry
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+
+    def counter(self, name: str, text: str, /, **labels: object) -> Counter:
+        """Return the series with these labels, and create it if it does not exist."""
+        family = self._counters.get(name)
+        if family is None:
+            family = Counter(name, text, tuple(labels), registry=self._registry)
+            self._counters[name] = family
+        return family.labels(*labels.values()) if labels else family
+
+    def gauge(self, name: str, text: str, /, **labels: object) -> Gauge:
+        """Return the series with these labels, and create it if it does not exist."""
+        family = self._gauges.get(name)
+        if family is None:
+            family = Gauge(name, text, tuple(labels), registry=self._registry)
+            self._gauges[name] = family
+        return family.labels(*labels.values()) if labels else family
+
+    def histogram(
+        self, name: str, text: str, buckets: Sequence[float], /, **labels: object
+    ) -> Histogram:
+        """Return the series with these labels, and create it if it does not exist."""
+        family = self._histograms.get(name)
+        if family is None:
+            family = Histogram(name, text, tuple(labels), registry=self._registry, buckets=buckets)
+            self._histograms[name] = family
+        return family.labels(*labels.values()) if labels else family
+
+
+class _ByValue(dict[Value, Series]):
+    """Series by the value of one label; those of the known values exist from the start."""
+
+    def __init__(self, create: Callable[[Value], Series], known: Iterable[Value] = ()) -> None:
+        super().__init__((value, create(value)) for value in known)
+        self._create = create
+
+    def __missing__(self, value: Value) -> Series:
+        series = self[value] = self._create(value)
+        return series
 
 
 class QueueMetrics:
     """Metrics of one work queue."""
 
-    def __init__(self, families: _QueueFamilies, name: str) -> None:
-        self._name = name
-        self._families = families
-        self._depths: dict[int, Gauge] = {}
-        self._adds = families.adds.labels(name, name)
-        self._waited = families.waited.labels(name, name)
-        self._worked = families.worked.labels(name, name)
-        self._unfinished = families.unfinished.labels(name, name)
-        self._longest = families.longest.labels(name, name)
-        self._retries = families.retries.labels(name, name)
+    def __init__(self, families: _Families, name: str) -> None:
+        labels = {"name": name, "controller": name}
+
+        def depths(priority: int | str) -> Gauge:
+            text = "Items that wait in the queue, by priority."
+            return families.gauge("workqueue_depth", text, **labels, priority=priority)
+
+        self._depths = _ByValue(depths)
+        self._adds = families.counter(
+            "workqueue_adds_total", "Items that became ready to be processed.", **labels
+        )
+        self._waited = families.histogram(
+            "workqueue_queue_duration_seconds",
+            "Time that items waited in the queue before they were processed.",
+            QUEUE_BUCKETS,
+            **labels,
+        )
+        self._worked = families.histogram(
+            "workqueue_work_duration_seconds",
+            "Time that processing an item took.",
+            QUEUE_BUCKETS,
+            **labels,
+        )
+        self._unfinished = families.gauge(
+            "workqueue_unfinished_work_seconds",
+            "Sum of the times for which the current items have been in progress.",
+            **labels,
+        )
+        self._longest = families.gauge(
+            "workqueue_longest_running_processor_seconds",
+            "Time for which the oldest of the current items has been in progress.",
+            **labels,
+        )
+        self._retries = families.counter(
+            "workqueue_retries_total", "Items that were added for a later retry.", **labels
+        )
 
     def depth(self, priority: int, delta: int) -> None:
         """Change the number of waiting items of this priority by delta."""
-        gauge = self._depths.get(priority)
-        if gauge is None:
-            gauge = self._depth_gauge(priority)
-        gauge.inc(delta)
-
-    def _depth_gauge(self, priority: int) -> Gauge:
-        if len(self._depths) >= MOST_PRIORITIES:
-            return self._families.depth.labels(self._name, self._name, TOO_MANY_PRIORITIES)
-        gauge = self._families.depth.labels(self._name, self._name, str(priority))
-        self._depths[priority] = gauge
-        return gauge
+        is_known = priority in self._depths or len(self._depths) < MOST_PRIORITIES
+        self._depths[priority if is_known else OTHER_PRIORITIES].inc(delta)
 
     def added(self) -> None:
         """Count an item that became ready."""
@@ -138,48 +160,38 @@ class QueueMetrics:
         self._longest.set_function(lambda: max(ages(), default=0.0))
 
 
-class _ControllerFamilies:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, words: str, *more: str) -> Counter:
-            return Counter(
-                f"controller_runtime_{name}", words, ("controller", *more), registry=registry
-            )
-
-        def gauge(name: str, words: str) -> Gauge:
-            return Gauge(f"controller_runtime_{name}", words, ("controller",), registry=registry)
-
-        self.total = counter("reconcile_total", "Reconciles by their result.", "result")
-        self.errors = counter("reconcile_errors_total", "Reconciles that failed.")
-        self.terminal = counter(
-            "terminal_reconcile_errors_total", "Reconciles that failed and are not tried again."
-        )
-        self.panics = counter(
-            "reconcile_panics_total", "Reconciles that ended with an unexpected exception."
-        )
-        self.timeouts = counter("reconcile_timeouts_total", "Reconciles that took too long.")
-        self.seconds = Histogram(
-            "controller_runtime_reconcile_time_seconds",
-            "How long a reconcile took.",
-            ("controller",),
-            registry=registry,
-            buckets=RECONCILE_BUCKETS,
-        )
-        self.most = gauge("max_concurrent_reconciles", "How many reconciles may run at a time.")
-        self.active = gauge("active_workers", "How many reconciles are running.")
-
-
 class ControllerMetrics:
     """Metrics of one controller."""
 
-    def __init__(self, families: _ControllerFamilies, name: str) -> None:
-        self._results = {result: families.total.labels(name, result) for result in RESULTS}
-        self._errors = families.errors.labels(name)
-        self._terminal = families.terminal.labels(name)
-        self._panics = families.panics.labels(name)
-        self._timeouts = families.timeouts.labels(name)
-        self._seconds = families.seconds.labels(name)
-        self._most = families.most.labels(name)
-        self._active = families.active.labels(name)
+    def __init__(self, families: _Families, name: str) -> None:
+        def counter(short_name: str, text: str, **more: str) -> Counter:
+            return families.counter(
+                f"controller_runtime_{short_name}", text, controller=name, **more
+            )
+
+        def gauge(short_name: str, text: str) -> Gauge:
+            return families.gauge(f"controller_runtime_{short_name}", text, controller=name)
+
+        def by_result(result: Outcome) -> Counter:
+            return counter("reconcile_total", "Reconciles by their result.", result=result)
+
+        self._results = _ByValue(by_result, RESULTS)
+        self._errors = counter("reconcile_errors_total", "Reconciles that failed.")
+        self._terminal = counter(
+            "terminal_reconcile_errors_total", "Reconciles that failed and are not retried."
+        )
+        self._panics = counter(
+            "reconcile_panics_total", "Reconciles that ended with an unexpected exception."
+        )
+        self._timeouts = counter("reconcile_timeouts_total", "Reconciles that timed out.")
+        self._seconds = families.histogram(
+            "controller_runtime_reconcile_time_seconds",
+            "Time that a reconcile took.",
+            RECONCILE_BUCKETS,
+            controller=name,
+        )
+        self._most = gauge("max_concurrent_reconciles", "Maximum number of concurrent reconciles.")
+        self._active = gauge("active_workers", "Number of running reconciles.")
 
     def max_workers(self, count: int) -> None:
         """Set the maximum number of concurrent reconciles."""
@@ -209,38 +221,37 @@ class ControllerMetrics:
         self._timeouts.inc()
 
 
-class _InformerFamilies:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def gauge(name: str, words: str) -> Gauge:
-            return Gauge(f"machinery_informer_{name}", words, ("kind",), registry=registry)
-
-        def counter(name: str, words: str, *more: str) -> Counter:
-            return Counter(f"machinery_informer_{name}", words, ("kind", *more), registry=registry)
-
-        self.objects = gauge("objects", "Objects in the cache.")
-        self.bytes_held = gauge("bytes", "Size of the objects in the cache, as they are kept.")
-        self.relists = counter("relists_total", "Times that all was listed again.", "reason")
-        self.reconnects = counter("watch_reconnects_total", "Times that the watch was resumed.")
-        self.events = counter("events_total", "Events of the watch.", "type")
-
-
 class InformerMetrics:
     """Metrics of one informer; informers of the same kind in several namespaces add up."""
 
-    def __init__(self, families: _InformerFamilies, group_kind: str) -> None:
-        self._kind = group_kind
-        self._relists = families.relists
-        self._events = families.events
-        self._event_counters: dict[str, Counter] = {}
-        self._objects = families.objects.labels(group_kind)
-        self._bytes = families.bytes_held.labels(group_kind)
-        self._reconnects = families.reconnects.labels(group_kind)
-        self._told_objects = 0
-        self._told_bytes = 0
+    def __init__(self, families: _Families, group_kind: str) -> None:
+        def counter(short_name: str, text: str, **more: str) -> Counter:
+            return families.counter(
+                f"machinery_informer_{short_name}", text, kind=group_kind, **more
+            )
+
+        def gauge(short_name: str, text: str) -> Gauge:
+            return families.gauge(f"machinery_informer_{short_name}", text, kind=group_kind)
+
+        def relists(reason: str) -> Counter:
+            return counter("relists_total", "Full lists after the first one.", reason=reason)
+
+        def events(kind: str) -> Counter:
+            return counter("events_total", "Events of the watch.", type=kind)
+
+        self._objects = gauge("objects", "Objects in the cache.")
+        self._bytes = gauge("bytes", "Size of the objects in the cache, as stored.")
+        self._relists = _ByValue(relists)
+        self._reconnects = counter(
+            "watch_reconnects_total", "Watches that were resumed where they had ended."
+        )
+        self._events = _ByValue(events)
+        self._own_objects = 0
+        self._own_bytes = 0
 
     def relisted(self, reason: str) -> None:
         """Count a relist; `reason` must be one of a few constants."""
-        self._relists.labels(self._kind, reason).inc()
+        self._relists[reason].inc()
 
     def reconnected(self) -> None:
         """Count a watch that was resumed where it had ended."""
@@ -248,96 +259,66 @@ class InformerMetrics:
 
     def objects(self, count: int) -> None:
         """Set the number of objects in the cache."""
-        self._objects.inc(count - self._told_objects)
-        self._told_objects = count
+        self._objects.inc(count - self._own_objects)
+        self._own_objects = count
 
     def bytes_held(self, count: int) -> None:
         """Set the size of the objects in the cache."""
-        self._bytes.inc(count - self._told_bytes)
-        self._told_bytes = count
+        self._bytes.inc(count - self._own_bytes)
+        self._own_bytes = count
 
     def event(self, kind: str) -> None:
         """Count a watch event."""
-        counter = self._event_counters.get(kind)
-        if counter is None:
-            counter = self._event_counters[kind] = self._events.labels(self._kind, kind)
-        counter.inc()
-
-
-class _WebhookFamilies:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        names = ("webhook",)
-        self.seconds = Histogram(
-            "controller_runtime_webhook_latency_seconds",
-            "How long an answer took.",
-            names,
-            registry=registry,
-            buckets=QUEUE_BUCKETS,
-        )
-        self.requests = Counter(
-            "controller_runtime_webhook_requests_total",
-            "Requests by the HTTP status of their answer.",
-            (*names, "code"),
-            registry=registry,
-        )
-        self.in_flight = Gauge(
-            "controller_runtime_webhook_requests_in_flight",
-            "Requests that are being answered.",
-            names,
-            registry=registry,
-        )
-        self.verdicts = Counter(
-            "machinery_webhook_verdicts_total",
-            "What was answered to requests, by the code that the person who asked sees.",
-            (*names, "code"),
-            registry=registry,
-        )
-        self.panics = Counter(
-            "controller_runtime_webhook_panics_total",
-            "Requests that ended with an unexpected exception.",
-            registry=registry,
-        )
-        # Always zero, as there are no conversion webhooks; dashboards query it.
-        self.conversion_panics = Counter(
-            "controller_runtime_conversion_webhook_panics_total",
-            "Conversions that ended with an unexpected exception.",
-            registry=registry,
-        )
+        self._events[kind].inc()
 
 
 class WebhookMetrics:
     """Metrics of one webhook, by its path."""
 
-    def __init__(self, families: _WebhookFamilies, path: str) -> None:
-        self._path = path
-        self._families = families
-        self._seconds = families.seconds.labels(path)
-        self._in_flight = families.in_flight.labels(path)
-        self._requests = {code: families.requests.labels(path, code) for code in ANSWERS}
-        self._verdicts = {code: families.verdicts.labels(path, code) for code in VERDICTS}
+    def __init__(self, families: _Families, path: str, panics: Counter) -> None:
+        def requests(code: int) -> Counter:
+            text = "Requests by the HTTP status of the response."
+            return families.counter(
+                "controller_runtime_webhook_requests_total", text, webhook=path, code=code
+            )
+
+        def verdicts(code: int) -> Counter:
+            text = "Admission responses by the code that the client of the API server receives."
+            return families.counter(
+                "machinery_webhook_verdicts_total", text, webhook=path, code=code
+            )
+
+        self._panics = panics
+        self._seconds = families.histogram(
+            "controller_runtime_webhook_latency_seconds",
+            "Time that handling a request took.",
+            QUEUE_BUCKETS,
+            webhook=path,
+        )
+        self._in_flight = families.gauge(
+            "controller_runtime_webhook_requests_in_flight",
+            "Requests that are being handled.",
+            webhook=path,
+        )
+        self._requests = _ByValue(requests, HTTP_CODES)
+        self._verdicts = _ByValue(verdicts, VERDICT_CODES)
 
     def in_flight(self, delta: int) -> None:
         """Change the number of requests in progress by delta."""
         self._in_flight.inc(delta)
 
-    def answered(self, code: int, seconds: float) -> None:
+    def responded(self, code: int, seconds: float) -> None:
         """Record a response with this HTTP status."""
-        counter = self._requests.get(code)
-        if counter is None:
-            counter = self._requests[code] = self._families.requests.labels(self._path, code)
-        counter.inc()
+        self._requests[code].inc()
         self._seconds.observe(seconds)
 
-    def judged(self, code: int) -> None:
+    def reviewed(self, code: int) -> None:
         """Count an admitted request, or one denied with this code."""
-        counter = self._verdicts.get(code)
-        if counter is None:
-            counter = self._verdicts[code] = self._families.verdicts.labels(self._path, code)
-        counter.inc()
+        self._verdicts[code].inc()
 
     def panicked(self) -> None:
         """Count an unexpected exception."""
-        self._families.panics.inc()
+        self._panics.inc()
 
 
 class Metrics:
@@ -345,95 +326,76 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry if registry is not None else CollectorRegistry()
-        self._queues = _QueueFamilies(self.registry)
-        self._controllers = _ControllerFamilies(self.registry)
-        self._informers = _InformerFamilies(self.registry)
-        self._webhooks = _WebhookFamilies(self.registry)
-        self._requests = Counter(
-            "rest_client_requests_total",
-            "Requests to the API server, each attempt of them.",
-            ("code", "method", "host"),
-            registry=self.registry,
+        self._families = families = _Families(self.registry)
+
+        def events_dropped(reason: str) -> Counter:
+            text = "Kubernetes Events that were not written."
+            return families.counter("machinery_events_dropped_total", text, reason=reason)
+
+        self._events_dropped = _ByValue(events_dropped, DROP_REASONS)
+        self._lag = families.histogram(
+            "machinery_event_loop_lag_seconds", "Delay of timers in the event loop.", LAG_BUCKETS
         )
-        self._request_seconds = Histogram(
-            "rest_client_request_duration_seconds",
-            "How long the API server took to answer.",
-            ("verb", "host"),
-            registry=self.registry,
-            buckets=REQUEST_BUCKETS,
+        self._webhook_panics = families.counter(
+            "controller_runtime_webhook_panics_total",
+            "Requests that ended with an unexpected exception.",
         )
-        self._leading = Gauge(
-            "leader_election_master_status",
-            "Whether this process holds the lease.",
-            ("name",),
-            registry=self.registry,
+        # Always zero, as there are no conversion webhooks; dashboards query it.
+        families.counter(
+            "controller_runtime_conversion_webhook_panics_total",
+            "Conversions that ended with an unexpected exception.",
         )
-        self._readiness = Gauge(
-            "machinery_readiness_check",
-            "Whether a check of readiness passes; a replica is ready if all of them do.",
-            ("name",),
-            registry=self.registry,
+        self._certificate_reads = families.counter(
+            "certwatcher_read_certificate_total", "Attempts to read a certificate."
         )
-        self._lag = Histogram(
-            "machinery_event_loop_lag_seconds",
-            "How much later than asked for the event loop came back.",
-            registry=self.registry,
-            buckets=LAG_BUCKETS,
-        )
-        self._events_dropped = Counter(
-            "machinery_events_dropped_total",
-            "Kubernetes Events that were not written.",
-            ("reason",),
-            registry=self.registry,
-        )
-        for reason in REASONS_TO_DROP:
-            self._events_dropped.labels(reason)
-        self._certificate_reads = Counter(
-            "certwatcher_read_certificate_total",
-            "Times that a certificate was read.",
-            registry=self.registry,
-        )
-        self._certificate_errors = Counter(
+        self._certificate_errors = families.counter(
             "certwatcher_read_certificate_errors_total",
-            "Times that a certificate was read and could not be used.",
-            registry=self.registry,
-        )
-        self._certificate_expiry = Gauge(
-            "machinery_certificate_expiry_timestamp_seconds",
-            "When the certificate expires that a server shows.",
-            ("server",),
-            registry=self.registry,
+            "Attempts to read a certificate that gave none that can be used.",
         )
         self.registry.register(ProcessMetrics())
 
     def for_queue(self, name: str) -> QueueMetrics:
         """Return the metrics of one work queue; the series exist from now on."""
-        return QueueMetrics(self._queues, name)
+        return QueueMetrics(self._families, name)
 
     def for_controller(self, name: str) -> ControllerMetrics:
         """Return the metrics of one controller; the series exist from now on, at zero."""
-        return ControllerMetrics(self._controllers, name)
+        return ControllerMetrics(self._families, name)
 
     def for_informer(self, group_kind: str) -> InformerMetrics:
         """Return the metrics of one informer; the series exist from now on."""
-        return InformerMetrics(self._informers, group_kind)
+        return InformerMetrics(self._families, group_kind)
 
     def for_webhook(self, path: str) -> WebhookMetrics:
         """Return the metrics of one webhook; the series exist from now on, at zero."""
-        return WebhookMetrics(self._webhooks, path)
+        return WebhookMetrics(self._families, path, self._webhook_panics)
 
     def observe_request(self, code: str, method: str, host: str, seconds: float) -> None:
         """Record a request to the API server; the code is `<error>` if it failed."""
-        self._requests.labels(code, method, host).inc()
-        self._request_seconds.labels(method, host).observe(seconds)
+        self._families.counter(
+            "rest_client_requests_total",
+            "Requests to the API server, counting each attempt.",
+            code=code,
+            method=method,
+            host=host,
+        ).inc()
+        self._families.histogram(
+            "rest_client_request_duration_seconds",
+            "Time until the API server responded.",
+            REQUEST_BUCKETS,
+            verb=method,
+            host=host,
+        ).observe(seconds)
 
     def leader(self, name: str, leading: bool) -> None:  # noqa: FBT001  the recorded value
         """Set whether this process holds the lease of this name."""
-        self._leading.labels(name).set(int(leading))
+        text = "Whether this process holds the lease."
+        self._families.gauge("leader_election_master_status", text, name=name).set(int(leading))
 
     def readiness(self, check: str, *, passed: bool) -> None:
         """Set the result of a readiness check."""
-        self._readiness.labels(check).set(int(passed))
+        text = "Whether a readiness check passes; a replica is ready if all of them pass."
+        self._families.gauge("machinery_readiness_check", text, name=check).set(int(passed))
 
     def loop_lag(self, seconds: float) -> None:
         """Record by how many seconds the event loop was late."""
@@ -441,7 +403,7 @@ class Metrics:
 
     def event_dropped(self, reason: str) -> None:
         """Count a Kubernetes Event that was not written."""
-        self._events_dropped.labels(reason).inc()
+        self._events_dropped[reason].inc()
 
     def certificate_read(self, *, usable: bool) -> None:
         """Count an attempt to read a certificate from its files or its Secret."""
@@ -451,7 +413,9 @@ class Metrics:
 
     def certificate_expires(self, server: str, at: float) -> None:
         """Set when the certificate of a server expires."""
-        self._certificate_expiry.labels(server).set(at)
+        name = "machinery_certificate_expiry_timestamp_seconds"
+        text = "Expiry of the certificate that a server presents, as a Unix time."
+        self._families.gauge(name, text, server=server).set(at)
 
     def render(self) -> bytes:
         """Return all series in the Prometheus text format."""

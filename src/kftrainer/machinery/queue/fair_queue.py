@@ -26,7 +26,7 @@ class FairQueue:
         # In the order of turns. A client that was served moves to the end.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self._dispatch: asyncio.Handle | None = None  # set while no request may start at once
-        self._has_woken = False  # a request was started in this event loop iteration
+        self._has_started = False  # a request was started in this event loop iteration
 
     async def acquire(self, client: str) -> None:
         """Return when a request of this client may start; call `release` afterwards."""
@@ -72,9 +72,9 @@ class FairQueue:
     def _start_next(self) -> None:
         self._dispatch = None
         client = next((each for each in self._queues if self._has_room(each)), None)
-        has_woken, self._has_woken = self._has_woken, client is not None
+        has_started, self._has_started = self._has_started, client is not None
         if client is None:
-            if has_woken:
+            if has_started:
                 self._schedule()  # requests that arrive in this iteration wait for the next one
             return  # `release` schedules the next one
         queue = self._queues.pop(client)

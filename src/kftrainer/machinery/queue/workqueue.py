@@ -29,10 +29,10 @@ class WorkQueue:
         self._backoff = backoff
         self._metrics = metrics
         self._core = QueueCore(metrics)
-        self._line: deque[asyncio.Future[None]] = deque()
-        self._woken = 0  # workers that were resumed but have not called `take` yet
-        self._alarm: asyncio.Timeout | None = None  # ends the timekeeper's sleep early
-        self._alarm_at = 0.0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._notified = 0  # workers that were resumed but have not called `take` yet
+        self._sleep: asyncio.Timeout | None = None  # ends the timekeeper's sleep early
+        self._sleeps_until = 0.0
         self._shut_down = False
         self._drained = asyncio.Event()
         if metrics is not None:
@@ -49,7 +49,7 @@ class WorkQueue:
         if after > 0 and self._metrics is not None:
             self._metrics.retried()
         self._core.add(request, self._clock.monotonic(), priority=priority, after=after)
-        self._wake()
+        self._notify_workers()
 
     def add_rate_limited(
         self, request: Request, *, priority: int = 0, max_delay: float = math.inf
@@ -74,13 +74,13 @@ class WorkQueue:
         while not self._shut_down:
             taken = self._core.take(self._clock.monotonic())
             if taken is not None:
-                self._wake()
+                self._notify_workers()
                 return taken
             due = self._core.next_ready_at
-            if due is not None and self._alarm is None:
-                await self._keep_time_until(due)
+            if due is not None and self._sleep is None:
+                await self._sleep_until(due)
             else:
-                await self._stand_in_line()
+                await self._wait_in_line()
         raise QueueShutDownError
 
     def done(self, request: Request) -> None:
@@ -88,7 +88,7 @@ class WorkQueue:
         self._core.done(request, self._clock.monotonic())
         if self._shut_down and not self._core.in_flight:
             self._drained.set()
-        self._wake()
+        self._notify_workers()
 
     def shut_down(self) -> None:
         """Stop handing out and accepting requests.
@@ -96,9 +96,9 @@ class WorkQueue:
         Queued requests are dropped: the next start lists all objects again.
         """
         self._shut_down = True
-        while self._line:
-            self._wake_first()
-        self._ring()
+        while self._waiters:
+            self._notify_first()
+        self._end_sleep()
         if not self._core.in_flight:
             self._drained.set()
 
@@ -106,53 +106,53 @@ class WorkQueue:
         """Return when the queue is shut down and no request is in flight."""
         await self._drained.wait()
 
-    def _wake(self) -> None:
+    def _notify_workers(self) -> None:
         """Resume one worker for each available item, and one as timekeeper."""
-        while self._line and self._woken < self._core.takeable:
-            self._wake_first()
+        while self._waiters and self._notified < self._core.takeable:
+            self._notify_first()
         due = self._core.next_ready_at
-        if self._alarm is None:
+        if self._sleep is None:
             # A resumed worker checks the time itself, or calls this method again.
-            if due is not None and self._line and not self._woken:
-                self._wake_first()
-        elif self._woken < self._core.takeable or (due is not None and due < self._alarm_at):
-            self._ring()
+            if due is not None and self._waiters and not self._notified:
+                self._notify_first()
+        elif self._notified < self._core.takeable or (due is not None and due < self._sleeps_until):
+            self._end_sleep()
 
-    def _wake_first(self) -> None:
-        while self._line:
-            waiter = self._line.popleft()
+    def _notify_first(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
             if not waiter.cancelled():
                 waiter.set_result(None)
-                self._woken += 1
+                self._notified += 1
                 return
 
-    async def _stand_in_line(self) -> None:
+    async def _wait_in_line(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
-        self._line.append(waiter)
+        self._waiters.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter in self._line:
-                self._line.remove(waiter)
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
             elif not waiter.cancelled():
-                self._woken -= 1
-                self._wake()  # pass the item on to another worker
+                self._notified -= 1
+                self._notify_workers()  # pass the item on to another worker
             raise
-        self._woken -= 1
+        self._notified -= 1
 
-    async def _keep_time_until(self, due: float) -> None:
-        self._alarm_at = due
+    async def _sleep_until(self, due: float) -> None:
+        self._sleeps_until = due
         try:
-            async with asyncio.timeout(None) as self._alarm:
+            async with asyncio.timeout(None) as self._sleep:
                 await self._clock.sleep(due - self._clock.monotonic())
         except TimeoutError:
             pass  # the sleep was ended early: there is an item, or an earlier due time
         except asyncio.CancelledError:
-            self._alarm = None
-            self._wake()  # another worker must become timekeeper
+            self._sleep = None
+            self._notify_workers()  # another worker must become timekeeper
             raise
-        self._alarm = None
+        self._sleep = None
 
-    def _ring(self) -> None:
-        if self._alarm is not None and not self._alarm.expired():
-            self._alarm.reschedule(asyncio.get_running_loop().time())
+    def _end_sleep(self) -> None:
+        if self._sleep is not None and not self._sleep.expired():
+            self._sleep.reschedule(asyncio.get_running_loop().time())

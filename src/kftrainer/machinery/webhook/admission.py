@@ -67,7 +67,7 @@ Validator = Callable[[AdmissionRequest], Awaitable[AdmissionResponse]]
 
 def response_for(findings: ValidationResult, request: AdmissionRequest) -> AdmissionResponse:
     """Deny the request if there are errors and report all of them; always return the warnings."""
-    warnings = told(findings.warnings)
+    warnings = response_warnings(findings.warnings)
     if not findings.errors:
         return AdmissionResponse(allowed=True, warnings=warnings)
     errors = list({str(error): error for error in findings.errors}.items())
@@ -105,7 +105,7 @@ def denied(code: int, reason: str, message: str, *, rule: str = OTHER) -> Admiss
     )
 
 
-def told(warnings: Iterable[str]) -> Sequence[str]:
+def response_warnings(warnings: Iterable[str]) -> Sequence[str]:
     """Return the warnings as the API server accepts them: unique, on one line, limited in size."""
     lines = [NOT_PRINTABLE.sub(" ", warning).strip() for warning in warnings]
     lines = list(dict.fromkeys(filter(None, lines)))

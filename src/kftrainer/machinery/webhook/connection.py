@@ -37,7 +37,7 @@ class Limits:
     headers_within: float = 10.0  # from the first byte of the headers
     body_within: float = 10.0
     # Time to read a response; also the idle timeout of connections without a successful response.
-    answer_within: float = 10.0
+    response_within: float = 10.0
     connections: int = 1000
     # Longer than clients keep an idle connection (API server 90 s, Prometheus 300 s): if the server
     # closed it first, a request sent at that moment would fail.
@@ -57,14 +57,14 @@ class Limits:
 class Client:
     """A source address with at least one connection."""
 
-    __slots__ = ("address", "connections", "handshakes", "idle", "large_bodies", "strangers")
+    __slots__ = ("address", "connections", "handshakes", "idle", "large_bodies", "unproven")
 
     def __init__(self, address: str, limits: Limits) -> None:
         self.address = address
         self.connections: dict[Connection, None] = {}
-        # Both in the order in which they started to wait. `strangers` never got a successful
+        # Both in the order in which they started to wait. `unproven` never got a successful
         # response.
-        self.strangers: dict[Connection, None] = {}
+        self.unproven: dict[Connection, None] = {}
         self.idle: dict[Connection, None] = {}
         self.handshakes = asyncio.Semaphore(limits.handshakes)
         self.large_bodies = asyncio.Semaphore(limits.large_bodies)
@@ -75,7 +75,7 @@ class Connections:
 
     def __init__(
         self,
-        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        respond: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
         limits: Limits,
         admits: Callable[[asyncio.BaseTransport], bool] | None = None,
     ) -> None:
@@ -85,7 +85,7 @@ class Connections:
         self._clients: dict[str, Client] = {}  # by address; each has at least one connection
         self._open = 0
         self._full = False
-        self._server = web.Server(answer)
+        self._server = web.Server(respond)
         self._loop = asyncio.get_running_loop()
 
     def __call__(self) -> "Connection":
@@ -103,12 +103,12 @@ class Connections:
             client = self._clients[address] = Client(address, self.limits)
         connection.client = client
         client.connections[connection] = None
-        client.strangers[connection] = None
+        client.unproven[connection] = None
         self._open += 1
         if self._open > self.limits.connections:
             if not self._full:  # log once: repeated entries would flood the log
                 self._full = True
-                log.warning("connections.too_many", most=self.limits.connections)
+                log.warning("connection_limit_reached", most=self.limits.connections)
             if not self._make_room(client, connection):
                 self.closed(connection)
                 return False
@@ -118,9 +118,9 @@ class Connections:
         """Close a connection other than the new one; return False if none can be closed."""
         largest = max(self._clients.values(), key=lambda each: len(each.connections))
         if len(largest.connections) > len(newcomer.connections):
-            victim = next(chain(largest.strangers, largest.idle, reversed(largest.connections)))
+            victim = next(chain(largest.unproven, largest.idle, reversed(largest.connections)))
         else:
-            own = (each for each in newcomer.strangers if each is not connection)
+            own = (each for each in newcomer.unproven if each is not connection)
             found = next(chain(own, newcomer.idle), None)
             if found is None:
                 return False
@@ -133,12 +133,12 @@ class Connections:
         """Mark the connection as waiting: closing it now would lose no request."""
         client = connection.client
         if client is not None and connection in client.connections:
-            (client.idle if connection.is_known else client.strangers)[connection] = None
+            (client.idle if connection.is_known else client.unproven)[connection] = None
 
     def works(self, connection: "Connection") -> None:
         """Mark the connection as busy with a request."""
         if (client := connection.client) is not None:
-            client.strangers.pop(connection, None)
+            client.unproven.pop(connection, None)
             client.idle.pop(connection, None)
 
     def closed(self, connection: "Connection") -> None:
@@ -146,7 +146,7 @@ class Connections:
         client = connection.client
         if client is None or connection not in client.connections:
             return
-        for each in (client.connections, client.strangers, client.idle):
+        for each in (client.connections, client.unproven, client.idle):
             each.pop(connection, None)
         if not client.connections:
             del self._clients[client.address]
@@ -208,31 +208,31 @@ class Connection(web.RequestHandler):
 
     __slots__ = (
         "_all",
-        "_answering",
         "_arrived",
         "_due",
         "_end_handshake",
         "_expecting",
+        "_responding",
         "_wire",
         "client",
         "is_known",
     )
 
     def __init__(
-        self, everyone: Connections, server: web.Server, loop: asyncio.AbstractEventLoop
+        self, connections: Connections, server: web.Server, loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(
             server,
             loop=loop,
             access_log=None,  # type: ignore[arg-type]  # None is accepted by the library
-            keepalive_timeout=everyone.limits.idle_within,
+            keepalive_timeout=connections.limits.idle_within,
             lingering_time=0.0,  # the server itself drains bodies, before it sends the response
             auto_decompress=False,  # a small compressed body may expand to a huge one
         )
         self.is_known = False  # whether it has had a successful response
-        self._all = everyone
+        self._all = connections
         self._expecting = False  # waiting for the end of headers that have begun
-        self._answering = False
+        self._responding = False
         self._arrived = _Arrived()
         self._due: asyncio.TimerHandle | None = None
         self._end_handshake: Callable[[], object] | None = None  # only during the handshake
@@ -261,7 +261,7 @@ class Connection(web.RequestHandler):
         # uvloop's transports have this interface but are not subclasses.
         self._wire = cast("asyncio.Transport", transport)
         self._end_handshake = None
-        give_up_after(self._all.limits.answer_within, self._wire)
+        set_user_timeout(self._all.limits.response_within, self._wire)
         address = address_in(transport.get_extra_info("peername"))
         is_counted = self.client is not None or self._all.opened(self, address)
         if is_counted and self._all.admits(transport):
@@ -279,14 +279,14 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Start the header deadline with the first bytes of a request."""
         if data:
-            if not self._answering and not self._expecting:
+            if not self._responding and not self._expecting:
                 self._expect_headers()
             self._arrived.add(data)
         super().data_received(data)
 
     def request_begins(self) -> None:
         """Record that the headers are complete and a request is in progress."""
-        self._answering = True
+        self._responding = True
         self._expecting = False
         self._stop_waiting()
         self._all.works(self)
@@ -295,13 +295,13 @@ class Connection(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         """Write the response; the connection may be idle afterwards."""
-        self._answering = True
+        self._responding = True
         self._expecting = False
-        self._wait(self._all.limits.answer_within, self._look_back)
+        self._wait(self._all.limits.response_within, self._check_response_read)
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
-            self._answering = False
+            self._responding = False
             self.is_known |= resp.status == GOOD
             self._request_ends(request, is_last=not resp.keep_alive)
 
@@ -316,11 +316,11 @@ class Connection(web.RequestHandler):
 
     def _expect_headers(self) -> None:
         self._expecting = True
-        if self.is_known:  # a stranger may never complete them
+        if self.is_known:  # an unproven client may never complete them
             self._all.works(self)
         self._wait(self._all.limits.headers_within, self._too_late)
 
-    def _look_back(self) -> None:
+    def _check_response_read(self) -> None:
         """Close the connection if the response is unread or no request ever succeeded."""
         self._due = None
         wire = self._wire
@@ -341,13 +341,13 @@ class Connection(web.RequestHandler):
 
     def _too_late(self) -> None:
         """Close the connection after its deadline, but first read the data that has arrived."""
-        self._wait(AT_ONCE, self._give_up)
+        self._wait(AT_ONCE, self._abort_if_late)
 
-    def _give_up(self) -> None:
+    def _abort_if_late(self) -> None:
         self._due = None
         is_about_to_begin = self._expecting and self._arrived.has_headers
         if self._wire is not None and not is_about_to_begin:
-            log.debug("connection.cut_off", peer=self._wire.get_extra_info("peername"))
+            log.debug("connection_timed_out", peer=self._wire.get_extra_info("peername"))
             self.cut_off()  # a client that sends this slowly may never read a response either
 
     def cut_off(self) -> None:
@@ -367,8 +367,8 @@ class Connection(web.RequestHandler):
         """Respond to invalid HTTP with one line instead of logging a traceback."""
         if status >= SERVER_ERROR:
             return super().handle_error(request, status, exc, message)
-        log.debug("connection.no_http", peer=request.remote, error=type(exc).__name__)
-        response = web.Response(status=status, text="This is no HTTP request.\n")
+        log.debug("http_request_invalid", peer=request.remote, error=type(exc).__name__)
+        response = web.Response(status=status, text="Not a valid HTTP request.\n")
         response.force_close()
         return response
 
@@ -378,7 +378,7 @@ def address_in(peer: object) -> str:
     return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else ""
 
 
-def give_up_after(seconds: float, wire: asyncio.Transport) -> None:
+def set_user_timeout(seconds: float, wire: asyncio.Transport) -> None:
     """Make the kernel close the connection when sent data is not acknowledged for this time.
 
     The buffer below TLS can hold a whole response and cannot be inspected from here.

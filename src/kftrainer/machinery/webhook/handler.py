@@ -23,9 +23,9 @@ from kftrainer.machinery.webhook.admission import (
 from kftrainer.machinery.webhook.client_limits import CURRENT_CLIENT
 from kftrainer.machinery.webhook.review import (
     MalformedReviewError,
-    answer_within,
     decoded,
     encoded,
+    response_timeout,
 )
 from kftrainer.machinery.webhook.server import (
     NOT_FOUND,
@@ -38,7 +38,7 @@ from kftrainer.machinery.webhook.server import (
 log = structlog.get_logger(__name__)
 
 # Called for each denial with the path, the request and the response.
-Refused = Callable[[str, AdmissionRequest, AdmissionResponse], None]
+OnDenied = Callable[[str, AdmissionRequest, AdmissionResponse], None]
 
 JSON = "application/json"
 SLOW = 1.0
@@ -62,24 +62,24 @@ TOO_MANY = replace(
     denied(
         429,
         "TooManyRequests",
-        "Too many requests are being looked at: try again.",
+        "Too many requests are being reviewed: try again.",
         rule="too-many-requests",
     ),
     details={"retryAfterSeconds": 1},
 )
 TOO_LATE = denied(
-    504, "Timeout", "Looking at this request took too long: try again.", rule="timeout"
+    504, "Timeout", "Reviewing this request took too long: try again.", rule="timeout"
 )
 BROKEN = denied(
     500,
     "InternalError",
-    "Looking at this request failed: the logs of the manager say why.",
+    "Reviewing this request failed: see the logs of the manager.",
     rule="internal-error",
 )
 OWN_RULES = (OTHER, *TOO_MANY.rules, *TOO_LATE.rules, *BROKEN.rules)
 
 
-def _tell_nobody(_path: str, _request: AdmissionRequest, _verdict: AdmissionResponse) -> None:
+def _ignore(_path: str, _request: AdmissionRequest, _response: AdmissionResponse) -> None:
     """Do nothing; the default if denials are not counted."""
 
 
@@ -88,19 +88,19 @@ def admission(
     *,
     clock: Clock,
     metrics: Metrics,
-    on_refusal: Refused = _tell_nobody,
+    on_refusal: OnDenied = _ignore,
     most_in_flight: int = MOST_IN_FLIGHT,
 ) -> Handler:
     """Return a handler that routes AdmissionReviews to validators by path."""
-    desks = {
-        path: _Desk(path, validator, clock=clock, metrics=metrics, on_refusal=on_refusal)
+    webhooks = {
+        path: _Webhook(path, validator, clock=clock, metrics=metrics, on_refusal=on_refusal)
         for path, validator in validators.items()
     }
     in_flight = _Load(most_in_flight, clock)
 
-    async def handle(asked: HttpRequest) -> HttpResponse:
-        desk = desks.get(asked.path)
-        return NOT_FOUND if desk is None else await desk.answer(asked, in_flight)
+    async def handle(http_request: HttpRequest) -> HttpResponse:
+        webhook = webhooks.get(http_request.path)
+        return NOT_FOUND if webhook is None else await webhook.respond(http_request, in_flight)
 
     return handle
 
@@ -187,8 +187,8 @@ class _Load:
         self._turns.release(client)
 
 
-class _Desk:
-    """Answers the requests for one path."""
+class _Webhook:
+    """Handles the requests for one path."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class _Desk:
         *,
         clock: Clock,
         metrics: Metrics,
-        on_refusal: Refused,
+        on_refusal: OnDenied,
     ) -> None:
         self._path = path
         self._on_refusal = on_refusal
@@ -205,24 +205,24 @@ class _Desk:
         self._clock = clock
         self._metrics: WebhookMetrics = metrics.for_webhook(path)
 
-    async def answer(self, asked: HttpRequest, load: _Load) -> HttpResponse:
+    async def respond(self, http_request: HttpRequest, load: _Load) -> HttpResponse:
         began = self._clock.monotonic()
         self._metrics.in_flight(1)
         try:
-            answer = await self._answer(asked, load, began)
+            response = await self._respond(http_request, load, began)
         finally:
             self._metrics.in_flight(-1)
-        self._metrics.answered(answer.status, self._clock.monotonic() - began)
-        return answer
+        self._metrics.responded(response.status, self._clock.monotonic() - began)
+        return response
 
-    async def _answer(self, asked: HttpRequest, load: _Load, began: float) -> HttpResponse:
-        if asked.method != "POST":
+    async def _respond(self, http_request: HttpRequest, load: _Load, began: float) -> HttpResponse:
+        if http_request.method != "POST":
             return NOT_POST
-        if not _is_json(asked.headers):
+        if not _is_json(http_request.headers):
             return NOT_JSON
-        until = began + answer_within(dict(asked.query).get("timeout"))
+        until = began + response_timeout(dict(http_request.query).get("timeout"))
         try:
-            body = await asked.read_body()
+            body = await http_request.read_body()
             with load.counted() as is_counted:
                 async with load.room_for(len(body), until - self._clock.monotonic()):
                     request = replace(decoded(body), turn=load.turn)
@@ -234,46 +234,46 @@ class _Desk:
                         namespace=request.namespace,
                         name=request.name,
                     )
-                    verdict = await self._verdict(request, until) if is_counted else TOO_MANY
-                    return self._answered(request, verdict, began)
+                    response = await self._review(request, until) if is_counted else TOO_MANY
+                    return self._encode(request, response, began)
         except BodyError as error:
-            return error.answer
+            return error.response
         except MalformedReviewError as error:
             return HttpResponse(400, f"{error}\n")
 
-    async def _verdict(self, request: AdmissionRequest, until: float) -> AdmissionResponse:
+    async def _review(self, request: AdmissionRequest, until: float) -> AdmissionResponse:
         within = until - self._clock.monotonic()
         # A timeout does not interrupt a validator without I/O, and the request may already have
         # waited for others.
-        return TOO_LATE if within <= 0 else await self._judged(request, within)
+        return TOO_LATE if within <= 0 else await self._validate(request, within)
 
-    def _answered(
-        self, request: AdmissionRequest, verdict: AdmissionResponse, began: float
+    def _encode(
+        self, request: AdmissionRequest, response: AdmissionResponse, began: float
     ) -> HttpResponse:
         """Record the response and encode it."""
         seconds = self._clock.monotonic() - began
         if seconds > SLOW:
-            log.warning("admission.slow", seconds=round(seconds, 3), code=verdict.code)
-        if not verdict.allowed:
+            log.warning("admission_slow", seconds=round(seconds, 3), code=response.code)
+        if not response.allowed:
             log.debug(
-                "admission.denied",
-                code=verdict.code,
-                rules=list(verdict.rules),
-                message=verdict.message,
+                "admission_denied",
+                code=response.code,
+                rules=list(response.rules),
+                message=response.message,
             )
-            self._on_refusal(self._path, request, verdict)
-        self._metrics.judged(verdict.code)
-        return HttpResponse(200, self._bytes(request, verdict), content_type=JSON)
+            self._on_refusal(self._path, request, response)
+        self._metrics.reviewed(response.code)
+        return HttpResponse(200, self._bytes(request, response), content_type=JSON)
 
-    def _bytes(self, request: AdmissionRequest, verdict: AdmissionResponse) -> bytes:
+    def _bytes(self, request: AdmissionRequest, response: AdmissionResponse) -> bytes:
         try:
-            return encoded(request.uid, verdict)
+            return encoded(request.uid, response)
         except TypeError:  # details come from the validator and may not be serializable
-            log.exception("admission.not_encodable")
+            log.exception("admission_response_not_encodable")
             self._metrics.panicked()
             return encoded(request.uid, BROKEN)
 
-    async def _judged(self, request: AdmissionRequest, within: float) -> AdmissionResponse:
+    async def _validate(self, request: AdmissionRequest, within: float) -> AdmissionResponse:
         deadline = asyncio.timeout(within)
         try:
             async with deadline:
@@ -281,7 +281,7 @@ class _Desk:
         except Exception:
             if deadline.expired():
                 return TOO_LATE
-            log.exception("admission.failed")
+            log.exception("admission_failed")
             self._metrics.panicked()
             return BROKEN
 

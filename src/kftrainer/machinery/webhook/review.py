@@ -1,11 +1,11 @@
 """Decode AdmissionReview v1 requests and encode responses. Pure."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
+from kftrainer.kube.objects.duration import duration_seconds
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse
 
@@ -36,10 +36,6 @@ MOST_OPENINGS = 100_000
 LONGEST_UID = 128
 LONGEST_TEXT = 253  # of names, namespaces and other identifiers
 
-UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-PART = r"([0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})(h|ms|m|s|us|µs|ns)"
-GO_DURATION = re.compile(f"(?:{PART})+")
-PARTS = re.compile(PART)
 TIMEOUT = 10.0  # the API server's default
 LONGEST_TIMEOUT = 30.0  # the maximum in a webhook configuration
 HEADROOM = 0.5  # so that the response arrives before the API server times out
@@ -52,17 +48,17 @@ class MalformedReviewError(Exception):
 def decoded(body: bytes) -> AdmissionRequest:
     """Return the request in a review; raise MalformedReviewError if the body is invalid."""
     if len(body) > MOST_MARKS and sum(map(body.count, MARKS)) > MOST_MARKS:
-        raise MalformedReviewError(f"The body holds more than {MOST_MARKS} values.")
+        raise MalformedReviewError(f"The body has more than {MOST_MARKS} values.")
     if len(body) > MOST_OPENINGS and sum(map(body.count, OPENINGS)) > MOST_OPENINGS:
-        raise MalformedReviewError(f"The body holds more than {MOST_OPENINGS} objects and lists.")
+        raise MalformedReviewError(f"The body has more than {MOST_OPENINGS} objects and lists.")
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:  # includes invalid UTF-8 and deep nesting
         raise MalformedReviewError(f"The body is not valid JSON: {error}") from None
     if not isinstance(review, dict) or not isinstance(review.get("request"), dict):
-        raise MalformedReviewError("The body is no AdmissionReview with a request.")
+        raise MalformedReviewError("The body is not an AdmissionReview with a request.")
     if (review.get("apiVersion"), review.get("kind")) != (API_VERSION, KIND):
-        raise MalformedReviewError(f"The body is no {KIND} of {API_VERSION}.")
+        raise MalformedReviewError(f"The body is not an {KIND} of {API_VERSION}.")
     return _request(review["request"])
 
 
@@ -86,8 +82,8 @@ def _request(request: Manifest) -> AdmissionRequest:
         kind=_text(kind, "kind"),
         namespace=_text(request, "namespace"),
         name=_text(request, "name"),
-        object=_judged(request, "object"),
-        old_object=_judged(request, "oldObject"),
+        object=_limited_object(request, "object"),
+        old_object=_limited_object(request, "oldObject"),
         dry_run=request.get("dryRun") is True,
     )
 
@@ -97,7 +93,7 @@ def _text(of: Manifest, field: str, longest: int = LONGEST_TEXT) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise MalformedReviewError(f"{field} is no text.")
+        raise MalformedReviewError(f"{field} is not a string.")
     if len(value) > longest:
         raise MalformedReviewError(f"{field} is longer than {longest} characters.")
     return value
@@ -106,11 +102,11 @@ def _text(of: Manifest, field: str, longest: int = LONGEST_TEXT) -> str:
 def _object(of: Manifest, field: str) -> Manifest | None:
     value = of.get(field)
     if value is not None and not isinstance(value, dict):
-        raise MalformedReviewError(f"{field} is no object.")
+        raise MalformedReviewError(f"{field} is not an object.")
     return value
 
 
-def _judged(request: Manifest, field: str) -> Manifest | None:
+def _limited_object(request: Manifest, field: str) -> Manifest | None:
     """Return an object for validators, without managedFields, which no rule reads."""
     found = _object(request, field)
     if found is None:
@@ -133,7 +129,7 @@ def excess_of(value: object, *, deepest: int = DEEPEST, most: int = MOST_VALUES)
     for _ in range(deepest):
         values += sum(map(len, level))
         if values > most:
-            return f"holds more than {most} values"
+            return f"has more than {most} values"
         level = [
             inner
             for outer in level
@@ -145,30 +141,23 @@ def excess_of(value: object, *, deepest: int = DEEPEST, most: int = MOST_VALUES)
     return f"is nested deeper than {deepest} levels"
 
 
-def encoded(uid: str, verdict: AdmissionResponse) -> bytes:
+def encoded(uid: str, response: AdmissionResponse) -> bytes:
     """Return the review that answers the request with this uid."""
-    status: dict[str, Any] = {"code": verdict.code}
-    if not verdict.allowed:
-        status |= {"status": "Failure", "reason": verdict.reason, "message": verdict.message}
-    if verdict.details is not None:
-        status["details"] = verdict.details
-    response: dict[str, Any] = {"uid": uid, "allowed": verdict.allowed, "status": status}
-    if verdict.warnings:
-        response["warnings"] = list(verdict.warnings)
-    return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+    status: dict[str, Any] = {"code": response.code}
+    if not response.allowed:
+        status |= {"status": "Failure", "reason": response.reason, "message": response.message}
+    if response.details is not None:
+        status["details"] = response.details
+    content: dict[str, Any] = {"uid": uid, "allowed": response.allowed, "status": status}
+    if response.warnings:
+        content["warnings"] = list(response.warnings)
+    return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": content})
 
 
-def answer_within(timeout: str | None) -> float:
+def response_timeout(timeout: str | None) -> float:
     """Return the seconds a response may take; the timeout is a Go duration such as `10s`."""
-    seconds = seconds_in(timeout or "")
+    seconds = duration_seconds(timeout or "")
     if not seconds:
         seconds = TIMEOUT
     seconds = min(seconds, LONGEST_TIMEOUT)
     return max(seconds - HEADROOM, seconds / 2)
-
-
-def seconds_in(duration: str) -> float | None:
-    """Return the seconds in a Go duration such as `1m30s`; None if it is invalid."""
-    if GO_DURATION.fullmatch(duration) is None:
-        return None
-    return sum(float(count) * UNITS[unit] for count, unit in PARTS.findall(duration))

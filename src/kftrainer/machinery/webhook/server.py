@@ -71,16 +71,16 @@ Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 NOT_FOUND = HttpResponse(404, "404 page not found\n")
 # Raised by reading if the client has disconnected or sent invalid HTTP. A timeout is an OSError;
 # the library raises RuntimeError if the client disconnected before the body was read.
-BROKEN_OFF = (OSError, RuntimeError, web.RequestPayloadError)
+INCOMPLETE = (OSError, RuntimeError, web.RequestPayloadError)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class BodyError(Exception):
-    """The body cannot be read; `answer` is the response to send."""
+    """The body cannot be read; `response` is to be sent."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
-        self.answer = HttpResponse(status, f"{text}\n")
+        self.response = HttpResponse(status, f"{text}\n")
 
 
 def parse_bind(address: str) -> tuple[str | None, int] | None:
@@ -89,9 +89,9 @@ def parse_bind(address: str) -> tuple[str | None, int] | None:
         return None
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
-        raise BindError(f"{address} is no address: write host:port or :port, or 0 for none.")
+        raise BindError(f"{address} is not a valid address: use host:port, :port or 0.")
     if len(port) > len(str(HIGHEST_PORT)) or int(port) > HIGHEST_PORT:
-        raise BindError(f"{address} is no address: the highest port is {HIGHEST_PORT}.")
+        raise BindError(f"{address} is not a valid address: the highest port is {HIGHEST_PORT}.")
     return host.strip("[]") or None, int(port)
 
 
@@ -269,7 +269,7 @@ class _Body:
         return content
 
     async def _in_time(self) -> bytes:
-        await self._ask_for_it()
+        await self._send_continue()
         deadline = asyncio.timeout(self._limits.body_within)
         try:
             # Most small bodies arrive together with the headers and need no timer.
@@ -277,14 +277,14 @@ class _Body:
                 return await self._read()
             async with deadline:
                 return await self._read()
-        except BROKEN_OFF:
+        except INCOMPLETE:
             if deadline.expired():
-                raise BodyError(408, "The body did not come in time.") from None
-            raise BodyError(400, "The body broke off.") from None
+                raise BodyError(408, "The body was not received in time.") from None
+            raise BodyError(400, "The body is incomplete.") from None
 
     async def _read(self) -> bytes:
         if (self._request.content_length or 0) > self._limits.small_body:
-            await self._be_large()
+            await self._acquire_large()
         chunks = []
         while chunk := await self._request.content.readany():
             chunks.append(chunk)
@@ -292,11 +292,11 @@ class _Body:
             if self._size > self._limits.body:
                 raise self._too_large()
             if self._size > self._limits.small_body:
-                await self._be_large()
+                await self._acquire_large()
                 self._count()
         return b"".join(chunks)
 
-    async def _be_large(self) -> None:
+    async def _acquire_large(self) -> None:
         """Wait until this client has few enough large bodies in progress."""
         if not self._is_large:
             await self._client.large_bodies.acquire()
@@ -317,7 +317,7 @@ class _Body:
             raise BodyError(429, "Too many requests at a time: try again.") from None
         self._has_started = True
 
-    async def _ask_for_it(self) -> None:
+    async def _send_continue(self) -> None:
         """Send `100 Continue` if the client waits for it before it sends the body."""
         request = self._request
         if (
@@ -345,7 +345,7 @@ class _Body:
                 while not content.is_eof():
                     async with asyncio.timeout(self._limits.drain_quiet):
                         await content.readany()
-        except BROKEN_OFF:
+        except INCOMPLETE:
             return False
         return True
 

@@ -139,10 +139,10 @@ def assert_one_line(told: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((), "No API server to talk to: no kubeconfig was named, KUBECONFIG is not set"),
-        (("--kubeconfig", "F/none"), "There is no kubeconfig F/none."),
-        (("--kubeconfig", "F/words"), "F/words cannot be used: it does not have the form of one"),
-        (("--kubeconfig", "F/empty"), "F/empty cannot be used: it does not have the form of one"),
+        ((), "No cluster configured: pass --kubeconfig, set KUBECONFIG"),
+        (("--kubeconfig", "F/none"), "The kubeconfig does not exist: F/none."),
+        (("--kubeconfig", "F/words"), "F/words cannot be used: it is malformed"),
+        (("--kubeconfig", "F/empty"), "F/empty cannot be used: it is malformed"),
         (("--kubeconfig", "F/torn"), "F/torn cannot be used: while parsing a flow node"),
         (("--kubeconfig", "F/good", "--context", "b"), "Expected object with name b in F/good"),
     ],

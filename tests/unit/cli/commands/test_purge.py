@@ -295,7 +295,7 @@ def test_without_a_cluster_it_is_told_in_one_line(
     assert main(command) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"kftrainer {command[0]}: No API server to talk to: ")
+    assert err.startswith(f"kftrainer {command[0]}: No cluster configured: ")
     assert err.count("\n") == 1
 
 

@@ -14,7 +14,7 @@ from kftrainer.cli.manifests.documents import Document, Place, Reading
 from kftrainer.cli.manifests.identification import NO_UID
 from kftrainer.cli.manifests.plans import Outcome, plan_all
 from kftrainer.kube.objects.field_errors import invalid
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import ComponentBuilder, Watch, WatchExtension
 from kftrainer.runtime.framework.framework import Framework
@@ -174,7 +174,7 @@ def test_a_plugin_with_a_bug_is_told_at_the_train_job(plugin: Maker, told: str) 
 
 
 QUOTAS: Resource[Manifest] = Resource(
-    "example.com", "v1", "Quota", "quotas", namespaced=True, decode=as_it_is
+    "example.com", "v1", "Quota", "quotas", namespaced=True, decode=unstructured
 )
 
 

@@ -79,7 +79,7 @@ async def test_without_go_and_without_network_one_sentence_says_what_to_do(
         await install_go(tmp_path, SILENT)
     told = str(raised.value)
     assert told.startswith("Go 1.26 or newer is needed to build the control plane")
-    assert "PyPI is out of reach" in told
+    assert "PyPI cannot be reached" in told
     assert "install Go, or set KUBEBUILDER_ASSETS" in told
     assert "\n" not in told
     assert not (tmp_path / golang.OWN_TOOLCHAIN).exists()

@@ -9,10 +9,10 @@ import pytest
 from kftrainer.kube.client.client import MOST_PAGE_BYTES, Client
 from kftrainer.kube.client.errors import ApiError, ExpiredError, TransportError
 from kftrainer.kube.client.transport import NOTHING, Lane, Response
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 
 PODS: Resource[Manifest] = Resource(
-    group="", version="v1", kind="Pod", plural="pods", namespaced=True, decode=as_it_is
+    group="", version="v1", kind="Pod", plural="pods", namespaced=True, decode=unstructured
 )
 
 

@@ -8,7 +8,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from kftrainer.kube.client.credentials import (
-    LOOK_AGAIN_AFTER,
+    REFRESH_AFTER,
     CredentialsError,
     RenewedToken,
     load_connection,
@@ -51,8 +51,8 @@ async def test_without_anything_to_load_every_place_that_was_looked_at_is_told()
     with pytest.raises(CredentialsError) as told:
         await load_connection()
     assert str(told.value) == (
-        "No API server to talk to: no kubeconfig was named, KUBECONFIG is not set, this is no pod "
-        "(Service host/port is not set) and there is no ~/.kube/config."
+        "No cluster configured: pass --kubeconfig, set KUBECONFIG, or create ~/.kube/config "
+        "(not running in a pod either: Service host/port is not set)."
     )
 
 
@@ -76,15 +76,15 @@ async def test_a_file_that_is_not_there_is_told(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubeconfig(home / ".kube/config")
-    with pytest.raises(CredentialsError, match=r"There is no kubeconfig .*/missing\."):
+    with pytest.raises(CredentialsError, match=r"The kubeconfig does not exist: .*/missing\."):
         await load_connection(home / "missing")
     monkeypatch.setenv("KUBECONFIG", str(home / "missing"))
-    with pytest.raises(CredentialsError, match=r"There is no kubeconfig .*/missing\."):
+    with pytest.raises(CredentialsError, match=r"The kubeconfig does not exist: .*/missing\."):
         await load_connection()
 
 
 async def test_a_file_that_cannot_be_looked_for_is_told_as_missing(home: Path) -> None:
-    with pytest.raises(CredentialsError, match=r"There is no kubeconfig "):
+    with pytest.raises(CredentialsError, match=r"The kubeconfig does not exist: "):
         await load_connection(home / ("long" * 100))
 
 
@@ -175,12 +175,12 @@ async def test_an_exec_plugin_that_begins_to_fail_stops_nobody(
         program.unlink()
     else:
         program.write_text(f"#!/bin/sh\n{then}\n")
-    await clock.advance(LOOK_AGAIN_AFTER)
+    await clock.advance(REFRESH_AFTER)
     with capture_logs() as logs:
         if refused:
             assert not await user.renew("Bearer first")
         assert await user.authorization() == "Bearer first"
-    assert [each["event"] for each in logs] == ["credentials.kept_old"]
+    assert [each["event"] for each in logs] == ["credentials_not_refreshed"]
 
 
 class Source:
@@ -190,7 +190,7 @@ class Source:
         self.asked: list[bool] = []
         self.fails = False
 
-    async def look_up(self, refused: bool) -> str:
+    async def fetch(self, refused: bool) -> str:
         self.asked.append(refused)
         await asyncio.sleep(0)
         if self.fails:
@@ -200,18 +200,18 @@ class Source:
 
 async def test_all_who_need_a_token_at_once_look_for_it_once() -> None:
     source, clock = Source(), FakeClock()
-    token = RenewedToken("token 0", source.look_up, clock)
+    token = RenewedToken("token 0", source.fetch, clock)
     for expected, refused in (("token 0", []), ("token 1", [False])):
         async with asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(token.authorization()) for _ in range(5)]
         assert {task.result() for task in asking} == {expected}
         assert source.asked == refused
-        await clock.advance(LOOK_AGAIN_AFTER)
+        await clock.advance(REFRESH_AFTER)
 
 
 async def test_all_whose_token_was_refused_look_for_another_once() -> None:
     source = Source()
-    token = RenewedToken("token 0", source.look_up, FakeClock())
+    token = RenewedToken("token 0", source.fetch, FakeClock())
     async with asyncio.TaskGroup() as tasks:
         renewing = [tasks.create_task(token.renew("token 0")) for _ in range(5)]
     assert all(task.result() for task in renewing)
@@ -221,13 +221,13 @@ async def test_all_whose_token_was_refused_look_for_another_once() -> None:
 
 async def test_the_last_good_token_is_kept_and_that_is_logged() -> None:
     source, clock = Source(), FakeClock()
-    token = RenewedToken("token 0", source.look_up, clock)
+    token = RenewedToken("token 0", source.fetch, clock)
     source.fails = True
-    await clock.advance(LOOK_AGAIN_AFTER)
+    await clock.advance(REFRESH_AFTER)
     with capture_logs() as logs:
         assert [await token.authorization() for _ in range(3)] == ["token 0"] * 3
         assert not await token.renew("token 0")
-    assert [each["event"] for each in logs] == ["credentials.kept_old"] * 2
+    assert [each["event"] for each in logs] == ["credentials_not_refreshed"] * 2
     assert source.asked == [False, True], "not at every request"
 
 
@@ -237,21 +237,21 @@ async def test_a_look_up_that_hangs_is_given_up_and_the_last_good_token_kept(
     async def hang(_refused: bool) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("kftrainer.kube.client.credentials.LOOK_UP_TIMEOUT", 0.01)
+    monkeypatch.setattr("kftrainer.kube.client.credentials.REFRESH_TIMEOUT", 0.01)
     clock = FakeClock()
     token = RenewedToken("token 0", hang, clock)
-    await clock.advance(LOOK_AGAIN_AFTER)
+    await clock.advance(REFRESH_AFTER)
     with capture_logs() as logs:
         async with asyncio.timeout(30):
             assert await token.authorization() == "token 0"
             assert not await token.renew("token 0")
-    assert [each["error"] for each in logs] == ["no answer in 0.01 seconds"] * 2
+    assert [each["error"] for each in logs] == ["timed out after 0.01 s"] * 2
 
 
 async def test_all_whose_token_was_refused_look_in_vain_once() -> None:
     source = Source()
     source.fails = True
-    token = RenewedToken("token 0", source.look_up, FakeClock())
+    token = RenewedToken("token 0", source.fetch, FakeClock())
     async with asyncio.TaskGroup() as tasks:
         renewing = [tasks.create_task(token.renew("token 0")) for _ in range(5)]
     assert not any(task.result() for task in renewing)

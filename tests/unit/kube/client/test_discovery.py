@@ -9,7 +9,7 @@ import pytest
 from kftrainer.kube.client.discovery import RestMapper
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.client.transport import NOTHING, Lane, Response
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 
 GROUP = "furniture.example"
 
@@ -52,7 +52,7 @@ class Served:
 
 
 def chairs(version: str) -> Resource[Manifest]:
-    return Resource(GROUP, version, "Chair", "chairs", namespaced=True, decode=as_it_is)
+    return Resource(GROUP, version, "Chair", "chairs", namespaced=True, decode=unstructured)
 
 
 @pytest.mark.parametrize("before", ["v1", "v1beta1", "v1alpha1"])

@@ -65,3 +65,15 @@ async def test_the_clock_of_the_loop_moves_on() -> None:
     before = clock.monotonic()
     await clock.sleep(0.01)
     assert clock.monotonic() >= before + 0.009
+
+
+def test_a_token_that_does_not_exist_yet_is_not_taken() -> None:
+    bucket = TokenBucket(per_second=0.5, burst=2, now=0.0)
+    assert [bucket.try_take(now) for now in (0.0, 0.0, 0.0, 1.0, 2.0, 2.0)] == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from kftrainer.devcluster.components import pki
 from kftrainer.kube.client.credentials import Connection, in_cluster, load_connection
 from kftrainer.kube.client.errors import TransportError
-from kftrainer.kube.client.tls import LOOK_EVERY
+from kftrainer.kube.client.tls import CHECK_EVERY
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.fake_clock import FakeClock
@@ -128,12 +128,12 @@ async def test_rotated_authority_is_trusted_without_a_restart(
         async with HttpTransport(connection, user_agent="tests") as transport:
             assert await reaches(transport)
             ground.trust(ground.old, ground.new)  # as Kubernetes publishes it at first
-            await ground.clock.advance(LOOK_EVERY)
+            await ground.clock.advance(CHECK_EVERY)
             assert await reaches(transport)
             api.show(ground.new)
             assert await reaches(transport), "no request is lost between the two"
             ground.trust(ground.new)
-            await ground.clock.advance(LOOK_EVERY)
+            await ground.clock.advance(CHECK_EVERY)
             assert await reaches(transport)
             api.show(ground.old)
             assert not await reaches(transport), "an authority that was withdrawn is not trusted"
@@ -151,7 +151,7 @@ async def test_authority_in_the_kubeconfig_itself_is_read_again(ground: Ground) 
             assert await reaches(transport)
             api.show(ground.new)
             kubeconfig(ground.new, api.port)
-            await ground.clock.advance(LOOK_EVERY)
+            await ground.clock.advance(CHECK_EVERY)
             assert await reaches(transport)
 
 
@@ -170,7 +170,7 @@ async def test_client_certificate_is_read_again(ground: Ground) -> None:
         async with HttpTransport(connection, user_agent="tests") as transport:
             assert await reaches(transport)
             hold(ground.new)
-            await ground.clock.advance(LOOK_EVERY)
+            await ground.clock.advance(CHECK_EVERY)
             assert await reaches(transport)
     assert len(set(api.clients)) == 2
 
@@ -184,10 +184,10 @@ async def test_file_that_cannot_be_used_leaves_the_last_one_in_place(
             (ground.folder / "ca.crt").write_bytes(ground.new.pem[:100])
             with capture_logs() as logged:
                 for _ in range(3):
-                    await ground.clock.advance(LOOK_EVERY)
+                    await ground.clock.advance(CHECK_EVERY)
                     assert await reaches(transport)
             assert [each["event"] for each in logged] == ["certificates_not_reloaded"]
             api.show(ground.new)
             ground.trust(ground.new)
-            await ground.clock.advance(LOOK_EVERY)
+            await ground.clock.advance(CHECK_EVERY)
             assert await reaches(transport)

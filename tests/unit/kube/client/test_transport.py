@@ -9,7 +9,7 @@ import pytest
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.credentials import ClientCertificate, Connection
 from kftrainer.kube.client.errors import RequestTimeoutError, TooManyRequestsError, TransportError
-from kftrainer.kube.client.retry import RETRIES_ASKED_FOR
+from kftrainer.kube.client.retry import RETRIES_REQUESTED
 from kftrainer.kube.client.transport import HttpTransport, Response
 from tests.support.fake_clock import FakeClock
 
@@ -66,12 +66,19 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(*acts: Act) -> AsyncIterator[tuple[Server, HttpTransport, FakeClock]]:
+async def serving(
+    *acts: Act, honors_retry_after: bool = True
+) -> AsyncIterator[tuple[Server, HttpTransport, FakeClock]]:
     server, clock = Server(acts), FakeClock()
     listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     host, port = listener.sockets[0].getsockname()
     connection = Connection(f"http://{host}:{port}/prefix", None, ClientCertificate())
-    transport = HttpTransport(connection, user_agent="kftrainer-tests/1", clock=clock)
+    transport = HttpTransport(
+        connection,
+        user_agent="kftrainer-tests/1",
+        clock=clock,
+        honors_retry_after=honors_retry_after,
+    )
     try:
         async with asyncio.timeout(TEST_WITHIN):  # nobody moves the clock for what is not awaited
             yield server, transport, clock
@@ -112,14 +119,14 @@ async def test_a_server_that_says_when_gets_the_request_again_then(method: str) 
 
 
 async def test_patience_ends_after_ten_retries() -> None:
-    told = [answer(503, Retry_After="1") for _ in range(RETRIES_ASKED_FOR + 1)]
+    told = [answer(503, Retry_After="1") for _ in range(RETRIES_REQUESTED + 1)]
     async with serving(*told) as (server, transport, clock), asyncio.TaskGroup() as tasks:
         request = tasks.create_task(transport.request("GET", "/pods"))
-        for _ in range(RETRIES_ASKED_FOR):
+        for _ in range(RETRIES_REQUESTED):
             await until(asleep(clock), within=30, what="the pause")
             await clock.advance(1.0)
         assert (await request).status == 503
-        assert len(server.requests) == RETRIES_ASKED_FOR + 1
+        assert len(server.requests) == RETRIES_REQUESTED + 1
 
 
 @pytest.mark.parametrize(
@@ -174,7 +181,7 @@ async def test_a_body_that_is_cut_off_is_no_answer() -> None:
 
 async def test_a_server_that_says_nothing_is_left_in_time() -> None:
     async with serving(SILENCE) as (server, transport, _):
-        with pytest.raises(RequestTimeoutError, match="GET /pods: no answer in time"):
+        with pytest.raises(RequestTimeoutError, match="GET /pods: no response in time"):
             await transport.request("GET", "/pods", timeout=1.0)
         assert len(server.requests) <= 1  # none if it was us who were late
 
@@ -222,6 +229,13 @@ async def read(transport: HttpTransport, into: bytearray) -> None:
     async with transport.stream("/pods", query={"watch": "true"}, timeout=60) as chunks:
         async for chunk in chunks:
             into += chunk
+
+
+async def test_a_transport_that_does_not_honor_retry_after_returns_the_response() -> None:
+    busy = answer(429, "Too many requests", Retry_After="2")
+    async with serving(busy, honors_retry_after=False) as (server, transport, _):
+        response = await transport.request("GET", "/pods")
+        assert (response.status, len(server.requests)) == (429, 1)
 
 
 async def test_a_stream_ends_where_the_server_ends_it_and_its_connection_is_kept() -> None:

@@ -91,14 +91,14 @@ def test_events_are_told_by_their_type() -> None:
 def test_an_event_of_a_type_nobody_knows_moves_the_watch_on() -> None:
     with capture_logs() as logs:
         assert decoded(line("MOVED", POD)) == [Bookmark("7", initial_events_end=False)]
-    assert [each["event"] for each in logs] == ["watch.unknown_event"]
+    assert [each["event"] for each in logs] == ["watch_event_unknown"]
 
 
 @pytest.mark.parametrize("manifest", [None, [], {}, {"metadata": None}, {"metadata": {}}])
 def test_what_is_no_object_is_left_out(manifest: Any) -> None:
     with capture_logs() as logs:
         assert decoded(line("ADDED", manifest), line("ADDED", POD)) == [Upserted(POD, added=True)]
-    assert [each["event"] for each in logs] == ["watch.event_without_metadata"]
+    assert [each["event"] for each in logs] == ["watch_event_without_metadata"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_an_error_is_raised_after_what_came_before_it(
     [b"{", b"Too many requests", b"[]", b"3", b'{"type": "ADDED"}', line("ERROR", "no status")],
 )
 def test_what_is_no_event_is_an_error(text: bytes) -> None:
-    with pytest.raises(MalformedStreamError, match="no event"):
+    with pytest.raises(MalformedStreamError, match="an invalid event"):
         decoded(text)
 
 

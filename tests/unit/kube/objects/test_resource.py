@@ -2,16 +2,16 @@ from dataclasses import replace
 
 import pytest
 
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is, key_of
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of, unstructured
 
 PODS: Resource[Manifest] = Resource(
-    group="", version="v1", kind="Pod", plural="pods", namespaced=True, decode=as_it_is
+    group="", version="v1", kind="Pod", plural="pods", namespaced=True, decode=unstructured
 )
 NODES: Resource[Manifest] = Resource(
-    group="", version="v1", kind="Node", plural="nodes", namespaced=False, decode=as_it_is
+    group="", version="v1", kind="Node", plural="nodes", namespaced=False, decode=unstructured
 )
 JOBS: Resource[Manifest] = Resource(
-    group="batch", version="v1", kind="Job", plural="jobs", namespaced=True, decode=as_it_is
+    group="batch", version="v1", kind="Job", plural="jobs", namespaced=True, decode=unstructured
 )
 
 

@@ -41,7 +41,7 @@ def test_a_rule_may_name_the_field_and_the_fault() -> None:
 
 def test_a_rule_that_cannot_be_evaluated_does_not_hold() -> None:
     [error] = told({"b": {}}, schema(message="too much"))
-    assert error == "b: a is missing, so that this cannot be seen: too much"
+    assert error == "b: a is missing, so the rule cannot be evaluated: too much"
 
 
 def test_rules_about_a_change_need_something_that_was_before() -> None:

@@ -5,14 +5,16 @@ import asyncio
 import pytest
 
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.cache import Cache, NotCachedError, NotSyncedError
 from kftrainer.machinery.cache.informer import Informer
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.informers import running
 from tests.unit.machinery.cache.test_informer import THINGS, Wire, all_sent, event
 
-OTHERS: Resource[Manifest] = Resource("", "v1", "Other", "others", namespaced=True, decode=as_it_is)
+OTHERS: Resource[Manifest] = Resource(
+    "", "v1", "Other", "others", namespaced=True, decode=unstructured
+)
 KEY = ObjectKey("", "a")
 
 
@@ -41,7 +43,7 @@ def test_before_it_has_synced_nothing_is_said_to_be_missing(wire: Wire) -> None:
 def test_a_kind_is_declared_once(wire: Wire) -> None:
     cache = Cache()
     cache.add(informer_of(THINGS, wire))
-    with pytest.raises(ValueError, match="an informer of Thing already"):
+    with pytest.raises(ValueError, match="Thing already has an informer"):
         cache.add(informer_of(THINGS, wire))
 
 
@@ -69,7 +71,7 @@ async def test_a_kind_that_does_not_sync_in_time_is_named(wire: Wire) -> None:
     cache.add(informer_of(OTHERS, Wire()))
     expected = (
         r"^the cache has waited 0.05 s for Other: "
-        r"is the kind installed, and may we list and watch it\?$"
+        r"check that the kind is installed and that it may be listed and watched$"
     )
     async with running(cache):
         await wire.say(all_sent(5))

@@ -6,29 +6,31 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 from kftrainer.machinery.cache.cached_object import CachedObjectFactory
 from kftrainer.machinery.cache.delta_queue import (
     LIMIT,
-    Arrived,
+    Bookmarked,
+    Delta,
     DeltaQueue,
-    Gone,
-    News,
-    Reached,
-    Unwanted,
+    FilteredOut,
+    Removed,
+    Updated,
     only_the_last,
 )
 
-THINGS: Resource[Manifest] = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
+THINGS: Resource[Manifest] = Resource(
+    "", "v1", "Thing", "things", namespaced=True, decode=unstructured
+)
 MAKER = CachedObjectFactory(THINGS, None, {})
 
 
-def news(name: str, version: int, *, gone: bool = False) -> News[Manifest]:
+def news(name: str, version: int, *, gone: bool = False) -> Delta[Manifest]:
     entry = MAKER.make({"metadata": {"name": name, "resourceVersion": str(version)}})
-    return Gone(entry) if gone else Arrived(entry)
+    return Removed(entry) if gone else Updated(entry)
 
 
-async def taken(inbox: DeltaQueue[Manifest]) -> list[News[Manifest]]:
+async def taken(inbox: DeltaQueue[Manifest]) -> list[Delta[Manifest]]:
     everything = []
     while len(inbox):
         everything.append(await inbox.next())
@@ -38,7 +40,7 @@ async def taken(inbox: DeltaQueue[Manifest]) -> list[News[Manifest]]:
 
 async def test_what_was_put_in_first_is_taken_first() -> None:
     inbox: DeltaQueue[Manifest] = DeltaQueue()
-    put = [news("a", 1), news("b", 2), news("a", 3), Reached("4")]
+    put = [news("a", 1), news("b", 2), news("a", 3), Bookmarked("4")]
     for each in put:
         inbox.put(each)
     assert await taken(inbox) == put
@@ -56,7 +58,7 @@ async def test_a_storm_on_one_object_is_held_in_bounds_and_ends_with_its_last_ne
     assert most <= LIMIT
     everything = await taken(inbox)
     assert everything[-1] is last
-    assert sum(isinstance(each, Arrived) and each.entry.key.name == "b" for each in everything) == 1
+    assert sum(isinstance(each, Updated) and each.entry.key.name == "b" for each in everything) == 1
 
 
 async def test_many_different_objects_all_stay() -> None:
@@ -82,13 +84,13 @@ async def test_it_is_empty_when_what_was_taken_last_has_been_dealt_with() -> Non
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans())))
 def test_what_is_left_is_the_last_of_each_in_order(happened: list[tuple[str, bool]]) -> None:
     waiting = deque(news(name, n, gone=gone) for n, (name, gone) in enumerate(happened))
-    last = {each.entry.key.name: each for each in waiting if isinstance(each, Arrived | Gone)}
+    last = {each.entry.key.name: each for each in waiting if isinstance(each, Updated | Removed)}
     left = list(only_the_last(waiting))
     assert left == [each for each in waiting if each in last.values()]
 
 
 def test_that_an_object_is_unwanted_is_news_of_it_like_any_other() -> None:
     entry = MAKER.make({"metadata": {"name": "a", "resourceVersion": "1"}})
-    unwanted, again = Unwanted(entry.key, "2"), news("a", 3)
-    assert list(only_the_last(deque([Arrived(entry), unwanted]))) == [unwanted]
-    assert list(only_the_last(deque([Arrived(entry), unwanted, again]))) == [again]
+    unwanted, again = FilteredOut(entry.key, "2"), news("a", 3)
+    assert list(only_the_last(deque([Updated(entry), unwanted]))) == [unwanted]
+    assert list(only_the_last(deque([Updated(entry), unwanted, again]))) == [again]

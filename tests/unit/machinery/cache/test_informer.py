@@ -12,14 +12,16 @@ import pytest
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ApiError, error_from_status
 from kftrainer.kube.client.transport import Lane, Response
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.metrics.registry import Metrics
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.informers import Witness, running
 
-THINGS: Resource[Manifest] = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
+THINGS: Resource[Manifest] = Resource(
+    "", "v1", "Thing", "things", namespaced=True, decode=unstructured
+)
 ALL_SENT = {"k8s.io/initial-events-end": "true"}
 
 

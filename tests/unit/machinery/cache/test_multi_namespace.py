@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.cache.multi_namespace import (
@@ -20,7 +20,9 @@ from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.informers import Witness, running
 from tests.unit.machinery.cache.test_informer import THINGS, Wire, all_sent, event
 
-NODES: Resource[Manifest] = Resource("", "v1", "Node", "nodes", namespaced=False, decode=as_it_is)
+NODES: Resource[Manifest] = Resource(
+    "", "v1", "Node", "nodes", namespaced=False, decode=unstructured
+)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.discovery import RestMapper
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.client.transport import Response
-from kftrainer.kube.objects.resource import Manifest, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 from kftrainer.machinery.cache.cache import Cache, NotSyncedError
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.cache.optional_kinds import OptionalKinds, pauses
@@ -24,7 +24,7 @@ from tests.unit.machinery.cache.test_informer import Wire, all_sent
 
 
 def kind(name: str) -> Resource[Manifest]:
-    return Resource(f"{name}.example", "v1", name.title(), f"{name}s", True, as_it_is)  # noqa: FBT003
+    return Resource(f"{name}.example", "v1", name.title(), f"{name}s", True, unstructured)  # noqa: FBT003
 
 
 LAMPS, CHAIRS, OTHERS = kind("lamp"), kind("chair"), kind("other")
@@ -193,9 +193,9 @@ async def test_a_server_that_does_not_say_is_asked_again(
 async def test_only_new_answers_are_logged(scene: Scene, logs: list[Any]) -> None:
     def said() -> list[tuple[str, str, str]]:
         told = [
-            (each["kind"], each["answer"], each["log_level"])
+            (each["kind"], each["result"], each["log_level"])
             for each in logs
-            if each["event"] == "late_kinds.answer"
+            if each["event"] == "optional_kind_checked"
         ]
         logs.clear()
         return told

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory, Decoded
 from kftrainer.machinery.cache.reduction import LARGE, Reduction
 
-THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
+THINGS = Resource("", "v1", "Thing", "things", namespaced=True, decode=unstructured)
 REDUCTION = Reduction(spec=("suspend", "runtimeRef"), status=("rows",), prefix="example.com/")
 KIB = 1024
 
@@ -43,7 +43,7 @@ def test_large_object_is_held_by_its_identity_and_the_named_fields() -> None:
         )
     )
     assert entry.is_reduced
-    assert entry.whole_size > LARGE > entry.size
+    assert entry.full_size > LARGE > entry.size
     assert entry.manifest == thing(
         metadata={"generation": 3, "labels": {"app": "x"}},
         spec={"suspend": True, "runtimeRef": {"name": "torch"}},

@@ -20,16 +20,16 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.machinery.cache.reflector import (
     Action,
-    AskVersion,
     Delays,
     ListAsStream,
     Listed,
     ListFailed,
     ListInPages,
     Outcome,
+    ReadVersion,
     Reflector,
     StreamBroke,
-    VersionTold,
+    VersionRead,
     Watch,
     WatchEnded,
 )
@@ -76,8 +76,8 @@ def test_it_begins_with_a_stream_of_the_most_recent_state() -> None:
         (WatchEnded(300, 5, MALFORMED), (ListAsStream("9", "error"), True)),
         (WatchEnded(0.0, 0, MALFORMED), (ListAsStream("9", "error"), True)),
         (WatchEnded(120, 0, MALFORMED), (ListAsStream("9", "error"), True)),
-        (WatchEnded(120, 0, SILENT), (AskVersion(), False)),
-        (WatchEnded(300, 0), (AskVersion(), False)),
+        (WatchEnded(120, 0, SILENT), (ReadVersion(), False)),
+        (WatchEnded(300, 0), (ReadVersion(), False)),
     ],
 )
 def test_after_a_watch(ended: WatchEnded, then: tuple[Action, bool]) -> None:
@@ -144,7 +144,7 @@ def test_after_a_list_it_watches_from_there() -> None:
 def test_a_server_whose_history_ends_before_ours_is_listed_anew(
     told: str | KubeError, then: tuple[Action, bool]
 ) -> None:
-    assert after(VersionTold(told)) == then
+    assert after(VersionRead(told)) == then
 
 
 def test_a_server_that_asks_for_time_gets_at_least_that() -> None:
@@ -185,8 +185,8 @@ def failure_of(action: Action, error: KubeError | None) -> Outcome:
             return ListFailed(action, 1, error or LOST)
         case Watch():
             return WatchEnded(0.0, 0, error)
-        case AskVersion():
-            return VersionTold(error or LOST)
+        case ReadVersion():
+            return VersionRead(error or LOST)
 
 
 @given(st.lists(ERRORS, min_size=30, max_size=60), st.integers())

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from kftrainer.kube.client.client import Client, Page
-from kftrainer.machinery.cache.source import NOBODY, Source
+from kftrainer.machinery.cache.source import NO_OBJECT, Source
 from tests.support.informers import CONFIG_MAPS
 
 
@@ -21,7 +21,7 @@ class Listener:
 
 
 @pytest.mark.parametrize(
-    ("selected", "asked"), [(None, NOBODY), ("metadata.name=ours", "metadata.name=ours")]
+    ("selected", "asked"), [(None, NO_OBJECT), ("metadata.name=ours", "metadata.name=ours")]
 )
 async def test_the_version_is_asked_for_with_no_more_rights_than_it_takes_to_watch(
     selected: str | None, asked: str

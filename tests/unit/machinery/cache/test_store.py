@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.cache.store import Contents, Store, UnknownIndexError, is_older
 from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 
 ROOT = Path(__file__).parents[4]
-THINGS: Resource[Manifest] = Resource("", "v1", "Thing", "things", namespaced=True, decode=as_it_is)
+THINGS: Resource[Manifest] = Resource(
+    "", "v1", "Thing", "things", namespaced=True, decode=unstructured
+)
 
 
 def color_of(seen: ObservedObject[Manifest]) -> list[str]:

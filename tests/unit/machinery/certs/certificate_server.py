@@ -7,7 +7,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.certs.ca_bundle import Injected
-from kftrainer.machinery.certs.secrets import SECRETS, content_of, new_secret, with_content
+from kftrainer.machinery.certs.rotation import SECRETS, content_of, new_secret, with_content
 from tests.support.fake_clock import FakeClock
 
 SECRET = ObjectKey("ours", "hooks-cert")

@@ -20,13 +20,14 @@ from kftrainer.machinery.certs.authority import (
     RENEW_AUTHORITY_BEFORE,
     RENEW_BEFORE,
     SETTLED_AFTER,
+    Content,
     Stored,
+    Trust,
     is_better,
     next_content,
     read,
 )
-from kftrainer.machinery.certs.secrets import Content
-from kftrainer.machinery.certs.x509_parsing import certificates_in, key_pem, pem_of
+from kftrainer.machinery.certs.x509 import certificates_in, key_pem, pem_of
 from tests.support.certificates import (
     ELSEWHERE,
     IDENTITY,
@@ -38,7 +39,7 @@ from tests.support.certificates import (
 )
 from tests.support.fake_clock import START as NOW
 
-NOBODY_TOLD: Mapping[x509.Certificate, float] = {}
+NONE_TRUSTED: Mapping[x509.Certificate, float] = {}
 GOOD = authority(NOW)
 SHOWN = leaf(GOOD, NOW)
 
@@ -46,10 +47,10 @@ SHOWN = leaf(GOOD, NOW)
 def renewed(
     held: Content,
     bundles: Sequence[bytes] = (),
-    told_for: Mapping[x509.Certificate, float] = NOBODY_TOLD,
+    trusted_for: Mapping[x509.Certificate, float] = NONE_TRUSTED,
 ) -> Content | None:
     """The whole content after the next step, or None if there is nothing to do."""
-    renewal = next_content(held, bundles, told_for, IDENTITY, NOW)
+    renewal = next_content(held, bundles, trusted_for, IDENTITY, NOW)
     return None if renewal is None else {**held, **renewal.content}
 
 
@@ -101,7 +102,7 @@ class TestFromNothing:
     def test_a_long_host_name_does_not_have_to_fit_into_the_subject(self) -> None:
         long = f"{'s' * 63}.{'n' * 63}.svc"
         identity = type(IDENTITY)("our-ca", "our-organization", (long,))
-        renewal = next_content({}, (), NOBODY_TOLD, identity, NOW)
+        renewal = next_content({}, (), NONE_TRUSTED, identity, NOW)
         assert renewal is not None
         assert read(renewal.content, identity, NOW).leaf is not None
 
@@ -179,7 +180,7 @@ class TestAnAuthorityThatWillExpire:
         assert (old, understood(after).issuer) == (self.OLD.certificate, new)
         assert (after[CERTIFICATE], after[KEY]) == (self.HELD[CERTIFICATE], self.HELD[KEY])
 
-    def test_the_new_one_signs_when_all_have_been_told_for_long_enough(self) -> None:
+    def test_the_new_one_signs_when_all_have_been_trusted_for_long_enough(self) -> None:
         between = renewed(self.HELD, [self.OLD.pem], told(self.OLD))
         assert between is not None
         new, old = understood(between).authorities
@@ -319,14 +320,14 @@ class TestWhatIsShown:
     def test_anything_is_better_than_nothing(self) -> None:
         new = _shown(SHOWN, GOOD).leaf
         assert new is not None
-        assert is_better(new, None, NOBODY_TOLD, NOW)
+        assert is_better(new, None, NONE_TRUSTED, NOW)
 
     def test_a_newer_one_of_the_same_authority_is_better(self) -> None:
         old, new = _shown(SHOWN, GOOD).leaf, _shown(leaf(GOOD, NOW), GOOD).leaf
         assert old is not None
         assert new is not None
-        assert is_better(new, old, NOBODY_TOLD, NOW)
-        assert not is_better(old, old, NOBODY_TOLD, NOW)
+        assert is_better(new, old, NONE_TRUSTED, NOW)
+        assert not is_better(old, old, NONE_TRUSTED, NOW)
 
     def test_one_that_some_may_not_trust_yet_is_not(self) -> None:
         old, new = _shown(SHOWN, GOOD).leaf, _shown(leaf(OTHER, NOW), OTHER).leaf
@@ -380,12 +381,12 @@ MOST_STEPS = 4
 def test_from_any_state_a_few_steps_lead_to_a_good_one(held: Content, bundles: list[bytes]) -> None:
     for step in range(MOST_STEPS + 1):
         authorities = read(held, IDENTITY, NOW).authorities
-        told_for = {
+        trusted_for = {
             each: OVERLAP
             for each in authorities
             if all(each in certificates_in(bundle) for bundle in bundles)
         }
-        after = renewed(held, bundles, told_for)
+        after = renewed(held, bundles, trusted_for)
         if after is None and all(certificates_in(each) == list(authorities) for each in bundles):
             break
         held = after if after is not None else held
@@ -416,3 +417,33 @@ def test_a_step_never_takes_away_a_certificate_that_can_be_shown(
         assert stored.leaf is not None
         assert stored.leaf.issuer == before.issuer
         assert before.issuer in stored.authorities
+
+
+class TestTrust:
+    def test_starts_when_all_bundles_contain_the_authority(self) -> None:
+        trust = Trust()
+        trust.observe([GOOD.pem, b""], [], 0)
+        assert trust.trusted_for(5) == {}
+        trust.observe([GOOD.pem, OTHER.pem + GOOD.pem], [], 10)
+        trust.observe([OTHER.pem + GOOD.pem, OTHER.pem + GOOD.pem], [], 12)
+        assert trust.trusted_for(15) == {GOOD.certificate: 5, OTHER.certificate: 3}
+
+    def test_restarts_after_a_bundle_was_lost(self) -> None:
+        trust = Trust()
+        trust.observe([GOOD.pem], [], 0)
+        trust.observe([b""], [], 10)
+        trust.observe([GOOD.pem], [], 20)
+        assert trust.trusted_for(21) == {GOOD.certificate: 1}
+
+    def test_without_bundles_the_given_authorities_count(self) -> None:
+        trust = Trust()
+        trust.observe([], [GOOD.certificate], 0)
+        assert trust.trusted_for(7) == {GOOD.certificate: 7}
+
+    def test_reports_when_a_threshold_is_reached(self) -> None:
+        trust = Trust()
+        assert trust.changes_in(0) is None
+        trust.observe([GOOD.pem], [], 0)
+        assert trust.changes_in(1) == SETTLED_AFTER - 1
+        assert trust.changes_in(SETTLED_AFTER) == OVERLAP - SETTLED_AFTER
+        assert trust.changes_in(OVERLAP) is None

@@ -12,7 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from kftrainer.kube.client.errors import ForbiddenError, NotFoundError, ServerError
+from kftrainer.kube.client.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    ServerError,
+)
 from kftrainer.machinery.certs.authority import (
     CERTIFICATE,
     OVERLAP,
@@ -21,13 +28,14 @@ from kftrainer.machinery.certs.authority import (
     read,
 )
 from kftrainer.machinery.certs.rotation import (
+    CHECK_EVERY,
     LONGEST_PAUSE,
-    LOOK_EVERY,
     SHORTEST_PAUSE,
     CertificateRotation,
+    FailureLog,
 )
 from kftrainer.machinery.certs.serving import ServingCertificate
-from kftrainer.machinery.certs.x509_parsing import certificates_in
+from kftrainer.machinery.certs.x509 import certificates_in
 from kftrainer.machinery.metrics.registry import Metrics
 from tests.support.certificates import ELSEWHERE, IDENTITY, authority, content, leaf
 from tests.support.fake_clock import START, FakeClock
@@ -68,12 +76,12 @@ class Replica:
 
     @property
     def shown(self) -> Leaf | None:
-        return self.rotation._shown
+        return self.rotation._presented
 
     def step(self) -> bool:
         """Let it go on until its next request; True when it has seen to everything."""
         if self._look is None:
-            self._look = self.rotation._look()
+            self._look = self.rotation._check()
         try:
             self._look.send(None)
         except StopIteration as ended:
@@ -165,8 +173,8 @@ def running_world(days_left: float = 3650) -> World:
     world = World()
     ca = authority(START, days_left)
     world.server.fill_secret(content(ca, leaf(ca, START)))
-    told = bundle_of(ca)
-    world.server.put(configuration(webhook("a", caBundle=told), webhook("b", caBundle=told)))
+    bundle = bundle_of(ca)
+    world.server.put(configuration(webhook("a", caBundle=bundle), webhook("b", caBundle=bundle)))
     return world
 
 
@@ -282,9 +290,9 @@ def test_nobody_puts_an_old_bundle_over_a_new_one(requests: int) -> None:
     world.server.objects.pop(SECRET)
     assert quick.look()
     slow.look()
-    told = certificates_in(world.server.bundles[0])
-    assert told == certificates_in(world.server.content["ca.crt"])
-    assert len(told) == 2
+    trusted = certificates_in(world.server.bundles[0])
+    assert trusted == certificates_in(world.server.content["ca.crt"])
+    assert len(trusted) == 2
 
 
 def test_a_server_certificate_is_replaced_in_time_and_shown_at_once() -> None:
@@ -324,7 +332,7 @@ def test_what_is_good_is_not_written() -> None:
 
 
 class TestTrouble:
-    def test_is_told_once_when_it_begins_and_once_when_it_is_over(self) -> None:
+    def test_is_logged_once_when_it_begins_and_once_when_it_is_over(self) -> None:
         world = running_world()
         world.server.put(configuration(webhook("a")))
         world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
@@ -333,12 +341,12 @@ class TestTrouble:
             assert not any(replica.look() for _ in range(5))
             world.server.refusals.clear()
             assert replica.look()
-        told = [entry for entry in logs if entry["event"].startswith("trouble")]
-        assert [(each["event"], each["log_level"]) for each in told] == [
-            ("trouble.began", "warning"),
-            ("trouble.over", "info"),
+        logged = [entry for entry in logs if entry["event"].startswith("certificate_failure")]
+        assert [(each["event"], each["log_level"]) for each in logged] == [
+            ("certificate_failure_started", "warning"),
+            ("certificate_failure_ended", "info"),
         ]
-        assert "our-hooks cannot be written" in told[0]["trouble"]
+        assert "our-hooks cannot be written" in logged[0]["failure"]
 
     @pytest.mark.parametrize("method", ["get", "update"])
     def test_with_the_configuration_does_not_keep_the_certificate_from_being_shown(
@@ -361,13 +369,13 @@ class TestTrouble:
         assert world.replicas[0].look()
         assert world.replicas[0].serving.missing() is None
 
-    def test_a_missing_secret_that_may_not_be_created_is_told_in_words(self) -> None:
+    def test_a_missing_secret_that_may_not_be_created_is_reported(self) -> None:
         world = World(replicas=1)
         world.server.refusals["create Secret"] = FORBIDDEN
         assert not world.replicas[0].look()
         missing = world.replicas[0].serving.missing()
         assert missing is not None
-        assert "we cannot create one: create it, empty, or allow us" in missing
+        assert "cannot be created: create it, empty, or allow the manager" in missing
         world.server.fill_secret({})
         assert world.replicas[0].look()
 
@@ -388,7 +396,7 @@ class TestTrouble:
         world.check()
         assert world.replicas[0].shown == before
 
-    def test_a_namespace_that_is_missing_is_told(self) -> None:
+    def test_a_missing_namespace_is_reported(self) -> None:
         world = World(replicas=1)
         world.server.refusals["create Secret"] = NotFoundError(404, "NotFound", "no such namespace")
         assert not world.replicas[0].look()
@@ -514,24 +522,24 @@ class TestWhoUndoesWhatWeDo:
 
         with capture_logs() as logs:
             assert self.writes_against(world, reset, every=5) < 30
-            told = [entry for entry in logs if entry["event"].startswith("trouble")]
-            assert [entry["event"] for entry in told] == ["trouble.began"]
-            contest = "somebody else keeps changing the ValidatingWebhookConfiguration our-hooks"
-            assert told[0]["trouble"] == contest
+            logged = [entry for entry in logs if entry["event"].startswith("certificate_failure")]
+            assert [entry["event"] for entry in logged] == ["certificate_failure_started"]
+            contest = "another client keeps changing the ValidatingWebhookConfiguration our-hooks"
+            assert logged[0]["failure"] == contest
             assert contest in (replica.serving.missing() or "")
             pass_time(world.clock, 300)
             assert replica.look()
-            assert (replica.serving.missing(), contest in (replica.serving.trouble or "")) == (
+            assert (replica.serving.missing(), contest in (replica.serving.failure or "")) == (
                 None,
                 True,
             )
             pass_time(world.clock, SETTLED_AFTER)
             assert replica.look()
-            wait = replica.rotation._until_next_look(0)
+            wait = replica.rotation._until_next_check(0)
             assert wait == 600 - SETTLED_AFTER, "until it is over"
             pass_time(world.clock, wait)
             assert replica.look()
-            assert replica.serving.trouble is None
+            assert replica.serving.failure is None
         reset()
         assert replica.look()
         assert replica.serving.missing() is None, "and then it is mended at once again"
@@ -552,8 +560,8 @@ class TestWhoUndoesWhatWeDo:
         world.come_to_rest()
         world.replicas[1].rotation._identity = ELSEWHERE
         assert self.writes_against(world, lambda: None, every=10) < 60
-        trouble = world.replicas[0].serving.trouble or ""
-        assert "somebody else keeps changing the Secret ours/hooks-cert" in trouble
+        trouble = world.replicas[0].serving.failure or ""
+        assert "another client keeps changing the Secret ours/hooks-cert" in trouble
         world.check()
 
     def test_may_be_a_replica_whose_clock_is_wrong(self) -> None:
@@ -571,17 +579,17 @@ class TestWhoUndoesWhatWeDo:
 
 def test_pauses_grow_and_end() -> None:
     rotation = World(replicas=1).replicas[0].rotation
-    assert rotation._until_next_look(0) == LOOK_EVERY
-    delays = [rotation._until_next_look(failures) for failures in range(1, 12)]
+    assert rotation._until_next_check(0) == CHECK_EVERY
+    delays = [rotation._until_next_check(failures) for failures in range(1, 12)]
     assert delays[0] < 0.3
     assert delays[-1] < 33.1
     assert all(later > earlier for earlier, later in pairwise(delays[:8]))
 
 
-async def test_what_nobody_expects_is_told_once_and_tried_again() -> None:
+async def test_what_nobody_expects_is_logged_once_and_tried_again() -> None:
     world, stop = World(replicas=1), asyncio.Event()
     replica, looks = world.replicas[0], 0
-    rotation, look = replica.rotation, replica.rotation._look
+    rotation, look = replica.rotation, replica.rotation._check
 
     async def surprising() -> bool:
         nonlocal looks
@@ -591,7 +599,7 @@ async def test_what_nobody_expects_is_told_once_and_tried_again() -> None:
         return await look()
 
     rotation._informers = lambda: iter(())  # type: ignore[method-assign]
-    rotation._look = surprising  # type: ignore[method-assign]
+    rotation._check = surprising  # type: ignore[method-assign]
     with capture_logs() as logs:
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             tasks.create_task(rotation.run(lambda: None, stop))
@@ -601,13 +609,13 @@ async def test_what_nobody_expects_is_told_once_and_tried_again() -> None:
             await world.clock.advance(60)
             assert (looks, replica.serving.missing()) == (5 + 1, None), "and when it has settled"
             stop.set()
-    told = [entry for entry in logs if entry["log_level"] == "error"]
-    assert [(entry["event"], entry["exc_info"]) for entry in told] == [
-        ("certificate.look_failed", True)
+    logged = [entry for entry in logs if entry["log_level"] == "error"]
+    assert [(entry["event"], entry["exc_info"]) for entry in logged] == [
+        ("certificate_check_failed", True)
     ]
 
 
-async def test_it_is_ready_at_once_and_ends_when_told() -> None:
+async def test_it_is_ready_at_once_and_stops_when_stop_is_set() -> None:
     world, stop, ready = World(replicas=1), asyncio.Event(), asyncio.Event()
     rotation = world.replicas[0].rotation
     rotation._informers = lambda: iter(())  # type: ignore[method-assign]
@@ -615,3 +623,55 @@ async def test_it_is_ready_at_once_and_ends_when_told() -> None:
         tasks.create_task(rotation.run(ready.set, stop))
         await ready.wait()
         stop.set()
+
+
+class TestFailureLog:
+    def test_failures_are_logged_when_they_start_and_end(self) -> None:
+        failures = FailureLog()
+        with capture_logs() as logs:
+            for failing in (["a"], ["a", "b"], ["b"], []):
+                failures.begin()
+                for what in failing:
+                    with failures.recording(what):
+                        raise ForbiddenError(403, "Forbidden", "no")
+                assert failures.end() == ("; ".join(f"{what}: no" for what in failing) or None)
+                assert failures.is_done == (not failing)
+        assert [(entry["event"], entry["failure"]) for entry in logs] == [
+            ("certificate_failure_started", "a"),
+            ("certificate_failure_started", "b"),
+            ("certificate_failure_ended", "a"),
+            ("certificate_failure_ended", "b"),
+        ]
+
+    @pytest.mark.parametrize("kind", [ConflictError, AlreadyExistsError, NotFoundError])
+    def test_a_lost_race_is_retried_and_not_logged(self, kind: type[ApiError]) -> None:
+        failures = FailureLog()
+        with capture_logs() as logs:
+            failures.begin()
+            with failures.recording("a"):
+                raise kind(409, "", "")
+            assert (failures.lost_race, failures.is_done, failures.end()) == (True, False, None)
+            failures.begin()
+            assert failures.is_done
+        assert logs == []
+
+    def test_a_reported_problem_is_logged_once_and_not_retried(self) -> None:
+        failures = FailureLog()
+        with capture_logs() as logs:
+            for _ in range(2):
+                failures.begin()
+                failures.report("a", "so it is")
+                assert (failures.is_done, failures.end()) == (True, "a: so it is")
+        assert [entry["event"] for entry in logs] == ["certificate_failure_started"]
+
+    def test_a_postponed_check_is_retried_and_not_logged(self) -> None:
+        failures = FailureLog()
+        failures.begin()
+        failures.postpone()
+        assert (failures.is_done, failures.end()) == (False, None)
+        failures.begin()
+        assert failures.is_done
+
+    def test_other_errors_are_raised(self) -> None:
+        with pytest.raises(KeyError), FailureLog().recording("a"):
+            raise KeyError("a")

@@ -86,7 +86,7 @@ class TestWhatAServerShows:
     async def test_is_nothing_at_first(self) -> None:
         serving = new_serving()
         assert serving.missing() == "there is no certificate yet"
-        serving.trouble = "somebody is slow"
+        serving.failure = "somebody is slow"
         assert serving.missing() == "there is no certificate yet: somebody is slow"
         async with listening(serving.context) as port:
             with pytest.raises((ssl.SSLError, ConnectionError)):
@@ -96,7 +96,7 @@ class TestWhatAServerShows:
         serving = new_serving()
         async with listening(serving.context) as port:
             for name in ("first", "second"):
-                serving.show(*pair(tmp_path, name))
+                serving.present(*pair(tmp_path, name))
                 assert await name_shown_at(port) == f"CN={name}"
         assert serving.missing() is None
 
@@ -106,7 +106,7 @@ class TestWhatAServerShows:
         self, tmp_path: Path, version: ssl.TLSVersion, server_name: str
     ) -> None:
         serving = new_serving()
-        serving.show(*pair(tmp_path, "shown"))
+        serving.present(*pair(tmp_path, "shown"))
         client = believing()
         client.minimum_version = client.maximum_version = version
         async with listening(serving.context) as port:
@@ -114,18 +114,18 @@ class TestWhatAServerShows:
 
     def test_is_never_shown_with_an_old_tls(self, tmp_path: Path) -> None:
         serving = new_serving()
-        serving.show(*pair(tmp_path, "shown"))
+        serving.present(*pair(tmp_path, "shown"))
         assert serving.context.minimum_version == ssl.TLSVersion.TLSv1_2
 
     async def test_stays_when_the_next_pair_is_no_good(self, tmp_path: Path) -> None:
         serving = new_serving()
         first, second = pair(tmp_path, "first"), pair(tmp_path, "second")
-        serving.show(*first)
+        serving.present(*first)
         bad = [(second[0], first[1]), (b"", b""), (b"garbage", second[1]), (second[0], b"garbage")]
         async with listening(serving.context) as port:
             for each in bad:
                 with pytest.raises(CertificateError):
-                    serving.show(*each)
+                    serving.present(*each)
                 assert await name_shown_at(port) == "CN=first"
 
     async def test_does_not_change_for_connections_that_are_there(self, tmp_path: Path) -> None:
@@ -135,11 +135,11 @@ class TestWhatAServerShows:
             writer.close()
 
         serving = new_serving()
-        serving.show(*pair(tmp_path, "first"))
+        serving.present(*pair(tmp_path, "first"))
         async with await asyncio.start_server(echo, "127.0.0.1", 0, ssl=serving.context) as server:
             port = server.sockets[0].getsockname()[1]
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=believing())
-            serving.show(*pair(tmp_path, "second"))
+            serving.present(*pair(tmp_path, "second"))
             writer.write(b"still there?\n")
             assert await reader.readline() == b"still there?\n"
             writer.close()
@@ -148,7 +148,7 @@ class TestWhatAServerShows:
     async def test_is_told_when_it_has_expired(self, tmp_path: Path) -> None:
         clock, metrics = FakeClock(), Metrics()
         serving = new_serving(clock, metrics)
-        serving.show(*pair(tmp_path, "shown"))
+        serving.present(*pair(tmp_path, "shown"))
         expires = metrics.registry.get_sample_value(
             "machinery_certificate_expiry_timestamp_seconds", {"server": "webhooks"}
         )
@@ -167,11 +167,11 @@ class TestWhatAServerShows:
         monkeypatch.setattr("tempfile.tempdir", str(place))
         if not has_memory_files:
             monkeypatch.delattr("os.memfd_create", raising=False)
-        new_serving().show(*made)
+        new_serving().present(*made)
         opened = sorted(os.listdir("/proc/self/fd"))
-        new_serving().show(*made)
+        new_serving().present(*made)
         with pytest.raises(CertificateError):
-            new_serving().show(made[0], b"garbage")
+            new_serving().present(made[0], b"garbage")
         assert sorted(os.listdir("/proc/self/fd")) == opened
         assert list(place.iterdir()) == []
 
@@ -180,15 +180,15 @@ class TestWhatAServerShows:
         made = pair(tmp_path, "shown")
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "read-only"))
         serving = new_serving()
-        serving.show(*made)
+        serving.present(*made)
         assert serving.missing() is None
 
     def test_is_told_if_others_do_not_trust_it(self, tmp_path: Path) -> None:
         serving = new_serving()
         serving.distrust = "somebody does not trust it"
         assert serving.missing() == "there is no certificate yet"
-        serving.show(*pair(tmp_path, "shown"))
-        serving.trouble = "we may not tell them"
+        serving.present(*pair(tmp_path, "shown"))
+        serving.failure = "we may not tell them"
         assert serving.missing() == "somebody does not trust it: we may not tell them"
 
     @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
@@ -196,12 +196,12 @@ class TestWhatAServerShows:
         ca = authority(START)
         key = ca.key.private_bytes(Encoding.PEM, form, BestAvailableEncryption(b"secret"))
         with pytest.raises(CertificateError, match="the key is encrypted"):
-            new_serving().show(ca.pem, key)
+            new_serving().present(ca.pem, key)
 
     @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
     def test_is_never_a_certificate_that_we_cannot_read(self, odd: bytes) -> None:
         with pytest.raises(CertificateError, match="cannot be read"):
-            new_serving().show(odd, ODD_KEY)
+            new_serving().present(odd, ODD_KEY)
 
 
 class TestClientCertificates:
@@ -220,7 +220,7 @@ class TestClientCertificates:
         good = ours.issue("good", common_name="good")
         serving = new_serving()
         serving.require_clients_of(ours.certificate.read_bytes())
-        serving.show(*pair(tmp_path, "shown"))
+        serving.present(*pair(tmp_path, "shown"))
 
         async def check() -> None:
             async with answering(serving, names=["good"]) as port:
@@ -231,7 +231,7 @@ class TestClientCertificates:
                 assert not await answers(port, good, ssl.TLSVersion.TLSv1_2)
                 serving.require_clients_of(other.certificate.read_bytes())
                 assert not await answers(port, good)
-                serving.show(*pair(tmp_path, "newer"))
+                serving.present(*pair(tmp_path, "newer"))
                 assert not await answers(port, good)
                 assert await answers(port, other.issue("good", common_name="good"))
 
@@ -243,7 +243,7 @@ class TestClientCertificates:
             with pytest.raises(CertificateError, match="client authorities cannot be used"):
                 serving.require_clients_of(bad)
         assert serving.context.verify_mode != ssl.CERT_REQUIRED
-        serving.show(*pair(tmp_path, "shown"))
+        serving.present(*pair(tmp_path, "shown"))
         ours = Authority(tmp_path / "ours", "ca", START).certificate.read_bytes()
         serving.require_clients_of(ours)
         with pytest.raises(CertificateError):
@@ -260,7 +260,7 @@ class TestClientCertificates:
         first, second = (Authority(tmp_path / name, "ca", START) for name in ("a", "b"))
         client = second.issue("client", common_name="client")
         serving = new_serving()
-        serving.show(*pair(tmp_path, "shown"))
+        serving.present(*pair(tmp_path, "shown"))
         file.write_bytes(first.certificate.read_bytes())
         service = ClientAuthorityFile(file, serving, clock=clock)
         with capture_logs() as logs:
@@ -276,7 +276,7 @@ class TestClientCertificates:
                 await clock.advance(10)
                 assert await answers(port, client)
                 stop.set()
-        assert [each["event"] for each in logs].count("client_authorities_kept") == 1
+        assert [each["event"] for each in logs].count("client_authorities_not_reloaded") == 1
 
 
 @asynccontextmanager
@@ -367,7 +367,7 @@ class TestFiles:
                 assert await name_shown_at(port) == "CN=second"
                 stop.set()
         assert "PRIVATE KEY" not in repr(logs)
-        kept = [entry for entry in logs if entry["event"] == "certificate.kept_old"]
+        kept = [entry for entry in logs if entry["event"] == "certificate_not_reloaded"]
         assert 1 <= len(kept) <= len(halves) + 1, "each trouble is told once"
 
     async def test_a_projected_volume_is_swapped_as_a_whole(self, tmp_path: Path) -> None:
@@ -413,11 +413,11 @@ class TestFiles:
                 (tmp_path / "certs").mkdir()
                 put_pair(tmp_path / "certs", "late")
                 await clock.advance(1)
-                assert (serving.missing(), serving.trouble) == (None, None)
+                assert (serving.missing(), serving.failure) == (None, None)
                 assert await name_shown_at(port) == "CN=late"
                 stop.set()
         awaited = [entry for entry in logs if entry["log_level"] == "warning"]
-        assert [entry["event"] for entry in awaited] == ["certificate.awaited"]
+        assert [entry["event"] for entry in awaited] == ["certificate_missing"]
 
 
 async def test_without_files_a_certificate_is_made_up() -> None:

@@ -9,7 +9,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from kftrainer.devcluster.waiting import until
-from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import ObjectKey, Resource, unstructured
 from kftrainer.machinery.controller.controller import Controller, NotSyncedError
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import enqueue_mapped, enqueue_self
@@ -18,8 +18,8 @@ from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.queue.backoff import Exponential
 from tests.support.fake_clock import FakeClock, at_rest
 
-WIDGETS = Resource("example.com", "v1", "Widget", "widgets", namespaced=True, decode=as_it_is)
-GADGETS = Resource("example.com", "v1", "Gadget", "gadgets", namespaced=True, decode=as_it_is)
+WIDGETS = Resource("example.com", "v1", "Widget", "widgets", namespaced=True, decode=unstructured)
+GADGETS = Resource("example.com", "v1", "Gadget", "gadgets", namespaced=True, decode=unstructured)
 A, B, C = (Request("ns", name) for name in "abc")
 
 Behaviour = Callable[[Request], Awaitable[Result]]
@@ -243,7 +243,7 @@ async def test_a_controller_that_watches_nothing_is_refused() -> None:
 
 
 def test_a_controller_without_workers_is_refused() -> None:
-    with pytest.raises(ValueError, match="idle needs a worker"):
+    with pytest.raises(ValueError, match="idle needs at least one worker"):
         Controller("idle", Recording(FakeClock(), succeed), clock=FakeClock(), workers=0)
 
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from kftrainer.kube.objects.resource import ObjectKey, Resource, as_it_is
+from kftrainer.kube.objects.resource import ObjectKey, Resource, unstructured
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import enqueue_mapped, enqueue_owner, enqueue_self
 from kftrainer.machinery.controller.reconcile import Request
 
-JOBS = Resource("batch", "v1", "Job", "jobs", namespaced=True, decode=as_it_is)
-NODES = Resource("", "v1", "Node", "nodes", namespaced=False, decode=as_it_is)
+JOBS = Resource("batch", "v1", "Job", "jobs", namespaced=True, decode=unstructured)
+NODES = Resource("", "v1", "Node", "nodes", namespaced=False, decode=unstructured)
 KEY = ObjectKey("ns", "pod")
 
 

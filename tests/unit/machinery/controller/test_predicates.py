@@ -7,18 +7,15 @@ from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.predicates import (
     Predicate,
-    all_of,
     annotations_changed,
     any_of,
     content_changed,
     generation_changed,
     labels_changed,
-    negate,
-    resource_version_changed,
 )
 
 KEY = ObjectKey("ns", "a")
-BUILT_IN = [generation_changed, resource_version_changed, labels_changed, annotations_changed]
+BUILT_IN = [generation_changed, labels_changed, annotations_changed]
 
 
 @dataclass
@@ -48,7 +45,6 @@ def no(_: ObjectEvent[Any]) -> bool:
     ("predicate", "field_name", "old", "new"),
     [
         (generation_changed, "generation", 1, 2),
-        (resource_version_changed, "resourceVersion", "7", "8"),
         (labels_changed, "labels", {"a": "1"}, {"a": "2"}),
         (annotations_changed, "annotations", {"a": "1"}, None),
     ],
@@ -101,15 +97,9 @@ def test_no_labels_are_the_same_as_empty_labels() -> None:
 @pytest.mark.parametrize(
     ("predicate", "passes"),
     [
-        (all_of(yes, yes), True),
-        (all_of(yes, no), False),
-        (all_of(), True),
         (any_of(no, yes), True),
         (any_of(no, no), False),
         (any_of(), False),
-        (negate(yes), False),
-        (negate(no), True),
-        (any_of(all_of(yes, no), negate(no)), True),
     ],
 )
 def test_predicates_combine(predicate: Predicate, passes: bool) -> None:

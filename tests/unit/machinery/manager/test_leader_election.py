@@ -308,13 +308,13 @@ async def test_a_watchdog_acts_when_it_is_not_fed(clock: FakeClock) -> None:
         await acted.event.wait()
 
 
-async def test_a_dismissed_watchdog_does_nothing() -> None:
+async def test_a_stopped_watchdog_does_nothing() -> None:
     from kftrainer.machinery.manager.clock import SystemClock
 
     clock, acted, other = SystemClock(), Acted(), Acted()
-    dismissed, guard = Watchdog(clock, 1.0, acted), Watchdog(clock, 1.2, other)
-    dismissed.feed(clock.monotonic())
-    dismissed.dismiss()
+    stopped, guard = Watchdog(clock, 1.0, acted), Watchdog(clock, 1.2, other)
+    stopped.feed(clock.monotonic())
+    stopped.stop()
     guard.feed(clock.monotonic())
     async with asyncio.timeout(30):
         await other.event.wait()  # by when the first one would have acted, too

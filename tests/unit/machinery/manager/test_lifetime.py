@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from kftrainer.machinery.manager.clock import SystemClock
-from kftrainer.machinery.manager.lifetime import Budget, ServiceEndedError, running
+from kftrainer.machinery.manager.lifetime import Budget, RunnableEndedError, running
 from kftrainer.machinery.manager.manager import Manager, Parts
 
 
@@ -88,7 +88,7 @@ async def test_a_service_that_merely_returns_counts_as_failed() -> None:
 
     with pytest.raises(ExceptionGroup) as raised:
         await block()
-    assert raised.group_contains(ServiceEndedError, match="quitter ended although")
+    assert raised.group_contains(RunnableEndedError, match="quitter ended before")
 
 
 async def test_a_service_that_does_not_stop_in_time_is_cancelled() -> None:

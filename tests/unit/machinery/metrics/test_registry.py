@@ -108,10 +108,10 @@ def test_what_alerts_ask_for_is_at_zero_before_anything_goes_wrong() -> None:
 def test_an_answer_counts_by_its_status_and_takes_its_time() -> None:
     metrics = Metrics()
     webhook = metrics.for_webhook("/validate")
-    webhook.answered(200, 0.05)
-    webhook.answered(413, 0.05)
-    webhook.answered(413, 0.05)
-    webhook.judged(429)
+    webhook.responded(200, 0.05)
+    webhook.responded(413, 0.05)
+    webhook.responded(413, 0.05)
+    webhook.reviewed(429)
     webhook.panicked()
 
     def count(name: str, **labels: str) -> float | None:

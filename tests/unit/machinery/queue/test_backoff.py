@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kftrainer.machinery.controller.reconcile import Request
-from kftrainer.machinery.queue.backoff import Exponential, MaxOf, TokenBucket, spread
+from kftrainer.machinery.queue.backoff import Exponential, spread
 
 A, B = Request("ns", "a"), Request("ns", "b")
 
@@ -73,39 +73,6 @@ def test_jitter_spreads_delays_around_what_they_would_be_even_at_the_cap() -> No
     assert 108 < max(delays) <= 110
 
 
-def test_a_bucket_lets_a_burst_through_and_then_its_rate() -> None:
-    bucket = TokenBucket(rate=10, burst=3)
-    delays = [bucket.next_delay(A, 50) for _ in range(5)]
-    assert delays == pytest.approx([0, 0, 0, 0.1, 0.2])
-
-
-def test_a_token_that_was_promised_is_not_promised_twice() -> None:
-    bucket = TokenBucket(rate=10, burst=1)
-    first = [bucket.next_delay(A, 0) for _ in range(3)]
-    later = bucket.next_delay(B, 0.1)
-    assert [*first, later] == pytest.approx([0, 0.1, 0.2, 0.2])
-
-
-def test_a_bucket_fills_up_to_its_burst_and_not_further() -> None:
-    bucket = TokenBucket(rate=10, burst=2)
-    for _ in range(5):
-        bucket.next_delay(A, 0)
-    assert [bucket.next_delay(A, 1000) for _ in range(3)] == pytest.approx([0, 0, 0.1])
-
-
-@pytest.mark.parametrize(("rate", "burst"), [(0, 1), (1, 0)])
-def test_a_bucket_that_nothing_comes_out_of_is_refused(rate: float, burst: int) -> None:
-    with pytest.raises(ValueError, match="nothing comes out"):
-        TokenBucket(rate=rate, burst=burst)
-
-
-def test_the_longest_of_several_delays_counts_and_every_rule_is_charged() -> None:
-    backoff = MaxOf(Exponential(base=1, cap=100), TokenBucket(rate=0.1, burst=1))
-    assert [backoff.next_delay(A, 0) for _ in range(2)] == [1, 10]
-    assert backoff.next_delay(B, 0) == 20
-    assert backoff.failures(A) == 2
-
-
 def test_upper_bound_of_one_delay_does_not_change_the_growth() -> None:
     backoff = Exponential(base=1, cap=100)
     delays = [backoff.next_delay(A, 0, 3) for _ in range(4)]
@@ -115,21 +82,3 @@ def test_upper_bound_of_one_delay_does_not_change_the_growth() -> None:
 def test_upper_bound_of_a_delay_is_applied_before_jitter() -> None:
     backoff = Exponential(base=1, cap=100, jitter=lambda delay: delay * 1.1)
     assert [backoff.next_delay(A, 0, 2) for _ in range(3)] == pytest.approx([1.1, 2.2, 2.2])
-
-
-def test_upper_bound_of_a_delay_does_not_exceed_the_rate_for_all() -> None:
-    backoff = MaxOf(Exponential(base=1, cap=100), TokenBucket(rate=0.1, burst=1))
-    assert [backoff.next_delay(A, 0, 0.5) for _ in range(2)] == [0.5, 10]
-
-
-def test_all_rules_forget() -> None:
-    backoff = MaxOf(Exponential(base=1, cap=100), Exponential(base=2, cap=200))
-    backoff.next_delay(A, 0)
-    backoff.next_delay(A, 0)
-    backoff.forget(A)
-    assert (backoff.failures(A), backoff.next_delay(A, 0)) == (0, 2)
-
-
-def test_no_rules_are_refused() -> None:
-    with pytest.raises(ValueError, match="no rules"):
-        MaxOf()

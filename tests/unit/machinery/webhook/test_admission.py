@@ -14,7 +14,7 @@ from kftrainer.machinery.webhook.admission import (
     broken_rules,
     denied,
     response_for,
-    told,
+    response_warnings,
 )
 
 REQUEST = AdmissionRequest(
@@ -107,18 +107,18 @@ def test_a_rule_that_is_no_text_breaks_nothing(rule: object) -> None:
 
 
 def test_a_warning_is_one_line_without_control_characters() -> None:
-    assert told(["one\nand\ttwo\x00\x7f\x9b!\u2028", " ", "one\nand\ttwo !"]) == [
+    assert response_warnings(["one\nand\ttwo\x00\x7f\x9b!\u2028", " ", "one\nand\ttwo !"]) == [
         "one and two !",
     ]
 
 
 def test_warnings_that_fit_are_not_cut() -> None:
     long = "x" * 2000
-    assert told([long, f"{long[1:]}y"]) == [long, f"{long[1:]}y"]
+    assert response_warnings([long, f"{long[1:]}y"]) == [long, f"{long[1:]}y"]
 
 
 def test_too_many_warnings_are_cut_before_the_api_server_drops_them() -> None:
-    cut = told([f"{n} {'x' * 500}" for n in range(100)])
+    cut = response_warnings([f"{n} {'x' * 500}" for n in range(100)])
     assert {len(warning) for warning in cut[:-1]} == {256}
     assert cut[0].endswith("x…")
     assert cut[-1] == f"{100 - (len(cut) - 1)} more warnings are not shown here."

@@ -34,7 +34,7 @@ async def size(asked: HttpRequest) -> HttpResponse:
     try:
         return HttpResponse(200, f"{len(await asked.read_body())}")
     except BodyError as error:
-        return error.answer
+        return error.response
 
 
 class Callers:

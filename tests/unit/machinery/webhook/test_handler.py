@@ -108,7 +108,7 @@ async def test_a_refusal_is_an_answer_like_any_other_and_told_in_the_debug_log()
     assert response["status"]["message"] == "spec: Forbidden: no"
     assert logs == [
         {
-            "event": "admission.denied",
+            "event": "admission_denied",
             "log_level": "debug",
             "webhook": PATH,
             "uid": UID,
@@ -173,11 +173,11 @@ async def test_what_is_no_admission_request_gets_a_status_of_its_own(
 
 async def test_a_body_that_does_not_come_is_answered_as_its_error_says() -> None:
     async def never() -> bytes:
-        raise BodyError(408, "The body did not come in time.")
+        raise BodyError(408, "The body was not received in time.")
 
     desk = Desk(allow)
     answer = await desk.ask(read=never)
-    assert (answer.status, answer.body) == (408, "The body did not come in time.\n")
+    assert (answer.status, answer.body) == (408, "The body was not received in time.\n")
     assert desk.count(f"{REQUESTS}_total", webhook=PATH, code="408") == 1
 
 
@@ -189,7 +189,7 @@ async def test_a_validator_that_breaks_refuses_without_telling_its_secrets() -> 
     assert response["status"]["reason"] == "InternalError"
     assert "secret" not in str(response)
     assert [(entry["event"], entry["exc_info"]) for entry in logs if "exc_info" in entry] == [
-        ("admission.failed", True)
+        ("admission_failed", True)
     ]
     assert desk.count("controller_runtime_webhook_panics_total") == 1
 
@@ -528,7 +528,7 @@ async def test_a_slow_request_is_told() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(desk.response())
             await clock.advance(1.5)
-    assert [(entry["event"], entry["seconds"]) for entry in logs] == [("admission.slow", 1.5)]
+    assert [(entry["event"], entry["seconds"]) for entry in logs] == [("admission_slow", 1.5)]
 
 
 async def test_requests_are_counted_by_path_and_status() -> None:

@@ -56,7 +56,7 @@ async def test_a_taken_port_is_told_in_a_sentence() -> None:
 def test_a_port_that_there_cannot_be_is_told_in_a_sentence(port: str) -> None:
     with pytest.raises(BindError) as told:
         WebServer("probes", f"127.0.0.1:{port}", echo)
-    assert str(told.value) == f"127.0.0.1:{port} is no address: the highest port is 65535."
+    assert str(told.value) == f"127.0.0.1:{port} is not a valid address: the highest port is 65535."
 
 
 def test_the_highest_port_is_one() -> None:

@@ -43,7 +43,7 @@ async def size(asked: HttpRequest) -> HttpResponse:
     try:
         return HttpResponse(200, f"{len(await asked.read_body())} bytes")
     except BodyError as error:
-        return error.answer
+        return error.response
 
 
 @dataclass
@@ -168,7 +168,7 @@ async def test_a_body_that_does_not_end_in_time_is_given_up() -> None:
     async with serving(Limits(body_within=0.2, drain_within=0.1)) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Content-Length: 10\r\n\r\n", b"1234")
-        assert await caller.answer() == (408, b"The body did not come in time.\n")
+        assert await caller.answer() == (408, b"The body was not received in time.\n")
         assert await caller.is_closed()
 
 
@@ -343,7 +343,7 @@ async def test_who_never_had_a_good_answer_is_not_kept_for_long() -> None:
     async def miss(asked: HttpRequest) -> HttpResponse:
         return HttpResponse(404 if asked.path == "/x" else 200, "")
 
-    async with serving(Limits(answer_within=0.2), miss) as server:
+    async with serving(Limits(response_within=0.2), miss) as server:
         stranger, known = await server.call(), await server.call()
         assert await stranger.post(b"") == (404, b"")
         await known.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -369,7 +369,7 @@ async def test_who_never_reads_the_answer_is_cut_off(
         begun.set()
         return HttpResponse(200, b"x" * 20_000_000)
 
-    async with serving(Limits(answer_within=2.0, connections=1), tell_much) as server:
+    async with serving(Limits(response_within=2.0, connections=1), tell_much) as server:
         deaf = await server.call()
         assert await deaf.post(b"") == (200, b"x")
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -404,7 +404,7 @@ async def test_who_never_reads_the_answer_is_cut_off_below_tls_too(
 
     monkeypatch.setattr(Connections, "closed", closed_and_seen)
     tls = self_signed(SystemClock().now())
-    async with serving(Limits(answer_within=0.5), tell, tls) as server:
+    async with serving(Limits(response_within=0.5), tell, tls) as server:
         deaf = await server.call(trusting())
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await deaf.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + ending + b"\r\n")
@@ -474,7 +474,7 @@ async def test_what_is_no_http_gets_a_line_and_no_traceback(
         for junk in (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"):
             caller = await server.call()
             await caller.send(junk)
-            assert await caller.answer() == (400, b"This is no HTTP request.\n")
+            assert await caller.answer() == (400, b"Not a valid HTTP request.\n")
             assert await caller.is_closed()
         caller = await server.call()
         await caller.post(b"abc")

@@ -11,7 +11,7 @@ from kftrainer.api.resources import CONFIG_MAPS, JOB_SETS, SECRETS, VOLCANO_POD_
 from kftrainer.api.trainingruntime import TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import ValidationResult, forbidden, invalid, required
-from kftrainer.kube.objects.resource import Resource, as_it_is
+from kftrainer.kube.objects.resource import Resource, unstructured
 from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
@@ -41,7 +41,7 @@ from tests.support.objects import runtime, train_job
 
 JOB = TrainJob.parse(train_job())
 RUNTIME = TrainingRuntime.parse(runtime())
-SERVICES = Resource("", "v1", "Service", "services", namespaced=True, decode=as_it_is)
+SERVICES = Resource("", "v1", "Service", "services", namespaced=True, decode=unstructured)
 
 
 class Recorder:
