@@ -859,51 +859,15 @@ LARGE = (
 JOB_SETS = (
     JobCase(
         "jobset-refuses",
-        {"trainer": {"numNodes": 2}},
-        {"trainer": {"numNodes": 3}},
-        f"spec.runtimeRef: Invalid value: {REFERENCE}: "
-        "JobSet will refuse what comes of this: spec.coordinator.podIndex: coordinator pod index "
-        "2 is invalid for replicatedJob node job index 0; it comes from "
-        f"spec.template.spec.coordinator.podIndex of <kind> {RUNTIME}, with what this TrainJob "
-        "says",
-        with_template(torch(), coordinator={"replicatedJob": "node", "podIndex": 2}),
-        variant="coordinator",
-    ),
-    JobCase(
-        "jobset-refuses",
-        {},
-        {},
-        f"spec.runtimeRef: Invalid value: {REFERENCE}: "
-        "JobSet will refuse what comes of this: spec.replicatedJobs[1]: the product of replicas "
-        "and parallelism must not exceed 2147483647 for replicatedJob 'many'; it comes from "
-        f"spec.template.spec.replicatedJobs[1] of <kind> {RUNTIME}, with what this TrainJob says",
-        torch(job_with(), job_with("many", None, replicas=2, spec={"parallelism": 2**30})),
-        torch(job_with(), job_with("many", None, replicas=1, spec={"parallelism": 2**30})),
-        variant="pods",
-    ),
-    JobCase(
-        "jobset-refuses",
         of_old(FIRST_DEPENDS),
         {},
         f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', FIRST_DEPENDS)}: "
-        "JobSet will refuse what comes of this: spec.replicatedJobs[0].dependsOn: DependsOn can't "
-        "be set for the first ReplicatedJob; it comes from "
-        "spec.template.spec.replicatedJobs[0].dependsOn of ClusterTrainingRuntime "
-        f"{FIRST_DEPENDS}",
+        "JobSet would reject the JobSet: spec.replicatedJobs[0].dependsOn: DependsOn can't be set "
+        "for the first ReplicatedJob; the field is spec.template.spec.replicatedJobs[0].dependsOn "
+        f"of ClusterTrainingRuntime {FIRST_DEPENDS}",
         torch(),
         torch(),
         variant="dependsOn",
-    ),
-    JobCase(
-        "jobset-gate",
-        {},
-        {},
-        "JobSet will refuse what comes of this: spec.failurePolicy.restartStrategy: InPlaceRestart "
-        "restart strategy cannot be set when InPlaceRestart feature gate is disabled; it comes "
-        f"from spec.template.spec.failurePolicy.restartStrategy of <kind> {RUNTIME}",
-        with_template(torch(), failurePolicy={"restartStrategy": "InPlaceRestart"}),
-        torch(),
-        is_warning=True,
     ),
 )
 

@@ -14,19 +14,19 @@ from kftrainer.kube.objects.field_errors import (
     invalid,
 )
 from kftrainer.runtime.info import AnyRuntime, container_names
-from kftrainer.runtime.jobset_rules import refusals
 from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.plugins.mpi.validation import mpi_errors
 from kftrainer.runtime.plugins.volcano.queue import queue_errors
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 from kftrainer.runtime.template import JOBS_PATH, STEPS, policy_of, runtime_errors
+from kftrainer.runtime.validation.jobset_names import jobset_rejections
 from kftrainer.runtime.validation.names import least_room
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.runtime_jobs import RuntimeJob, whole_jobs
 from kftrainer.runtime.validation.runtime_warnings import TEMPLATE, nodes_of, runtime_hints
 from kftrainer.runtime.validation.warnings import deprecation
 
-MOST_REFUSALS = 200  # rejections by JobSet that are reported
+MOST_REJECTIONS = 200  # rejections by JobSet that are reported
 
 
 def runtime_findings(runtime: AnyRuntime) -> ValidationResult:
@@ -37,31 +37,19 @@ def runtime_findings(runtime: AnyRuntime) -> ValidationResult:
         findings.warn(deprecated)
     if not findings.errors:
         findings.warn(*runtime_hints(runtime))
-    findings.add(_jobset_findings(runtime, {error.path for error in findings.errors}))
+    findings.refuse(*_jobset_errors(runtime, {error.path for error in findings.errors}))
     return findings
 
 
-def _jobset_findings(runtime: AnyRuntime, known: Collection[str]) -> ValidationResult:
-    """Return what JobSet would reject, except at paths that already have an error.
-
-    A field that needs a feature gate of JobSet causes a warning: the gate's state is not known.
-    """
-    findings = ValidationResult()
+def _jobset_errors(runtime: AnyRuntime, reported: Collection[str]) -> Iterator[FieldError]:
+    """Yield errors for names that JobSet would reject, except at paths that have an error."""
     template = runtime.spec.template if runtime.spec else None
-    found = refusals((template and template.spec) or {}, name=None)
-    errors, warnings = list[FieldError](), list[str]()
-    for refusal in islice(found, MOST_REFUSALS):
-        path = f"{TEMPLATE}.{refusal.path}"
-        if path in known:
-            continue
-        detail = f"JobSet would refuse every TrainJob's JobSet: {refusal.text}"
-        if refusal.gated:
-            warnings.append(f"{path}: {detail}")
-        else:
-            errors.append(forbidden(path, detail, rule=Rule.RUNTIME_JOBSET_REFUSES))
-    findings.refuse(*errors)
-    findings.warn(*warnings)
-    return findings
+    found = jobset_rejections((template and template.spec) or {})
+    for rejection in islice(found, MOST_REJECTIONS):
+        path = f"{TEMPLATE}.{rejection.path}"
+        if path not in reported:
+            detail = f"JobSet would reject every JobSet of the runtime: {rejection.message}"
+            yield forbidden(path, detail, rule=Rule.RUNTIME_JOBSET_REFUSES)
 
 
 def _errors(runtime: AnyRuntime) -> Iterator[FieldError]:

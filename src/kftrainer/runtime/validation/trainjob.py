@@ -17,11 +17,11 @@ from kftrainer.runtime.errors import (
 )
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
-from kftrainer.runtime.jobset_rules import Refusal, refusals
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
 from kftrainer.runtime.template import new_info
 from kftrainer.runtime.validation.ineffective_overrides import ineffective_overrides
+from kftrainer.runtime.validation.jobset_names import jobset_rejections
 from kftrainer.runtime.validation.partial_trainjob import without_faults
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.template_metadata import template_metadata_errors
@@ -34,7 +34,7 @@ from kftrainer.runtime.validation.warnings import (
 T = TypeVar("T")
 
 MOST_OF_A_RUNTIME = 10  # errors of the runtime that are reported
-MOST_REFUSALS = 200  # rejections by JobSet that are reported
+MOST_REJECTIONS = 200  # rejections by JobSet that are reported
 
 
 def validate(
@@ -110,42 +110,21 @@ def _plan_findings(
     if hints:
         findings.warn(*ineffective_overrides(info.runtime, job))
         findings.warn(*unused_trainer_fields(info, job))
-    findings.add(_jobset_findings(planned, info.runtime, job))
+    findings.refuse(*_jobset_errors(planned, info.runtime, job))
     return findings
 
 
-def _jobset_findings(
+def _jobset_errors(
     planned: Sequence[PlannedObject], runtime: AnyRuntime, job: TrainJob
-) -> ValidationResult:
-    """Return what JobSet would reject in the planned JobSet, with the field that causes it.
-
-    A field that needs a feature gate of JobSet causes a warning: the gate's state is not known.
-    """
-    findings = ValidationResult()
-    made = [each.manifest["spec"] for each in planned if each.resource is JOB_SETS]
-    found = (each for spec in made for each in refusals(spec, name=job.metadata.name))
-    refused = [*islice(found, MOST_REFUSALS)]
-    always = _always_refused(runtime) if refused else frozenset()
-    errors, warnings = list[FieldError](), list[str]()
-    reference = job.spec.runtime_ref.dump()
-    for refusal in refused:
-        source = f"spec.template.{refusal.path} of {runtime.kind} {runtime.metadata.name}"
-        mixed = "" if refusal in always else ", with what this TrainJob says"
-        detail = f"JobSet will refuse what comes of this: {refusal}; it comes from {source}{mixed}"
-        if refusal.gated:
-            warnings.append(detail)
-        else:
-            error = invalid("spec.runtimeRef", reference, detail, rule=Rule.JOBSET_REFUSES)
-            errors.append(error)
-    findings.refuse(*errors)
-    findings.warn(*warnings)
-    return findings
-
-
-def _always_refused(runtime: AnyRuntime) -> frozenset[Refusal]:
-    """Return what JobSet rejects in every JobSet of the runtime."""
-    template = runtime.spec.template if runtime.spec else None
-    return frozenset(refusals((template and template.spec) or {}, name=None))
+) -> Iterator[FieldError]:
+    """Yield errors for names in the planned JobSet that JobSet would reject."""
+    specs = [each.manifest["spec"] for each in planned if each.resource is JOB_SETS]
+    found = (each for spec in specs for each in jobset_rejections(spec))
+    reference, rule = job.spec.runtime_ref.dump(), Rule.JOBSET_REFUSES
+    for rejection in islice(found, MOST_REJECTIONS):
+        source = f"spec.template.{rejection.path} of {runtime.kind} {runtime.metadata.name}"
+        detail = f"JobSet would reject the JobSet: {rejection}; the field is {source}"
+        yield invalid("spec.runtimeRef", reference, detail, rule=rule)
 
 
 class Unmade:

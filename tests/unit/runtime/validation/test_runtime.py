@@ -264,18 +264,10 @@ def test_runtime_that_jobset_would_reject_is_rejected() -> None:
     job = {**replicated_job("cache", None), "groupName": "Group"}
     [error] = errors(with_steps(job))
     assert error.startswith(
-        f"{JOBS}[0].groupName: Forbidden: JobSet would refuse every TrainJob's JobSet: "
+        f"{JOBS}[0].groupName: Forbidden: JobSet would reject every JobSet of the runtime: "
         "a DNS-1035 label must"
     )
     assert warnings(with_steps(job | {"groupName": "group"})) == []
-
-
-def test_runtime_that_a_gate_of_jobset_allows_is_warned_of() -> None:
-    document = with_steps()
-    rules = [{"name": "again", "action": "RestartJob"}]
-    document["spec"]["template"]["spec"]["failurePolicy"] = {"rules": rules}
-    [warning] = warnings(document)
-    assert "when RestartJob feature gate is disabled" in warning
 
 
 @pytest.mark.parametrize("name", ["deepspeed-distributed", "mlx-distributed"])
@@ -284,23 +276,27 @@ def test_mpi_jobs_in_the_order_of_release_2_1_with_dependencies_are_rejected(nam
     document = deepcopy(next(each for each in SHIPPED if each["metadata"]["name"] == name))
     document["spec"]["template"]["spec"]["replicatedJobs"].reverse()
     assert errors(document) == [
-        f"{JOBS}[0].dependsOn: Forbidden: JobSet would refuse every TrainJob's JobSet: DependsOn "
-        "can't be set for the first ReplicatedJob",
-        f"{JOBS}[0].dependsOn[0].name: Forbidden: JobSet would refuse every TrainJob's JobSet: "
+        f"{JOBS}[0].dependsOn: Forbidden: JobSet would reject every JobSet of the runtime: "
+        "DependsOn can't be set for the first ReplicatedJob",
+        f"{JOBS}[0].dependsOn[0].name: Forbidden: JobSet would reject every JobSet of the runtime: "
         "replicatedJob: launcher cannot depend on replicatedJob: node",
     ]
 
 
-def test_what_is_refused_already_is_not_refused_again() -> None:
+def test_path_with_an_error_is_not_reported_again_for_jobset() -> None:
     document = with_steps()
-    document["spec"]["template"]["spec"]["network"] = {"subdomain": "Capitals"}
-    document["spec"]["template"]["spec"]["managedBy"] = "me"
-    findings = found(document)
-    assert [error.path for error in findings.errors] == [
-        "spec.template.spec.network.subdomain",
-        "spec.template.spec.managedBy",
+    claim = {"metadata": {"name": "X" * 63}}
+    document["spec"]["template"]["spec"] |= {
+        "volumeClaimPolicies": [{"templates": [claim]}],
+        "coordinator": {"replicatedJob": "none"},
+    }
+    assert [(error.path, error.rule) for error in found(document).errors] == [
+        (
+            "spec.template.spec.volumeClaimPolicies[0].templates[0].metadata.name",
+            "runtime-names-too-long",
+        ),
+        ("spec.template.spec.coordinator.replicatedJob", "runtime-jobset-refuses"),
     ]
-    assert findings.warnings == []
 
 
 COSCHEDULING: Object = {"coscheduling": {}}
