@@ -36,7 +36,7 @@ OK = 400  # every status below it
 CONFLICT = 409
 REPLACED_WITHIN = 30.0
 JUDGED_WITHIN = 60.0
-NOT_READ_IN_TIME = "admission.not_read_in_time"
+NOT_READ_IN_TIME = "admission_read_timeout"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,10 @@
+from typing import Any
+
 import pytest
 
+from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, AnyResource
 from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
@@ -9,7 +13,7 @@ from kftrainer.runtime.errors import (
 )
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.planned_object import PlannedObject, apply_order
-from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.runtime.runtimes import Runtimes, referenced_runtime, referenced_runtime_in
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import NAMESPACE, RUNTIMES, findings, job_on, plan
 
@@ -53,6 +57,39 @@ def test_d1_what_is_no_runtime_is_refused(reference: Object) -> None:
         RUNTIMES.of(TrainJob.parse(job))
 
 
+@pytest.mark.parametrize(
+    ("reference", "found"),
+    [
+        ({"kind": "TrainingRuntime"}, (TRAINING_RUNTIMES, ObjectKey(NAMESPACE, "torch"))),
+        ({}, (CLUSTER_TRAINING_RUNTIMES, ObjectKey("", "torch"))),
+        ({"kind": "Runtime"}, None),
+        ({"apiGroup": "example.com"}, None),
+    ],
+)
+def test_runtime_ref_resolves_to_kind_and_key(
+    reference: Object, found: tuple[AnyResource, ObjectKey] | None
+) -> None:
+    job = job_on(CLUSTER)
+    job["spec"]["runtimeRef"] = {"name": "torch", **reference}
+    assert referenced_runtime(TrainJob.parse(job)) == found
+    assert referenced_runtime_in(job) == found
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        None,
+        {"runtimeRef": "torch"},
+        {"runtimeRef": {"kind": "TrainingRuntime"}},
+        {"runtimeRef": {"name": "x" * 254}},
+        {"runtimeRef": {"name": "torch", "kind": ["TrainingRuntime"]}},
+        {"runtimeRef": {"name": "torch", "apiGroup": None}},
+    ],
+)
+def test_stored_runtime_ref_that_violates_the_schema_resolves_to_none(spec: Any) -> None:
+    assert referenced_runtime_in({"metadata": {"namespace": NAMESPACE}, "spec": spec}) is None
+
+
 def test_a_runtime_that_cannot_be_used_is_found_at_admission() -> None:
     broken = runtime(template={"spec": {}})
     found = findings(job_on(broken), broken)
@@ -74,11 +111,6 @@ def test_d16_objects_come_in_a_fixed_order() -> None:
         "PodGroup",
         "JobSet",
     ]
-
-
-def test_every_plugin_is_asked_what_to_watch() -> None:
-    watched = RUNTIMES.of(TrainJob.parse(job_on(CLUSTER))).event_handler_registrars()
-    assert "JobSet.jobset.x-k8s.io" in [each.resource.group_kind for each in watched]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def update(
 
 def is_kept(verdict: AdmissionResponse) -> bool:
     [warning] = verdict.warnings or [""]
-    return verdict.allowed and warning.startswith("not refused, because it was so before: ")
+    return verdict.allowed and warning.startswith("the stored object already has this error: ")
 
 
 def job_set(**status: Any) -> Object:

@@ -89,7 +89,7 @@ async def test_what_was_wrong_before_only_warns(resource: AnyResource) -> None:
     other["spec"]["mlPolicy"]["numNodes"] = 4
     verdict = await asked(resource, other, BAD)
     assert verdict.allowed
-    assert list(verdict.warnings) == [f"not refused, because it was so before: {REPLICAS}"]
+    assert list(verdict.warnings) == [f"the stored object already has this error: {REPLICAS}"]
 
 
 async def test_a_bad_one_may_not_become_worse(resource: AnyResource) -> None:

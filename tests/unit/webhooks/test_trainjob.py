@@ -18,8 +18,9 @@ from kftrainer.runtime.framework.extension_points import CustomValidation
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.runtimes import Runtimes
-from kftrainer.webhooks import live_reads
+from kftrainer.runtime.runtimes import RuntimeKey, Runtimes
+from kftrainer.webhooks import trainjob
+from kftrainer.webhooks.live_reads import LiveReader
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 from tests.support.live_objects import LiveObjects
 from tests.support.objects import Object, runtime
@@ -139,7 +140,7 @@ def test_suspending_works_whatever_has_become_of_the_runtime() -> None:
     for existing in ((), (BROKEN,)):
         verdict = answer(request(changed(JOB, suspend=True), JOB), *existing)
         assert verdict.allowed
-        assert verdict.warnings[0].startswith("not refused, because it was so before: ")
+        assert verdict.warnings[0].startswith("the stored object already has this error: ")
 
 
 class Rooted(CustomValidation):
@@ -283,7 +284,7 @@ def test_a_plugin_with_a_bug_is_named() -> None:
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 500, "InternalError")
     assert verdict.rules == ("plugin-failed",)
     assert verdict.message == "plugin crashing failed: KeyError: 'oops'"
-    assert [each["event"] for each in logs] == ["admission.plugin_failed"]
+    assert [each["event"] for each in logs] == ["admission_plugin_failed"]
 
 
 class Odd(GivenObjects):
@@ -337,7 +338,7 @@ def test_a_runtime_that_is_not_there_is_not_there() -> None:
 def test_a_look_that_fails_leaves_the_first_answer(
     error: KubeError | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_reads, "WITHIN", 0.01)
+    monkeypatch.setattr(trainjob, "READ_TIMEOUT", 0.01)
 
     class Deaf(LiveObjects):
         async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
@@ -348,9 +349,8 @@ def test_a_look_that_fails_leaves_the_first_answer(
     with structlog.testing.capture_logs() as logs:
         verdict = answer(request(JOB), server=Deaf())
     assert "must be created before the TrainJob is created" in verdict.message
-    assert [(each["log_level"], each["event"][:18]) for each in logs] == [
-        ("warning", "admission.not_read")
-    ]
+    event = "admission_read_timeout" if error is None else "admission_read_failed"
+    assert [(each["log_level"], each["event"]) for each in logs] == [("warning", event)]
 
 
 def test_one_look_that_fails_does_not_spoil_the_others() -> None:
@@ -363,7 +363,8 @@ def test_one_look_that_fails_does_not_spoil_the_others() -> None:
 
     server = LiveObjects(PLAIN, failing=failing)
     assert answer(request(JOB), gang, CLASSES, server=server).allowed
-    assert sorted(each.split()[0] for each in server.asked) == ["PriorityClass", "TrainingRuntime"]
+    kinds = sorted(each.split()[0] for each in server.asked)
+    assert kinds == ["JobSet", "PriorityClass", "TrainingRuntime"]
 
 
 class Counted(Runtimes):
@@ -437,7 +438,7 @@ def test_runtime_that_was_read_again_is_decoded_once() -> None:
         return decode(manifest)
 
     counted = replace(TRAINING_RUNTIMES, decode=counting)
-    read = live_reads.Refreshed(GivenObjects(), {(counted, key_of(PLAIN)): versioned(PLAIN, 2)})
+    read = LiveReader(GivenObjects(), {(counted, key_of(PLAIN)): versioned(PLAIN, 2)})
     first, again = (read.get(counted, key_of(PLAIN)) for _ in range(2))
     assert first is again
     assert decoded == ["2"]
@@ -478,8 +479,8 @@ def test_large_runtime_is_read_from_the_server_before_the_verdict() -> None:
     server = LiveObjects(PLAIN)
     kind, key = TRAINING_RUNTIMES, key_of(PLAIN)
 
-    def reduced(job: ObjectKey, of: str, name: str) -> list[tuple[Resource[Any], ObjectKey]]:
-        return [(kind, key)] if (of, name) == (kind.kind, key.name) else []
+    def reduced(job: ObjectKey, runtime: RuntimeKey | None) -> list[RuntimeKey]:
+        return [(kind, key)] if runtime == (kind, key) else []
 
     class Partial(GivenObjects):
         """A cache that must not be asked for what it holds a part of."""
@@ -522,7 +523,7 @@ def test_trainjob_beyond_a_limit_is_rejected_before_anything_is_read() -> None:
 def test_trainjob_that_exceeded_the_limit_before_can_be_suspended() -> None:
     verdict = answer(request(changed(LARGE, suspend=True), LARGE), existing=Untouched())
     assert verdict.allowed
-    assert verdict.warnings == (f"not refused, because it was so before: {TOO_MANY}",)
+    assert verdict.warnings == (f"the stored object already has this error: {TOO_MANY}",)
     assert not answer(request(LARGE, JOB), PLAIN).allowed
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.runtime.cluster_reader import ClusterReader
+from kftrainer.runtime.cluster_reader import ClusterReader, DerivedReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,
@@ -103,7 +103,7 @@ def _plan_findings(
     framework: Framework, info: Info, job: TrainJob, *, hints: bool
 ) -> ValidationResult:
     """Return the errors and warnings that only a complete plan finds, as for a new TrainJob."""
-    info.existing = Unmade(info.existing, job)
+    info.existing = WithoutOwnObjects(info.existing, job)
     planned = framework.plan(info, job)
     findings = ValidationResult()
     findings.refuse(*reserved_env_errors(info, job, info.reserved_env))
@@ -127,30 +127,22 @@ def _jobset_errors(
         yield invalid("spec.runtimeRef", reference, detail, rule=rule)
 
 
-class Unmade:
+class WithoutOwnObjects(DerivedReader):
     """ClusterReader without the objects of a TrainJob, to plan it as if it were new."""
 
-    def __init__(self, existing: ClusterReader, job: TrainJob) -> None:
-        self._existing = existing
+    def __init__(self, reader: ClusterReader, job: TrainJob) -> None:
+        super().__init__(reader)
         self._job = job
-
-    def knows(self, resource: Resource[Any]) -> bool:
-        """Whether an object of this kind that is not found can be assumed not to exist."""
-        return self._existing.knows(resource)
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
         """Return the object with this key, unless the TrainJob controls it."""
-        found = self._existing.get(resource, key)
-        return None if self._is_made(found) else found
-
-    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """Return the objects of the kind, without those of the TrainJob."""
-        return [*self.iterate(resource, namespace)]
+        found = super().get(resource, key)
+        return None if self._is_own(found) else found
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """Yield the objects that `list` returns, decoded one by one."""
-        found = self._existing.iterate(resource, namespace)
-        return (each for each in found if not self._is_made(each))
+        """Yield the objects of the kind that the TrainJob does not control."""
+        found = super().iterate(resource, namespace)
+        return (each for each in found if not self._is_own(each))
 
-    def _is_made(self, found: object) -> bool:
+    def _is_own(self, found: object) -> bool:
         return isinstance(found, dict) and is_controlled_by(found, self._job)

@@ -33,19 +33,21 @@ TELLING = frozenset({"labelSelector", "namespaceSelector", "emptyDir"})
 # Numbers that Go clients omit if they are 0; others are pointers in Go, for which 0 is a value.
 NUMBERS = frozenset({"partition"})
 ZERO_DIVISOR = ("divisor", "0")
-NOT_NEW = "not refused, because it was so before: {}"
+STORED_ERROR = "the stored object already has this error: {}"
 
 
-def news(found: ValidationResult, before: ValidationResult) -> ValidationResult:
+def with_stored_errors_as_warnings(
+    result: ValidationResult, before: ValidationResult
+) -> ValidationResult:
     """Return the result with errors that existed before the update turned into warnings.
 
     The runtime may have been edited or deleted since. That must not prevent a user from suspending
     or resuming the TrainJob.
     """
-    told = ValidationResult(without(before.errors, found.errors))
-    old = without(told.errors, found.errors)
-    told.warn(*(NOT_NEW.format(error) for error in old), *found.warnings)
-    return told
+    changed = ValidationResult(without(before.errors, result.errors))
+    stored = without(changed.errors, result.errors)
+    changed.warn(*(STORED_ERROR.format(error) for error in stored), *result.warnings)
+    return changed
 
 
 def change_errors(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iterator[FieldError]:

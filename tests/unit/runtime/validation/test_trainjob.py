@@ -333,7 +333,9 @@ def test_a_plugin_with_a_bug_is_nobodys_mistake(early: bool) -> None:
 def test_a_bug_that_was_there_before_does_not_keep_jobs_from_being_suspended() -> None:
     runtimes = with_plugins(Failing(crash, always=True))
     assert found(SUSPENDED, PLAIN, old=RESUMED, runtimes=runtimes) == ValidationResult(
-        warnings=["not refused, because it was so before: plugin failing failed: KeyError: 'oops'"]
+        warnings=[
+            "the stored object already has this error: plugin failing failed: KeyError: 'oops'"
+        ]
     )
 
 
@@ -473,7 +475,7 @@ def test_g7_what_was_so_before_is_but_told() -> None:
     new = job_on(PLAIN, suspend=False, podTemplateOverrides=BAD)
     assert found(new, PLAIN, old=old) == ValidationResult(
         warnings=[
-            "not refused, because it was so before: "
+            "the stored object already has this error: "
             'spec.podTemplateOverrides[0].targetJobs[0].name: Invalid value: "gone": '
             "must not have targetJob that doesn't exist in the runtime job template"
         ]
@@ -548,6 +550,6 @@ def test_a_running_jobset_does_not_hide_what_jobset_would_refuse() -> None:
     told = found(suspended, document, there, old=job_on(document))
     assert told.errors == []
     assert [each.partition(": spec")[0] for each in told.warnings] == [
-        "not refused, because it was so before"
+        "the stored object already has this error"
     ]
     assert "JobSet would reject the JobSet" in told.warnings[0]
