@@ -1,4 +1,4 @@
-"""Merges the TrainJob's pod overrides into the runtime's template."""
+"""Merges the TrainJob's pod overrides, and stored runtimePatches, into the runtime's template."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -9,6 +9,7 @@ import orjson
 from kftrainer.api import names
 from kftrainer.api.limits import values_in
 from kftrainer.api.overrides import PodTemplateOverride
+from kftrainer.api.runtime_patches import RuntimePatch
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid
 from kftrainer.kube.objects.strategic_merge import (
@@ -46,6 +47,8 @@ TOO_MUCH_WORK = "must be fewer or smaller: merging them into all their jobs take
 TOO_MANY_BYTES = (
     f"must be fewer or smaller: together, in all their jobs, they have more than {MOST_BYTES} bytes"
 )
+# What JobSet lets change in the pod templates of a suspended JobSet, besides METADATA.
+MUTABLE_POD_FIELDS = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def overrides(job: TrainJob) -> Iterator[tuple[str, PodTemplateOverride]]:
@@ -249,3 +252,51 @@ def place(path: str, inner: str) -> str:
     if path.startswith(f"spec.{LEGACY}"):
         inner = inner.removeprefix("spec").removeprefix(".")
     return f"{path}.{inner}" if inner else path
+
+
+def merge_stored_patches(
+    job: TrainJob,
+    template: Mapping[str, Any],
+    labels: dict[str, str],
+    annotations: dict[str, str],
+) -> Iterator[FieldError]:
+    """Merge the mutable part of stored `runtimePatches`; yield an error for each invalid one.
+
+    The API server rejects new patches. A TrainJob of another implementation may still have some,
+    and its JobSet was created with them. The immutable part of that JobSet is kept; the fields that
+    JobSet lets change would be removed if the plan did not contain them.
+    """
+    jobs = {each["name"]: each["template"]["spec"] for each in template["replicatedJobs"]}
+    for index, patch in enumerate(job.spec.runtime_patches or ()):
+        template_patch = patch.training_runtime_spec and patch.training_runtime_spec.template
+        if template_patch and (metadata := template_patch.metadata):
+            labels.update(metadata.labels or {})
+            annotations.update(metadata.annotations or {})
+        for name, pods in _pod_templates(patch):
+            if name not in jobs:
+                continue
+            try:
+                jobs[name]["template"] = merge_in_place(jobs[name]["template"], pods)
+            except StrategicMergeError as error:
+                where = f"spec.runtimePatches[{index}]"
+                yield invalid(where, name, str(error), rule=Rule.SCHEMA)
+
+
+def _pod_templates(patch: RuntimePatch) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names of the patched jobs with the mutable part of their pod templates."""
+    template = patch.training_runtime_spec and patch.training_runtime_spec.template
+    jobs = template.spec.replicated_jobs if template and template.spec else None
+    for job in jobs or ():
+        match job:
+            case {"name": str(name), "template": {"spec": {"template": Mapping() as pods}}}:
+                yield name, _mutable_part(pods)
+            case _:
+                continue
+
+
+def _mutable_part(pods: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        part: {field: thaw(found[field]) for field in fields if found.get(field)}
+        for part, fields in (("metadata", METADATA), ("spec", MUTABLE_POD_FIELDS))
+        if isinstance(found := pods.get(part), Mapping)
+    }

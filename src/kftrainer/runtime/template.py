@@ -25,12 +25,11 @@ from kftrainer.runtime.info import (
     own_job_set,
 )
 from kftrainer.runtime.manifests import thaw
-from kftrainer.runtime.overrides import merge_overrides
+from kftrainer.runtime.overrides import merge_overrides, merge_stored_patches
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.resources.devices import without_accelerators
 from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import canonical_resources, rewrite_quantities
-from kftrainer.runtime.stored_patches import merge_stored_patches
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import template_name_errors
 from kftrainer.runtime.validation.rules import Rule

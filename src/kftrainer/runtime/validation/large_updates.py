@@ -8,10 +8,10 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import own_job_set
+from kftrainer.runtime.overrides import MUTABLE_POD_FIELDS
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.updates import (
     AGAIN,
-    CHANGEABLE,
     FINISHED,
     FOLLOWED,
     MADE,
@@ -27,7 +27,7 @@ LEGACY_OVERRIDES = "podSpecOverrides"
 SHORTENED = frozenset({OVERRIDES, LEGACY_OVERRIDES, "runtimePatches"})
 SUSPENSION = frozenset({"suspend"})
 MOST_OVERRIDES = 4 * limits.OVERRIDES  # overrides that are compared one by one
-NOT_LASTING = frozenset({*CHANGEABLE, "targetJobs"})
+NOT_LASTING = frozenset({*MUTABLE_POD_FIELDS, "targetJobs"})
 # Parts that are immutable once the JobSet exists.
 PARTS = (("trainer",), ("initializer", "dataset"), ("initializer", "model"))
 

@@ -1,13 +1,15 @@
 """Validates a TrainJob against its runtime: with the plugins, and by planning it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError, ValidationResult, invalid
 from kftrainer.kube.objects.resource import ObjectKey, Resource
+from kftrainer.kube.schema.metadata import metadata_errors
 from kftrainer.runtime.cluster_reader import ClusterReader, DerivedReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
@@ -16,15 +18,15 @@ from kftrainer.runtime.errors import (
     PluginFailedError,
 )
 from kftrainer.runtime.framework.framework import Framework
-from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
+from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info, is_controlled_by
+from kftrainer.runtime.overrides import LEGACY, MODERN, overrides
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
-from kftrainer.runtime.template import new_info
+from kftrainer.runtime.resources.quantities import HALVES
+from kftrainer.runtime.template import RESOURCES_PATH, new_info
 from kftrainer.runtime.validation.ineffective_overrides import ineffective_overrides
 from kftrainer.runtime.validation.jobset_names import jobset_rejections
-from kftrainer.runtime.validation.partial_trainjob import without_faults
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.template_metadata import template_metadata_errors
 from kftrainer.runtime.validation.warnings import (
     deprecation,
     string_processes,
@@ -35,6 +37,11 @@ T = TypeVar("T")
 
 MOST_OF_A_RUNTIME = 10  # errors of the runtime that are reported
 MOST_REJECTIONS = 200  # rejections by JobSet that are reported
+MOST_METADATA_ERRORS = 100
+OVERRIDES = (f"spec.{MODERN}", f"spec.{LEGACY}")
+LABELS, ANNOTATIONS = "labels", "annotations"
+
+Texts = Mapping[str, str] | None
 
 
 def validate(
@@ -53,7 +60,7 @@ def validate(
     findings = ValidationResult()
     if said := deprecation(runtime):
         findings.warn(f"Referenced {said}")
-    findings.refuse(*template_metadata_errors(new))
+    findings.refuse(*islice(_metadata_errors(new), MOST_METADATA_ERRORS))
     undecodable = string_processes(old, new, framework.admission)
     findings.refuse(*undecodable.errors)
     try:
@@ -81,11 +88,65 @@ def _info(
     try:
         return new_info(job, runtime, existing)
     except InvalidTrainJobError as error:
-        sound = without_faults(job, error.errors)
-        if sound is None:
+        rest = _without_invalid_parts(job, error.errors)
+        if rest is None:
             raise
         findings.refuse(*error.errors)
-    return _info(sound, runtime, existing, findings)
+    return _info(rest, runtime, existing, findings)
+
+
+def _without_invalid_parts(job: TrainJob, errors: Sequence[FieldError]) -> TrainJob | None:
+    """Return the TrainJob without the overrides or resource quantities that have errors.
+
+    Returns None if the errors concern neither.
+    """
+    paths = {error.path for error in errors}
+    changes: dict[str, Any] = {}
+    if any(path.startswith(OVERRIDES) for path in paths) and job.spec.overrides():
+        changes |= {"pod_template_overrides": None, "pod_spec_overrides": None}
+    trainer = job.spec.trainer or NO_TRAINER
+    resources = trainer.resources_per_node or {}
+    valid = _without_paths(resources, paths)
+    if valid != resources:
+        changes["trainer"] = trainer.model_copy(update={"resources_per_node": valid})
+    if not changes:
+        return None
+    return job.model_copy(update={"spec": job.spec.model_copy(update=changes)})
+
+
+def _without_paths(resources: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+    """Return the resources without the quantities at these paths."""
+    return {
+        half: {
+            name: amount
+            for name, amount in amounts.items()
+            if f"{RESOURCES_PATH}.{half}[{name}]" not in paths
+        }
+        if half in HALVES and isinstance(amounts, Mapping)
+        else amounts
+        for half, amounts in resources.items()
+    }
+
+
+def _metadata_errors(job: TrainJob) -> Iterator[FieldError]:
+    """Yield errors for keys and values that the API server would reject in the JobSet or pods."""
+    yield from _metadata_errors_at("spec", job.spec.labels, job.spec.annotations)
+    for path, override in overrides(job):
+        if metadata := override.metadata:
+            where = f"{path}.metadata"
+            yield from _metadata_errors_at(where, metadata.labels, metadata.annotations)
+
+
+def _metadata_errors_at(path: str, labels: Texts, annotations: Texts) -> Iterator[FieldError]:
+    if not (labels or annotations):
+        return
+    metadata = {"name": "any", LABELS: labels, ANNOTATIONS: annotations}
+    for error in metadata_errors(metadata, namespaced=True):
+        where, rule = f"{path}{error.path.removeprefix('metadata')}", Rule.METADATA_FOR_OBJECTS
+        # The API server reports an invalid key as the value of its map.
+        is_key = error.path.endswith((LABELS, ANNOTATIONS)) and error.fault is ErrorType.INVALID
+        where = f"{where}[{error.value}]" if is_key else where
+        yield replace(error, path=where, rule=rule)
 
 
 def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:

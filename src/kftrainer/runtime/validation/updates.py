@@ -12,7 +12,7 @@ from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import own_job_set, runs
 from kftrainer.runtime.manifests import thaw
-from kftrainer.runtime.overrides import METADATA, overrides_field
+from kftrainer.runtime.overrides import METADATA, MUTABLE_POD_FIELDS, overrides_field
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 from kftrainer.runtime.validation.rules import Rule
 
@@ -24,8 +24,6 @@ AGAIN = "to train with the change, delete the TrainJob and create it again"
 MADE = "cannot be changed once the JobSet has been made from it"
 FINISHED = "cannot be changed after the TrainJob has finished"
 FOLLOWED = "but for labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
-# Mutable fields in the pods of a suspended JobSet.
-CHANGEABLE = ("nodeSelector", "tolerations", "schedulingGates")
 # Maps in which an empty string is a value; elsewhere Go clients omit it.
 TEXTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 # Fields for which {} has a meaning: everything, or a volume of this type.
@@ -179,7 +177,7 @@ def _lasting_overrides(job: TrainJob) -> list[Any]:
 def _lasting_part(override: Mapping[str, Any]) -> dict[str, Any]:
     """Return the target jobs and the immutable part of an override in canonical form."""
     spec = override.get("spec") or {}
-    lasting = {field: value for field, value in spec.items() if field not in CHANGEABLE}
+    lasting = {field: value for field, value in spec.items() if field not in MUTABLE_POD_FIELDS}
     targets = {"targetJobs": override["targetJobs"]}
     return {**targets, "spec": lasting} if lasting else targets
 
