@@ -23,7 +23,6 @@ from kftrainer.runtime.framework.extension_points import Observed, Watch
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime, Info
 from kftrainer.runtime.planned_object import PlannedObject
-from kftrainer.runtime.template import new_info
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import LONGEST_LABEL
 from kftrainer.runtime.validation.rules import Rule
@@ -87,7 +86,7 @@ class _FromTemplate:
 
     def runtime_info(self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE) -> Info:
         """Return the Info that phase 1 receives; raises PlanningError."""
-        return new_info(job, self._require(job, existing), existing, trace)
+        return self._framework.new_info(job, self._require(job, existing), existing, trace)
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """Return the observed status; None if there is nothing to observe yet."""
@@ -185,6 +184,7 @@ class Runtimes:
     """Kinds of runtimes, by the kind and API group of `runtimeRef`."""
 
     def __init__(self, framework: Framework) -> None:
+        self.framework = framework
         self._kinds: Mapping[str, Runtime] = {
             TRAINING_RUNTIMES.group_kind: NamespacedRuntimes(framework),
             CLUSTER_TRAINING_RUNTIMES.group_kind: ClusterRuntimes(framework),

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import structlog
+
 from kftrainer.api import names
 from kftrainer.api.resources import AnyResource
 from kftrainer.api.schema.defaults import schema_problems
@@ -12,15 +14,22 @@ from kftrainer.machinery.webhook.admission import (
     ALLOWED,
     AdmissionRequest,
     AdmissionResponse,
+    denied,
     response_for,
 )
+from kftrainer.runtime.errors import PluginFailedError
+from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
+from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.runtime import runtime_findings
 from kftrainer.runtime.validation.runtime_warnings import framework_hints
 from kftrainer.runtime.validation.updates import news
 from kftrainer.runtime.validation.warnings import deprecation
 from kftrainer.webhooks.malformed import metadata_of, misshapen, too_large
 
+log = structlog.get_logger(__name__)
+
+INTERNAL_ERROR = 500
 # Labels of runtimes that cause warnings, also if nothing else changes.
 REVIEWED_LABELS = (names.LABEL_SUPPORT, names.LABEL_FRAMEWORK)
 
@@ -28,8 +37,9 @@ REVIEWED_LABELS = (names.LABEL_SUPPORT, names.LABEL_FRAMEWORK)
 class RuntimeAdmission:
     """Validator for one kind: TrainingRuntime or ClusterTrainingRuntime."""
 
-    def __init__(self, resource: AnyResource) -> None:
+    def __init__(self, resource: AnyResource, framework: Framework) -> None:
         self._resource = resource
+        self._framework = framework
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionResponse:
         """Validate a runtime.
@@ -50,18 +60,26 @@ class RuntimeAdmission:
         self, request: AdmissionRequest, new: Manifest, old: Manifest | None
     ) -> AdmissionResponse:
         try:
-            findings = runtime_findings(self._decoded(new))
+            findings = runtime_findings(self._framework, self._decoded(new))
             if findings.errors and old is not None:
                 findings = news(findings, self._findings_before(old))
         except InvalidDocumentError as error:
             return misshapen(self._resource.kind, error.problems, self._problems_before(old))
-        except Exception:
+        except Exception as error:
             problems = self._schema_problems(new)
-            if not problems:
+            if problems:
+                # The API server rejects this itself, unless the stored object already violated the
+                # schema.
+                return misshapen(self._resource.kind, problems, self._schema_problems(old))
+            if not isinstance(error, PluginFailedError):
                 raise
-            # The API server rejects this itself, unless the stored object already violated the
-            # schema.
-            return misshapen(self._resource.kind, problems, self._schema_problems(old))
+            log.exception(
+                "admission_plugin_failed",
+                kind=self._resource.kind,
+                namespace=request.namespace,
+                name=request.name,
+            )
+            return denied(INTERNAL_ERROR, "InternalError", str(error), rule=Rule.PLUGIN_FAILED)
         return response_for(findings, request)
 
     def _decoded(self, manifest: Manifest) -> AnyRuntime:
@@ -73,7 +91,7 @@ class RuntimeAdmission:
     def _findings_before(self, old: Manifest) -> ValidationResult:
         """Return the errors of the old object; it may have been stored without validation."""
         try:
-            return runtime_findings(self._decoded(old))
+            return runtime_findings(self._framework, self._decoded(old))
         except InvalidDocumentError:
             return ValidationResult()
 

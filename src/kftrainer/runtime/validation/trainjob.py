@@ -20,7 +20,6 @@ from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
 from kftrainer.runtime.jobset_rules import Refusal, refusals
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
-from kftrainer.runtime.template import new_info
 from kftrainer.runtime.validation.ineffective_overrides import ineffective_overrides
 from kftrainer.runtime.validation.partial_trainjob import without_faults
 from kftrainer.runtime.validation.rules import Rule
@@ -57,7 +56,7 @@ def validate(
     undecodable = string_processes(old, new, framework.admission)
     findings.refuse(*undecodable.errors)
     try:
-        info = _info(new, runtime, existing, findings)
+        info = _info(framework, new, runtime, existing, findings)
         findings.add(framework.validate(info, old, new))
         if not findings.errors:
             findings.add(_plan_findings(framework, info, new, hints=hints))
@@ -75,17 +74,21 @@ def validate(
 
 
 def _info(
-    job: TrainJob, runtime: AnyRuntime, existing: ClusterReader, findings: ValidationResult
+    framework: Framework,
+    job: TrainJob,
+    runtime: AnyRuntime,
+    existing: ClusterReader,
+    findings: ValidationResult,
 ) -> Info:
     """Return the Info for plugins, without invalid parts, which are added to `findings`."""
     try:
-        return new_info(job, runtime, existing)
+        return framework.new_info(job, runtime, existing)
     except InvalidTrainJobError as error:
         sound = without_faults(job, error.errors)
         if sound is None:
             raise
         findings.refuse(*error.errors)
-    return _info(sound, runtime, existing, findings)
+    return _info(framework, sound, runtime, existing, findings)
 
 
 def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
