@@ -23,7 +23,6 @@ from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.planned_object import PlannedObject
-from kftrainer.runtime.template import new_info
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import LONGEST_LABEL
 from kftrainer.runtime.validation.rules import Rule
@@ -92,8 +91,8 @@ class Runtime:
         self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE
     ) -> Sequence[PlannedObject]:
         """Return the objects to apply, in this order; raises PlanningError."""
-        info = new_info(job, self._require(job, existing), existing, trace)
-        return self._framework.plan(info, job)
+        runtime = self._require(job, existing)
+        return self._framework.plan(self._framework.new_info(job, runtime, existing, trace), job)
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """Return the observed status; None if there is nothing to observe yet."""
@@ -168,6 +167,7 @@ class Runtimes:
     """Both kinds of runtimes, as `runtimeRef` of a TrainJob selects them."""
 
     def __init__(self, framework: Framework) -> None:
+        self.framework = framework
         self._kinds = {each: Runtime(each, framework) for each in _KINDS.values()}
 
     def of(self, job: TrainJob) -> Runtime:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import orjson
@@ -9,22 +10,15 @@ import orjson
 from kftrainer.api import names
 from kftrainer.api.schema.not_served import unserved_fields
 from kftrainer.api.template import TemplateMetadata
-from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid, required
 from kftrainer.kube.objects.model import KubeModel
 from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
-from kftrainer.runtime.info import (
-    DEFAULT,
-    NO_TRAINER,
-    AnyRuntime,
-    Info,
-    container_names,
-    own_job_set,
-)
+from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, own_job_set
 from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.overrides import merge_overrides, merge_stored_patches
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.resources.devices import without_accelerators
@@ -46,12 +40,13 @@ def new_info(
     runtime: AnyRuntime,
     existing: ClusterReader = NO_OBJECTS,
     trace: Trace = NO_TRACE,
+    layout: NodeLayout = TRAINER_ONLY,
 ) -> Info:
-    """Return the Info that phase 1 receives.
+    """Return the Info that phase 1 receives; the framework's `new_info` finds the layout.
 
     Raises InvalidRuntimeError or InvalidTrainJobError.
     """
-    blueprint = _blueprints.of(runtime)
+    blueprint = _blueprints(layout).of(runtime)
     has_job_set = own_job_set(job, existing) is not None
     errors = blueprint.errors if has_job_set else blueprint.errors_of_new
     if errors:
@@ -70,8 +65,8 @@ def new_info(
         if job.spec.overrides():
             _refuse(job, merge_overrides(job, template, trace))
     with trace.turn(BY_RUNTIME):
-        pod_sets = [_pod_set(each, runtime, trace) for each in template["replicatedJobs"]]
-    info = Info(runtime, existing, template, pod_sets, labels, annotations, trace)
+        pod_sets = [_pod_set(each, runtime, layout, trace) for each in template["replicatedJobs"]]
+    info = Info(runtime, existing, template, pod_sets, labels, annotations, trace, layout)
     with trace.turn(BY_TRAIN_JOB):
         _take_resources(info, job)
         _take_command(info, job)
@@ -96,7 +91,9 @@ def unserved_errors(spec: KubeModel, *, has_job_set: bool = False) -> Iterator[F
             yield forbidden(field.path, field.marker.message, rule=Rule.SCHEMA)
 
 
-def runtime_errors(runtime: AnyRuntime, *, has_job_set: bool = False) -> Iterator[FieldError]:
+def runtime_errors(
+    runtime: AnyRuntime, layout: NodeLayout = TRAINER_ONLY, *, has_job_set: bool = False
+) -> Iterator[FieldError]:
     """Yield the errors that make the runtime unusable for every TrainJob without a JobSet.
 
     With `has_job_set`, yield those that make it unusable for TrainJobs that have one too.
@@ -121,7 +118,7 @@ def runtime_errors(runtime: AnyRuntime, *, has_job_set: bool = False) -> Iterato
     broken = [error for index, each in enumerate(jobs) for error in _job_errors(each, index)]
     yield from broken
     if not broken:
-        yield from _role_errors(runtime, jobs)
+        yield from _role_errors(layout, jobs)
         yield from template_name_errors(spec.template.spec, "spec.template.spec")
 
 
@@ -172,7 +169,7 @@ def _is_count(value: object, *, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _role_errors(runtime: AnyRuntime, jobs: list[Mapping[str, Any]]) -> Iterator[FieldError]:
+def _role_errors(layout: NodeLayout, jobs: list[Mapping[str, Any]]) -> Iterator[FieldError]:
     """Yield errors for duplicate job names, several trainers or a missing trainer container."""
     seen: dict[str, int] = {}
     for index, job in enumerate(jobs):
@@ -188,22 +185,16 @@ def _role_errors(runtime: AnyRuntime, jobs: list[Mapping[str, Any]]) -> Iterator
         step = {label: names.STEP_TRAINER}
         detail = f"only one job can have the label {label}: {names.STEP_TRAINER}"
         yield invalid(where, step, detail, rule=Rule.RUNTIME_TRAINER)
-    if len(trainers) == 1 and not _has_trainer_container(jobs[trainers[0]], policy_of(runtime)):
+    if len(trainers) == 1 and not _has_trainer_container(jobs[trainers[0]], layout):
         where = f"{JOBS_PATH}[{trainers[0]}].{_POD}.containers"
         detail = f"a container named {names.CONTAINER_NODE}, which trains"
         yield required(where, detail, rule=Rule.RUNTIME_STEP_CONTAINER)
 
 
-def _has_trainer_container(job: Mapping[str, Any], policy: object) -> bool:
+def _has_trainer_container(job: Mapping[str, Any], layout: NodeLayout) -> bool:
     pod = job["template"]["spec"]["template"]["spec"]
-    accepted = container_names(job["name"], policy)
+    accepted = layout.container_names(job["name"])
     return any(container["name"] in accepted for container in pod["containers"])
-
-
-def policy_of(runtime: AnyRuntime) -> Any:
-    """Return the Torch or MPI policy of the runtime, or None."""
-    ml_policy = runtime.spec.ml_policy if runtime.spec else None
-    return (ml_policy.torch or ml_policy.mpi) if ml_policy else None
 
 
 def ancestor(job: Mapping[str, Any]) -> str | None:
@@ -215,7 +206,7 @@ def ancestor(job: Mapping[str, Any]) -> str | None:
             return None
 
 
-def _pod_set(job: dict[str, Any], runtime: AnyRuntime, trace: Trace) -> PodSet:
+def _pod_set(job: dict[str, Any], runtime: AnyRuntime, layout: NodeLayout, trace: Trace) -> PodSet:
     step = ancestor(job)
     path = f"spec.replicatedJobs[{job['name']}]"
     if step in STEPS and job.get("replicas") != 1:
@@ -232,7 +223,7 @@ def _pod_set(job: dict[str, Any], runtime: AnyRuntime, trace: Trace) -> PodSet:
     )
     parallelism = job["template"]["spec"].get("parallelism")
     ml_policy = runtime.spec.ml_policy if runtime.spec else None
-    if step == names.STEP_TRAINER and ml_policy and not isinstance(policy_of(runtime), MPIPolicy):
+    if step == names.STEP_TRAINER and ml_policy and layout.worker is None:
         said = ml_policy.num_nodes is not None
         source = "runtime spec.mlPolicy.numNodes" if said else DEFAULT
         pod_set.set_count(ml_policy.num_nodes or 1, source)
@@ -289,11 +280,10 @@ def _note_resources(container: Container, wanted: Mapping[str, Any]) -> None:
 def _resources_by_container(
     info: Info, asked: Mapping[str, Any]
 ) -> Iterator[tuple[Container, Mapping[str, Any]]]:
-    policy, worker = info.policy, info.pod_set(names.JOB_NODE)
-    if isinstance(policy, MPIPolicy) and worker is not None and worker is not info.trainer:
+    if (worker := info.worker) is not None:
         if (container := worker.container(names.CONTAINER_NODE)) is not None:
             yield container, asked
-        if not policy.run_launcher_as_node:
+        if not info.layout.launcher_is_node:
             asked = without_accelerators(asked)  # a launcher that is not a node does not compute
     if (container := info.trainer_container) is not None:
         yield container, asked
@@ -309,9 +299,9 @@ class _Blueprint:
     metadata: TemplateMetadata | None = None  # labels and annotations for JobSets
 
 
-def _blueprint(runtime: AnyRuntime) -> _Blueprint:
-    errors_of_new = list(runtime_errors(runtime))
-    errors = list(runtime_errors(runtime, has_job_set=True)) if errors_of_new else []
+def _blueprint(layout: NodeLayout, runtime: AnyRuntime) -> _Blueprint:
+    errors_of_new = list(runtime_errors(runtime, layout))
+    errors = list(runtime_errors(runtime, layout, has_job_set=True)) if errors_of_new else []
     if errors:
         return _Blueprint(errors, errors_of_new)
     spec = runtime.spec
@@ -333,7 +323,17 @@ def _blueprint_size(blueprint: _Blueprint) -> int:
 # Caches return the same runtime object for thousands of TrainJobs until it changes. Large
 # TrainingRuntimes are not cached whole: their objects are new each time.
 MOST_BLUEPRINT_BYTES = 256 * 1024
-_blueprints = Memo(_blueprint, most=100, size=_blueprint_size, most_size=MOST_BLUEPRINT_BYTES)
+MOST_LAYOUTS = 8
+
+
+@lru_cache(maxsize=MOST_LAYOUTS)
+def _blueprints(layout: NodeLayout) -> Memo[AnyRuntime, _Blueprint]:
+    return Memo(
+        partial(_blueprint, layout),
+        most=100,
+        size=_blueprint_size,
+        most_size=MOST_BLUEPRINT_BYTES,
+    )
 
 
 def _take_command(info: Info, job: TrainJob) -> None:

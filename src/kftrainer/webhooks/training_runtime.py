@@ -13,6 +13,7 @@ from kftrainer.machinery.webhook.admission import (
     AdmissionResponse,
     response_for,
 )
+from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.validation.runtime import runtime_findings
 from kftrainer.runtime.validation.runtime_warnings import framework_hints
@@ -27,8 +28,9 @@ REVIEWED_LABELS = (names.LABEL_SUPPORT, names.LABEL_FRAMEWORK)
 class RuntimeAdmission:
     """Validator for one kind: TrainingRuntime or ClusterTrainingRuntime."""
 
-    def __init__(self, resource: AnyResource) -> None:
+    def __init__(self, resource: AnyResource, framework: Framework) -> None:
         self._resource = resource
+        self._framework = framework
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionResponse:
         """Validate a runtime.
@@ -47,11 +49,11 @@ class RuntimeAdmission:
 
     async def _validate(self, request: AdmissionRequest) -> ValidationResult:
         new, old = request.object or {}, request.old_object
-        result = runtime_findings(self._decoded(new, request))
+        result = runtime_findings(self._framework, self._decoded(new, request))
         if not result.errors or old is None:
             return result
         try:
-            before = runtime_findings(self._decoded(old, request))
+            before = runtime_findings(self._framework, self._decoded(old, request))
         except InvalidDocumentError:  # it may have been stored without validation
             return result
         return with_stored_errors_as_warnings(result, before)

@@ -113,10 +113,11 @@ class House:
 async def house(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[House]:
     """The server with all validators, as the manager has them."""
     clock, metrics = SystemClock(), Metrics()
+    framework = load_framework()
     validators = {
-        JOBS: TrainJobAdmission(Runtimes(load_framework()), GivenObjects(SHIPPED), None),
+        JOBS: TrainJobAdmission(Runtimes(framework), GivenObjects(SHIPPED), None),
         **{
-            webhook_path(each): RuntimeAdmission(each)
+            webhook_path(each): RuntimeAdmission(each, framework)
             for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
         },
     }

@@ -126,7 +126,7 @@ def test_a_policy_whose_plugin_is_switched_off_is_refused(plugin: str, spec: Obj
     document = at(NAMESPACE, runtime(**{"mlPolicy": {}, **spec}))
     job = TrainJob.parse(job_on(document))
     runtimes = Runtimes(load_framework(disabled=[plugin]))
-    with pytest.raises(InvalidRuntimeError, match=f"the plugin {plugin}, which the runtime's"):
+    with pytest.raises(InvalidRuntimeError, match=f"needs the plugin {plugin}, which is disabled"):
         runtimes.of(job).new_objects(job, GivenObjects([document]))
     assert RUNTIMES.of(job).new_objects(job, GivenObjects([document]))
 

@@ -276,7 +276,7 @@ async def test_large_runtime_can_be_made_smaller_and_not_changed_otherwise() -> 
             old_object=old,
             dry_run=False,
         )
-        return await RuntimeAdmission(TRAINING_RUNTIMES)(request)
+        return await RuntimeAdmission(TRAINING_RUNTIMES, RUNTIMES.framework)(request)
 
     old = jobs(limits.REPLICATED_JOBS + 2)
     assert (await asked(jobs(limits.REPLICATED_JOBS + 1), old)).rules == ("too-large",)

@@ -8,6 +8,7 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, AdmissionResponse
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import RUNTIMES
 from tests.support.runtimes import SHIPPED
 
 RESOURCES = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
@@ -36,7 +37,7 @@ async def asked(
         old_object=old,
         dry_run=False,
     )
-    verdict = await RuntimeAdmission(resource)(request)
+    verdict = await RuntimeAdmission(resource, RUNTIMES.framework)(request)
     return replace(verdict, warnings=tuple(verdict.warnings))
 
 
@@ -214,7 +215,7 @@ async def test_a_document_need_not_say_what_the_request_says(resource: AnyResour
 async def test_a_bug_of_ours_is_not_told_as_a_mistake_of_others(
     resource: AnyResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise LookupError("a bug")
 
     monkeypatch.setattr("kftrainer.webhooks.training_runtime.runtime_findings", fails)

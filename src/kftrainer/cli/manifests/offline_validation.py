@@ -99,7 +99,10 @@ class OfflineAdmission:
     def _judge_runtimes(self) -> None:
         for case in self.of_kind(*RUNTIMES):
             if case.model is not None:
-                case.take(runtime_findings(case.model))
+                try:
+                    case.take(runtime_findings(self.runtimes.framework, case.model))
+                except PluginFailedError as error:
+                    case.refuse(internal_error(error))
 
     def _judge_train_jobs(self) -> None:
         existing = self.existing()

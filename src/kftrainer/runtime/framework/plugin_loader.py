@@ -29,27 +29,28 @@ def load_framework(
 
     The built-in plugins that are not disabled come first, then the enabled ones in their order.
     """
-    ours = list(_built_in(disabled))
+    _require_built_in(disabled)
+    ours = [plugin() for plugin in PLUGINS if plugin.name not in disabled]
+    unused = [plugin() for plugin in PLUGINS if plugin.name in disabled]
     taken = {plugin.name for plugin in ours}
     try:
         chosen = (_load(each, taken) for each in _chosen(enabled))
-        framework = Framework([*ours, *chosen], admission=admission)
-        framework.watches()  # the only extension point that can be checked without a TrainJob
+        framework = Framework([*ours, *chosen], disabled=unused, admission=admission)
+        # The extension points that can be checked without a TrainJob or a runtime.
+        framework.watches()
+        framework.rbac_rules()
     except (FrameworkError, PluginFailedError) as error:
         raise PluginLoadError(str(error)) from error
     return framework
 
 
-def _built_in(disabled: Collection[str]) -> Iterator[Plugin]:
+def _require_built_in(disabled: Collection[str]) -> None:
     unknown = set(disabled) - set(BUILT_IN)
     if unknown:
         raise PluginLoadError(
             f"plugins.disabled: {_listed(unknown)}: not built in; those that can be disabled are "
             f"{', '.join(BUILT_IN)}"
         )
-    for plugin in PLUGINS:
-        if plugin.name not in disabled:
-            yield plugin()
 
 
 def _chosen(enabled: Sequence[str]) -> Iterator[EntryPoint]:

@@ -17,7 +17,12 @@ from kftrainer.kube.objects.quantity import ZERO, Quantity, QuantityError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import PlanningError
-from kftrainer.runtime.framework.extension_points import Watch
+from kftrainer.runtime.framework.extension_points import (
+    APPLY_VERBS,
+    WATCH_VERBS,
+    RBACRule,
+    Watch,
+)
 from kftrainer.runtime.info import AnyRuntime, Info, key_of_job, runs
 from kftrainer.runtime.manifests import owned
 from kftrainer.runtime.planned_object import PlannedObject
@@ -79,9 +84,32 @@ def watches(resource: Resource[Manifest]) -> Sequence[Watch]:
     """Return watches of these PodGroups and of the kinds that affect their minimum resources."""
     return (
         Watch(resource),
-        Watch(LIMIT_RANGES, wakes=waiting_in_namespace),
-        Watch(RUNTIME_CLASSES, wakes=waiting_for_class),
+        Watch(LIMIT_RANGES, map_func=waiting_in_namespace),
+        Watch(RUNTIME_CLASSES, map_func=waiting_for_class),
     )
+
+
+def rbac_rules(resource: Resource[Manifest]) -> Sequence[RBACRule]:
+    """Return the rules for these PodGroups and for the kinds that affect their resources."""
+    return (
+        RBACRule(resource, APPLY_VERBS),
+        RBACRule(LIMIT_RANGES, WATCH_VERBS),
+        RBACRule(RUNTIME_CLASSES, WATCH_VERBS),
+    )
+
+
+def scheduler_warnings(info: Info | None, path: str, advice: str) -> Iterator[str]:
+    """Yield a warning if pods of the gang are not assigned to a scheduler.
+
+    `path` is the policy's, `advice` is what the pods need.
+    """
+    members = gang_of(info).members if info is not None else ()
+    without = [each.name for each in members if not each.spec.get("schedulerName")]
+    if without:
+        yield (
+            f"{path}: the pods of {', '.join(without)} name no scheduler that would start them "
+            f"together: give them {advice}"
+        )
 
 
 def waiting_in_namespace(

@@ -5,17 +5,19 @@ from typing import Any, ClassVar
 
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
-from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import Asset, Initializer, JobStatus, TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid, required
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
+    APPLY_VERBS,
     ComponentBuilder,
     CustomValidation,
     Observed,
     PodNetwork,
+    RBACExtension,
+    RBACRule,
     TrainJobStatus,
     Watch,
     WatchExtension,
@@ -42,7 +44,14 @@ FINISHED = {"Completed": names.CONDITION_COMPLETE, "Failed": names.CONDITION_FAI
 JOB_COUNTS = ("ready", "succeeded", "failed", "active", "suspended")
 
 
-class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, WatchExtension):
+class JobSet(
+    PodNetwork,
+    ComponentBuilder,
+    TrainJobStatus,
+    CustomValidation,
+    WatchExtension,
+    RBACExtension,
+):
     """Build the JobSet from the template, and translate its status for the TrainJob."""
 
     name: ClassVar[str] = "JobSet"
@@ -96,6 +105,10 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
     def declare_watches(self) -> Sequence[Watch]:
         """Watch the JobSets of TrainJobs."""
         return (Watch(JOB_SETS),)
+
+    def declare_rbac_rules(self) -> Sequence[RBACRule]:
+        """Return the rule to build and watch JobSets."""
+        return (RBACRule(JOB_SETS, APPLY_VERBS),)
 
 
 def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
@@ -167,11 +180,10 @@ def _set_trainer_container(container: Container, info: Info, job: TrainJob) -> N
 
 
 def _training(info: Info) -> Iterator[Container]:
-    """Yield the containers that train; with MPI also those of the workers."""
+    """Yield the containers that train: the trainer's and those of the workers."""
     if info.trainer_container is not None:
         yield info.trainer_container
-    worker = info.pod_set(names.JOB_NODE)
-    if isinstance(info.policy, MPIPolicy) and worker is not None and worker is not info.trainer:
+    if (worker := info.worker) is not None:
         container = worker.container(names.CONTAINER_NODE)
         if container is not None:
             yield container

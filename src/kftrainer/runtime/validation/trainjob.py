@@ -23,7 +23,7 @@ from kftrainer.runtime.overrides import LEGACY, MODERN, overrides
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
 from kftrainer.runtime.resources.quantities import HALVES
-from kftrainer.runtime.template import RESOURCES_PATH, new_info
+from kftrainer.runtime.template import RESOURCES_PATH
 from kftrainer.runtime.validation.ineffective_overrides import ineffective_overrides
 from kftrainer.runtime.validation.jobset_names import jobset_rejections
 from kftrainer.runtime.validation.rules import Rule
@@ -64,7 +64,7 @@ def validate(
     undecodable = string_processes(old, new, framework.admission)
     findings.refuse(*undecodable.errors)
     try:
-        info = _info(new, runtime, existing, findings)
+        info = _info(framework, new, runtime, existing, findings)
         findings.add(framework.validate(info, old, new))
         if not findings.errors:
             findings.add(_plan_findings(framework, info, new, hints=hints))
@@ -82,17 +82,21 @@ def validate(
 
 
 def _info(
-    job: TrainJob, runtime: AnyRuntime, existing: ClusterReader, findings: ValidationResult
+    framework: Framework,
+    job: TrainJob,
+    runtime: AnyRuntime,
+    existing: ClusterReader,
+    findings: ValidationResult,
 ) -> Info:
     """Return the Info for plugins, without invalid parts, which are added to `findings`."""
     try:
-        return new_info(job, runtime, existing)
+        return framework.new_info(job, runtime, existing)
     except InvalidTrainJobError as error:
         rest = _without_invalid_parts(job, error.errors)
         if rest is None:
             raise
         findings.refuse(*error.errors)
-    return _info(rest, runtime, existing, findings)
+    return _info(framework, rest, runtime, existing, findings)
 
 
 def _without_invalid_parts(job: TrainJob, errors: Sequence[FieldError]) -> TrainJob | None:

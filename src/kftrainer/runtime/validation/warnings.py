@@ -5,7 +5,6 @@ from typing import Any
 
 from kftrainer.api import names
 from kftrainer.api.configuration import Admission
-from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import ValidationResult, invalid, shown
 from kftrainer.kube.objects.quantity import Quantity
@@ -50,9 +49,10 @@ def requests_above_limits(container: Container, asked: Mapping[str, Any] | None)
 
 
 TRAINER_LABEL = f"{names.LABEL_ANCESTOR_STEP}: {names.STEP_TRAINER}"
-# Fields that MPI uses without a trainer: the first for the hostfile, the others in the job `node`.
-MPI_FIELDS = frozenset({"numProcPerNode"})
-MPI_NODE_FIELDS = frozenset({"numNodes", "env", "resourcesPerNode"})
+# Fields that are used without a trainer if workers train: the first by the plugin, the others in
+# the pods of the workers.
+LAUNCH_FIELDS = frozenset({"numProcPerNode"})
+WORKER_FIELDS = frozenset({"numNodes", "env", "resourcesPerNode"})
 
 
 def unused_trainer_fields(info: Info, job: TrainJob) -> Iterator[str]:
@@ -68,10 +68,9 @@ def unused_trainer_fields(info: Info, job: TrainJob) -> Iterator[str]:
 
 
 def _used_fields(info: Info) -> frozenset[str]:
-    if not isinstance(info.policy, MPIPolicy):
+    if info.layout.worker is None:
         return frozenset()
-    has_node = info.pod_set(names.JOB_NODE) is not None
-    return MPI_FIELDS | (MPI_NODE_FIELDS if has_node else frozenset())
+    return LAUNCH_FIELDS if info.worker is None else LAUNCH_FIELDS | WORKER_FIELDS
 
 
 POLICY = (

@@ -12,7 +12,7 @@ from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.runtime.validation.runtime import runtime_findings
 from tests.support.golden import CASES
 from tests.support.objects import Object, replicated_job, runtime
-from tests.support.plans import job_on, plan
+from tests.support.plans import RUNTIMES, job_on, plan
 from tests.support.runtimes import SHIPPED
 
 JOBS = "spec.template.spec.replicatedJobs"
@@ -24,7 +24,7 @@ KINDS = ("TrainingRuntime", "ClusterTrainingRuntime")
 
 def found(document: Object) -> ValidationResult:
     kinds = {each.kind: each for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
-    return runtime_findings(kinds[document["kind"]].decode(document))
+    return runtime_findings(RUNTIMES.framework, kinds[document["kind"]].decode(document))
 
 
 def errors(document: Object) -> list[str]:

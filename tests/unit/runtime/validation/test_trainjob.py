@@ -148,7 +148,7 @@ def test_a_policy_whose_plugin_is_switched_off_is_found(plugin: str, spec: Objec
         job_on(document), document, runtimes=Runtimes(load_framework(disabled=[plugin]))
     )
     assert told.startswith("spec.runtimeRef: Invalid value: ")
-    assert told.endswith(f"the plugin {plugin}, which the runtime's policy needs, is switched off")
+    assert told.endswith(f"Forbidden: needs the plugin {plugin}, which is disabled")
 
 
 def test_what_comes_out_only_when_everything_is_planned_is_found() -> None:
@@ -361,7 +361,7 @@ class Careless(CustomValidation):
 
 
 def test_findings_of_the_wrong_type_are_the_plugins_failure() -> None:
-    with pytest.raises(PluginFailedError, match="it gave a str instead of a FieldError"):
+    with pytest.raises(PluginFailedError, match="it returned a str instead of a FieldError"):
         found(RESUMED, PLAIN, runtimes=with_plugins(Careless()))
 
 

@@ -14,15 +14,23 @@ from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, in
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
+    APPLY_VERBS,
     ComponentBuilder,
     CustomValidation,
     EnforceMLPolicy,
+    NodeLayoutExtension,
+    PolicyExtension,
+    RBACExtension,
+    RBACRule,
+    RuntimeValidation,
     Watch,
     WatchExtension,
 )
+from kftrainer.runtime.framework.policies import FieldPolicy
 from kftrainer.runtime.info import (
     NO_TRAINER,
     RUNTIME,
+    AnyRuntime,
     Info,
     is_controlled_by,
     key_of_job,
@@ -30,7 +38,9 @@ from kftrainer.runtime.info import (
     trainer_container,
 )
 from kftrainer.runtime.manifests import Piece, env_var, owned
+from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject
+from kftrainer.runtime.plugins.mpi.layout import layout_of
 from kftrainer.runtime.plugins.mpi.ssh_keys import new_key_pair
 from kftrainer.runtime.plugins.mpi.validation import mpi_errors
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
@@ -66,7 +76,21 @@ POLICY = "mlPolicy.mpi"
 NUM_NODES, PROCESSES = "spec.trainer.numNodes", "spec.trainer.numProcPerNode"
 
 
-class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
+MPI_POLICY = FieldPolicy(
+    "spec.mlPolicy.mpi", lambda spec: spec.ml_policy.mpi if spec.ml_policy else None
+)
+
+
+class MPI(
+    EnforceMLPolicy,
+    ComponentBuilder,
+    CustomValidation,
+    RuntimeValidation,
+    PolicyExtension,
+    NodeLayoutExtension,
+    WatchExtension,
+    RBACExtension,
+):
     """Prepare a launcher and its workers for OpenMPI, for runtimes with an mpi policy."""
 
     name: ClassVar[str] = "MPI"
@@ -131,6 +155,25 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
         )
         return findings
 
+    def validate_runtime(self, runtime: AnyRuntime, _info: Info | None) -> ValidationResult:
+        """Validate the jobs and containers that MPI needs."""
+        policy = MPI_POLICY.of(runtime)
+        return ValidationResult([] if policy is None else [*mpi_errors(runtime, policy)])
+
+    def declare_policy(self) -> FieldPolicy[MPIPolicy]:
+        """Return the policy `mpi`."""
+        return MPI_POLICY
+
+    def node_layout(self, runtime: AnyRuntime) -> NodeLayout | None:
+        """Return the layout with a launcher and workers, for runtimes with an mpi policy."""
+        ml_policy = runtime.spec.ml_policy if runtime.spec else None
+        policy = ml_policy.source if ml_policy else None
+        return layout_of(policy) if isinstance(policy, MPIPolicy) else None
+
+    def declare_rbac_rules(self) -> Sequence[RBACRule]:
+        """Return rules to build Secrets, without reading them, and ConfigMaps."""
+        return RBACRule(SECRETS, ("create", "patch")), RBACRule(CONFIG_MAPS, APPLY_VERBS)
+
     def declare_watches(self) -> Sequence[Watch]:
         """Watch ConfigMaps, but not Secrets, which needs the permission to read all of them."""
         return (Watch(CONFIG_MAPS, metadata_only=True),)
@@ -188,7 +231,7 @@ def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:
 def _node_resources(info: Info, policy: MPIPolicy) -> Mapping[str, Any]:
     """Return the resources of a node: a worker's or, without workers, the launcher's."""
     pod_sets = (info.pod_set(names.JOB_NODE), info.pod_set(names.JOB_LAUNCHER))
-    found = (trainer_container(each, policy) for each in pod_sets if each and each.total)
+    found = (trainer_container(each, layout_of(policy)) for each in pod_sets if each and each.total)
     container = next(filter(None, found), info.trainer_container)
     return container.resources if container is not None else {}
 

@@ -9,7 +9,12 @@ from kftrainer.api.trainingruntime import TorchPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult
 from kftrainer.runtime.errors import InvalidTrainJobError
-from kftrainer.runtime.framework.extension_points import CustomValidation, EnforceMLPolicy
+from kftrainer.runtime.framework.extension_points import (
+    CustomValidation,
+    EnforceMLPolicy,
+    PolicyExtension,
+)
+from kftrainer.runtime.framework.policies import FieldPolicy
 from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
 from kftrainer.runtime.manifests import COMPLETION_INDEX, Piece, by_port, env_from_field, env_var
 from kftrainer.runtime.plugins.torch import torchtune
@@ -28,7 +33,12 @@ PORT = {"containerPort": names.TRAINER_PORT}
 POLICY = "mlPolicy.torch"
 
 
-class Torch(EnforceMLPolicy, CustomValidation):
+TORCH_POLICY = FieldPolicy(
+    f"spec.{POLICY}", lambda spec: spec.ml_policy.torch if spec.ml_policy else None
+)
+
+
+class Torch(EnforceMLPolicy, CustomValidation, PolicyExtension):
     """Set the variables that torchrun reads: number of nodes, own rank, address of the first."""
 
     name: ClassVar[str] = "Torch"
@@ -64,6 +74,10 @@ class Torch(EnforceMLPolicy, CustomValidation):
             asked, source = _processes_asked(info, new)
             findings.warn(*oversubscribed_devices(asked, source, _resources(info, new)))
         return findings
+
+    def declare_policy(self) -> FieldPolicy[TorchPolicy]:
+        """Return the policy `torch`."""
+        return TORCH_POLICY
 
 
 def _is_torchtune(job: TrainJob) -> bool:

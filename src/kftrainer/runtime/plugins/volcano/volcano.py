@@ -11,24 +11,49 @@ from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, in
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.framework.extension_points import (
+    WATCH_VERBS,
     ComponentBuilder,
     CustomValidation,
     EnforcePodGroupPolicy,
+    PolicyExtension,
+    RBACExtension,
+    RBACRule,
+    RuntimeValidation,
     Watch,
     WatchExtension,
 )
-from kftrainer.runtime.info import RUNTIME, Info
+from kftrainer.runtime.framework.policies import FieldPolicy
+from kftrainer.runtime.info import RUNTIME, AnyRuntime, Info
 from kftrainer.runtime.planned_object import PlannedObject
-from kftrainer.runtime.plugins.gang import gang_of, pod_group, watches
-from kftrainer.runtime.plugins.volcano.queue import EMPTY_QUEUE, QUEUE
+from kftrainer.runtime.plugins.gang import (
+    gang_of,
+    pod_group,
+    rbac_rules,
+    scheduler_warnings,
+    watches,
+)
+from kftrainer.runtime.plugins.volcano.queue import EMPTY_QUEUE, QUEUE, queue_errors
 from kftrainer.runtime.validation.rules import Rule
 
-SOURCE = f"{RUNTIME} spec.podGroupPolicy.volcano"
+PATH = "spec.podGroupPolicy.volcano"
+SOURCE = f"{RUNTIME} {PATH}"
+ADVICE = "schedulerName: volcano"
+POLICY = FieldPolicy(
+    PATH, lambda spec: spec.pod_group_policy.volcano if spec.pod_group_policy else None
+)
 # PriorityClasses that exist in every cluster.
 SYSTEM_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 
 
-class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchExtension):
+class Volcano(
+    EnforcePodGroupPolicy,
+    ComponentBuilder,
+    CustomValidation,
+    RuntimeValidation,
+    PolicyExtension,
+    WatchExtension,
+    RBACExtension,
+):
     """Build the PodGroup and annotate its pods, for runtimes with a volcano policy."""
 
     name: ClassVar[str] = "Volcano"
@@ -56,12 +81,26 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
             findings.refuse(*_queue_errors(info, new), *_priority_errors(info, new))
         return findings
 
+    def validate_runtime(self, runtime: AnyRuntime, info: Info | None) -> ValidationResult:
+        """Validate the name of the queue, and warn about pods of the gang without a scheduler."""
+        return ValidationResult([*queue_errors(runtime)], [*scheduler_warnings(info, PATH, ADVICE)])
+
+    def declare_policy(self) -> FieldPolicy[VolcanoPolicy]:
+        """Return the policy `volcano`."""
+        return POLICY
+
+    def declare_rbac_rules(self) -> Sequence[RBACRule]:
+        """Return the rules for PodGroups, the kinds that affect them, and PriorityClasses."""
+        # `get` is for the webhook, which reads a PriorityClass again before it rejects a TrainJob.
+        classes = RBACRule(PRIORITY_CLASSES, ("get", *WATCH_VERBS))
+        return (*rbac_rules(VOLCANO_POD_GROUPS), classes)
+
     def declare_watches(self) -> Sequence[Watch]:
         """Watch PodGroups, the kinds that affect their minimum resources, and PriorityClasses."""
-        return (*watches(VOLCANO_POD_GROUPS), Watch(PRIORITY_CLASSES, wakes=_nobody))
+        return (*watches(VOLCANO_POD_GROUPS), Watch(PRIORITY_CLASSES, map_func=_no_jobs))
 
 
-def _nobody(_changed: Manifest, _existing: ClusterReader) -> Iterable[ObjectKey]:
+def _no_jobs(_changed: Manifest, _existing: ClusterReader) -> Iterable[ObjectKey]:
     """Enqueue nothing: PriorityClasses are only read at admission."""
     return ()
 
