@@ -99,9 +99,9 @@ class Info:
 
     def num_nodes(self, job: TrainJob) -> int | None:
         """Return the number of nodes from the TrainJob or else the runtime; None if not set."""
-        asked = (job.spec.trainer or NO_TRAINER).num_nodes
-        if asked is not None:
-            return asked
+        own = (job.spec.trainer or NO_TRAINER).num_nodes
+        if own is not None:
+            return own
         return self.ml_policy.num_nodes if self.ml_policy else None
 
     def num_nodes_source(self, job: TrainJob) -> str:

@@ -51,25 +51,25 @@ def new_info(
     errors = blueprint.errors if has_job_set else blueprint.errors_of_new
     if errors:
         raise InvalidRuntimeError(subject_of(runtime), *errors)
-    _refuse(job, unserved_errors(job.spec, has_job_set=has_job_set))
-    _refuse(job, _resource_errors(job))  # before overrides are merged, which takes longer
+    _reject(job, unserved_errors(job.spec, has_job_set=has_job_set))
+    _reject(job, _resource_errors(job))  # before overrides are merged, which takes longer
     template: dict[str, Any] = orjson.loads(blueprint.template)
     metadata = blueprint.metadata
     labels = dict((metadata and metadata.labels) or {})
     annotations = dict((metadata and metadata.annotations) or {})
-    trace.attend({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
+    trace.start({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
     with trace.turn(BY_TRAIN_JOB):
-        _take_metadata(job, labels, annotations, trace)
+        _merge_metadata(job, labels, annotations, trace)
         if job.spec.runtime_patches:  # before overrides: unlike these, they cannot be changed
-            _refuse(job, merge_stored_patches(job, template, labels, annotations))
+            _reject(job, merge_stored_patches(job, template, labels, annotations))
         if job.spec.overrides():
-            _refuse(job, merge_overrides(job, template, trace))
+            _reject(job, merge_overrides(job, template, trace))
     with trace.turn(BY_RUNTIME):
         pod_sets = [_pod_set(each, runtime, layout, trace) for each in template["replicatedJobs"]]
     info = Info(runtime, existing, template, pod_sets, labels, annotations, trace, layout)
     with trace.turn(BY_TRAIN_JOB):
-        _take_resources(info, job)
-        _take_command(info, job)
+        _merge_resources(info, job)
+        _set_command(info, job)
     return info
 
 
@@ -100,7 +100,7 @@ def runtime_errors(
     """
     spec = runtime.spec
     if spec is None or spec.template is None or not spec.template.spec:
-        detail = "the JobSet that TrainJobs are made from"
+        detail = "the spec of the JobSet to create for each TrainJob"
         yield required("spec.template.spec", detail, rule=Rule.RUNTIME_TEMPLATE)
         return
     yield from unserved_errors(spec, has_job_set=has_job_set)
@@ -113,7 +113,9 @@ def runtime_errors(
         yield invalid("spec.podGroupPolicy", both, detail, rule=Rule.SCHEMA)
     jobs = spec.template.spec.get("replicatedJobs")
     if not isinstance(jobs, list) or not jobs:
-        yield required(JOBS_PATH, "at least the job that trains", rule=Rule.RUNTIME_TEMPLATE)
+        yield required(
+            JOBS_PATH, "at least one job that runs the training", rule=Rule.RUNTIME_TEMPLATE
+        )
         return
     broken = [error for index, each in enumerate(jobs) for error in _job_errors(each, index)]
     yield from broken
@@ -187,7 +189,7 @@ def _role_errors(layout: NodeLayout, jobs: list[Mapping[str, Any]]) -> Iterator[
         yield invalid(where, step, detail, rule=Rule.RUNTIME_TRAINER)
     if len(trainers) == 1 and not _has_trainer_container(jobs[trainers[0]], layout):
         where = f"{JOBS_PATH}[{trainers[0]}].{_POD}.containers"
-        detail = f"a container named {names.CONTAINER_NODE}, which trains"
+        detail = f"a container named {names.CONTAINER_NODE} that runs the training"
         yield required(where, detail, rule=Rule.RUNTIME_STEP_CONTAINER)
 
 
@@ -224,8 +226,8 @@ def _pod_set(job: dict[str, Any], runtime: AnyRuntime, layout: NodeLayout, trace
     parallelism = job["template"]["spec"].get("parallelism")
     ml_policy = runtime.spec.ml_policy if runtime.spec else None
     if step == names.STEP_TRAINER and ml_policy and layout.worker is None:
-        said = ml_policy.num_nodes is not None
-        source = "runtime spec.mlPolicy.numNodes" if said else DEFAULT
+        is_set = ml_policy.num_nodes is not None
+        source = "runtime spec.mlPolicy.numNodes" if is_set else DEFAULT
         pod_set.set_count(ml_policy.num_nodes or 1, source)
     else:
         source = DEFAULT if parallelism is None else "runtime spec.template.spec"
@@ -233,36 +235,36 @@ def _pod_set(job: dict[str, Any], runtime: AnyRuntime, layout: NodeLayout, trace
     return pod_set
 
 
-def _take_metadata(
+def _merge_metadata(
     job: TrainJob, labels: dict[str, str], annotations: dict[str, str], trace: Trace
 ) -> None:
-    for field, mine, theirs in (
+    for field, merged, own in (
         ("labels", labels, job.spec.labels),
         ("annotations", annotations, job.spec.annotations),
     ):
-        mine.update(theirs or {})
-        for key in theirs or {}:
+        merged.update(own or {})
+        for key in own or {}:
             trace.note(f"metadata.{field}[{key}]", f"spec.{field}[{key}]")
 
 
-def _refuse(job: TrainJob, errors: Iterable[FieldError]) -> None:
+def _reject(job: TrainJob, errors: Iterable[FieldError]) -> None:
     found = list(errors)
     if found:
         raise InvalidTrainJobError(subject_of(job), *found)
 
 
 def _resource_errors(job: TrainJob) -> Sequence[FieldError]:
-    asked = (job.spec.trainer or NO_TRAINER).resources_per_node
-    return canonical_resources(asked, RESOURCES_PATH)[1] if asked else ()
+    resources = (job.spec.trainer or NO_TRAINER).resources_per_node
+    return canonical_resources(resources, RESOURCES_PATH)[1] if resources else ()
 
 
-def _take_resources(info: Info, job: TrainJob) -> None:
+def _merge_resources(info: Info, job: TrainJob) -> None:
     """Merge resourcesPerNode into the resources of the containers that train."""
-    asked = (job.spec.trainer or NO_TRAINER).resources_per_node
-    if not asked:
+    resources = (job.spec.trainer or NO_TRAINER).resources_per_node
+    if not resources:
         return
-    asked, _ = canonical_resources(asked, RESOURCES_PATH)
-    for container, wanted in _resources_by_container(info, asked):
+    canonical, _ = canonical_resources(resources, RESOURCES_PATH)
+    for container, wanted in _resources_by_container(info, canonical):
         merged = merge_resources(container.resources, wanted)
         if merged:
             container.body["resources"] = merged
@@ -278,15 +280,17 @@ def _note_resources(container: Container, wanted: Mapping[str, Any]) -> None:
 
 
 def _resources_by_container(
-    info: Info, asked: Mapping[str, Any]
+    info: Info, resources: Mapping[str, Any]
 ) -> Iterator[tuple[Container, Mapping[str, Any]]]:
     if (worker := info.worker) is not None:
         if (container := worker.container(names.CONTAINER_NODE)) is not None:
-            yield container, asked
+            yield container, resources
         if not info.layout.launcher_is_node:
-            asked = without_accelerators(asked)  # a launcher that is not a node does not compute
+            resources = without_accelerators(
+                resources
+            )  # a launcher that is not a node does not compute
     if (container := info.trainer_container) is not None:
-        yield container, asked
+        yield container, resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +325,7 @@ def _blueprint_size(blueprint: _Blueprint) -> int:
 
 
 # Caches return the same runtime object for thousands of TrainJobs until it changes. Large
-# TrainingRuntimes are not cached whole: their objects are new each time.
+# TrainingRuntimes are not cached completely: their objects are new each time.
 MOST_BLUEPRINT_BYTES = 256 * 1024
 MOST_LAYOUTS = 8
 
@@ -336,6 +340,6 @@ def _blueprints(layout: NodeLayout) -> Memo[AnyRuntime, _Blueprint]:
     )
 
 
-def _take_command(info: Info, job: TrainJob) -> None:
+def _set_command(info: Info, job: TrainJob) -> None:
     command = (job.spec.trainer or NO_TRAINER).command
     info.command = None if command is None else list(command)

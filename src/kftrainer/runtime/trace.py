@@ -10,7 +10,7 @@ from kftrainer.runtime.planned_object import PlannedObject
 class Trace(Protocol):
     """Records the values that are set while a TrainJob is planned."""
 
-    def attend(self, jobset: Mapping[str, Any]) -> None:
+    def start(self, jobset: Mapping[str, Any]) -> None:
         """Record the initial JobSet metadata and spec, which plugins will change in place."""
         ...
 
@@ -33,7 +33,7 @@ _NOTHING = nullcontext()
 class NoTrace:
     """Trace that records nothing; the default outside `--explain`."""
 
-    def attend(self, jobset: Mapping[str, Any]) -> None:
+    def start(self, jobset: Mapping[str, Any]) -> None:
         """Do nothing."""
 
     def turn(self, plugin: str) -> AbstractContextManager[None]:

@@ -25,8 +25,8 @@ class Denials:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._family = Counter(
             "kftrainer_admission_denials_total",
-            "Rules of admission that were broken, not requests: one that breaks three counts for "
-            "each of them. Dry runs do not count.",
+            "Violated admission rules: a request that violates several rules counts for each of "
+            "them. Dry runs do not count.",
             ("kind", "rule"),
             registry=registry,
         )
@@ -36,12 +36,12 @@ class Denials:
         for rule in (*map(str, Rule), *OWN_RULES):
             self._rules.hold(rule)
 
-    def count(self, path: str, request: AdmissionRequest, verdict: AdmissionResponse) -> None:
+    def count(self, path: str, request: AdmissionRequest, response: AdmissionResponse) -> None:
         """Count the rules of a request that was denied at this path."""
         kind = self._kinds.get(path)
         if kind is None or request.dry_run:
             return
-        for rule in {self._bounded(each) for each in verdict.rules or (OTHER,)}:
+        for rule in {self._bounded(each) for each in response.rules or (OTHER,)}:
             self._family.labels(kind, rule).inc()
 
     def _bounded(self, rule: str) -> str:

@@ -143,14 +143,14 @@ ERRORS = (
         "runtime-template",
         {**torch(), "spec": {"mlPolicy": {"numNodes": 1}}},
         torch(),
-        "spec.template.spec: Required value: the JobSet that TrainJobs are made from",
+        "spec.template.spec: Required value: the spec of the JobSet to create for each TrainJob",
         variant="none",
     ),
     RuntimeCase(
         "runtime-template",
         template(suspend=False, replicatedJobs=[]),
         template(suspend=False),
-        f"{JOBS}: Required value: at least the job that trains",
+        f"{JOBS}: Required value: at least one job that runs the training",
         variant="no job",
     ),
     RuntimeCase(
@@ -278,7 +278,7 @@ HINTS = (
         "runtime-unknown-step",
         torch(job_with(), job_with("other", "trainers")),
         torch(job_with(), job_with("other", None)),
-        f"{JOBS}[1].template.metadata.labels[{STEP}]: trainers has no effect, it must be one of "
+        f"{JOBS}[1].template.metadata.labels[{STEP}]: trainers has no effect: it must be one of "
         "trainer, dataset-initializer, model-initializer",
         is_warning=True,
     ),
@@ -298,16 +298,16 @@ HINTS = (
         "runtime-parallelism-without-effect",
         torch(job_with(spec={"parallelism": 2})),
         torch(job_with(spec={"parallelism": 1})),
-        f"{JOBS}[0].template.spec.parallelism: 2 has no effect, there are 1 pods: "
-        "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does",
+        f"{JOBS}[0].template.spec.parallelism: 2 has no effect: there are 1 pods "
+        "because of spec.mlPolicy.numNodes, unless the TrainJob sets numNodes",
         is_warning=True,
     ),
     RuntimeCase(
         "runtime-parallelism-without-effect",
         mpi(job_with("node", None, spec={"parallelism": 4}), launcher(), nodes=4),
         mpi(job_with("node", None, spec={"parallelism": 3}), launcher(), nodes=4),
-        f"{JOBS}[0].template.spec.parallelism: 4 has no effect, there are 3 pods: "
-        "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does",
+        f"{JOBS}[0].template.spec.parallelism: 4 has no effect: there are 3 pods "
+        "because of spec.mlPolicy.numNodes, unless the TrainJob sets numNodes",
         variant="mpi",
         is_warning=True,
     ),
@@ -315,7 +315,7 @@ HINTS = (
         "runtime-completions-without-effect",
         torch(job_with(), job_with("other", None, spec={"parallelism": 2, "completions": 4})),
         torch(job_with(), job_with("other", None, spec={"parallelism": 2, "completions": 2})),
-        f"{JOBS}[1].template.spec.completions: 4 has no effect, it is always the number of pods "
+        f"{JOBS}[1].template.spec.completions: 4 has no effect: it is always the number of pods "
         "(2)",
         is_warning=True,
     ),
@@ -323,7 +323,7 @@ HINTS = (
         "runtime-suspend-without-effect",
         template(suspend=True),
         template(suspend=False),
-        "spec.template.spec.suspend: has no effect, each TrainJob says whether it is suspended",
+        "spec.template.spec.suspend: has no effect: spec.suspend of each TrainJob is used",
         is_warning=True,
     ),
     RuntimeCase(

@@ -329,7 +329,7 @@ TRAINERS = (
         {"trainer": {"numProcPerNode": 4, "resourcesPerNode": {"limits": {GPU: "2"}}}},
         {"trainer": {"numProcPerNode": 2, "resourcesPerNode": {"limits": {GPU: "2"}}}},
         "spec.trainer.numProcPerNode: 4 processes on each node share 2 accelerators: run 2, or "
-        "ask for more in spec.trainer.resourcesPerNode",
+        "request more in spec.trainer.resourcesPerNode",
         torch(),
         variant="torch",
         is_warning=True,
@@ -338,8 +338,8 @@ TRAINERS = (
         "processes-share-devices",
         {"trainer": {"numProcPerNode": 2}},
         {"trainer": {"numProcPerNode": 1}},
-        "spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run 1, or ask "
-        "for more in spec.trainer.resourcesPerNode",
+        "spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run 1, or "
+        "request more in spec.trainer.resourcesPerNode",
         torch(job_with(container={"resources": {"limits": {GPU: "1"}}})),
         variant="of the runtime's",
         is_warning=True,
@@ -349,7 +349,7 @@ TRAINERS = (
         {},
         {"trainer": {"numProcPerNode": 1}},
         "runtime spec.mlPolicy.torch.numProcPerNode: 8 processes on each node share 1 "
-        "accelerator: run 1, or ask for more in spec.trainer.resourcesPerNode",
+        "accelerator: run 1, or request more in spec.trainer.resourcesPerNode",
         torch(
             job_with(container={"resources": {"limits": {GPU: "1"}}}),
             torch={"numProcPerNode": 8},
@@ -362,7 +362,7 @@ TRAINERS = (
         {"trainer": {"numProcPerNode": 4}},
         {"trainer": {"numProcPerNode": 2}},
         "spec.trainer.numProcPerNode: 4 processes on each node share 2 accelerators: run 2, or "
-        "ask for more in spec.trainer.resourcesPerNode",
+        "request more in spec.trainer.resourcesPerNode",
         mpi(worker(resources={"limits": {GPU: "2"}}), launcher(), launcher_is_node=False),
         variant="mpi",
         is_warning=True,
@@ -422,7 +422,7 @@ TRAINERS = (
         {"trainer": {"resourcesPerNode": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}},
         {"trainer": {"resourcesPerNode": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}}},
         "spec.trainer.resourcesPerNode: the container node requests 2 of cpu, above its limit of "
-        "1: such pods will be refused",
+        "1: the API server will reject such pods",
         torch(),
         is_warning=True,
     ),
@@ -804,7 +804,7 @@ OVERRIDING = (
         "override-changes-nothing",
         {"podTemplateOverrides": override(spec={"serviceAccountName": "trainer"})},
         {"podTemplateOverrides": override(spec={"serviceAccountName": "other"})},
-        f"{OVERRIDES}[0] changes nothing: the pods of its jobs are like that already",
+        f"{OVERRIDES}[0] has no effect: the pods of its jobs already have these values",
         torch(job_with(pod={"serviceAccountName": "trainer"})),
         is_warning=True,
     ),
@@ -812,7 +812,7 @@ OVERRIDING = (
         "override-changes-nothing",
         {"podSpecOverrides": [{"targetJobs": NODE}]},
         {"podSpecOverrides": [{"targetJobs": NODE, "serviceAccountName": "other"}]},
-        f"{OLD_OVERRIDES}[0] changes nothing: the pods of its jobs are like that already",
+        f"{OLD_OVERRIDES}[0] has no effect: the pods of its jobs already have these values",
         torch(),
         variant="of 2.0",
         is_warning=True,
@@ -831,7 +831,7 @@ OVERRIDING = (
                 *override(spec={"serviceAccountName": "second"}),
             ]
         },
-        f"{OVERRIDES}[0] has no effect: a later override says otherwise about all of it",
+        f"{OVERRIDES}[0] has no effect: later overrides replace all of its values",
         torch(),
         is_warning=True,
     ),

@@ -13,7 +13,7 @@ from kftrainer.runtime.planned_object import PlannedObject
 @contextmanager
 def planning(document: Any) -> Iterator[Explanation]:
     trace = Explanation()
-    trace.attend(document)
+    trace.start(document)
     yield trace
 
 

@@ -25,13 +25,13 @@ def errors(document: Object) -> list[str]:
 def test_a_runtime_without_a_template_is_refused(template: object) -> None:
     document = runtime(template=template)
     assert errors(document) == [
-        "spec.template.spec: Required value: the JobSet that TrainJobs are made from"
+        "spec.template.spec: Required value: the spec of the JobSet to create for each TrainJob"
     ]
 
 
 def test_a_runtime_without_jobs_is_refused() -> None:
     document = runtime(template={"spec": {"replicatedJobs": []}})
-    assert errors(document) == [f"{JOBS}: Required value: at least the job that trains"]
+    assert errors(document) == [f"{JOBS}: Required value: at least one job that runs the training"]
 
 
 def test_info_of_a_runtime_without_trainer_has_none() -> None:
@@ -56,7 +56,7 @@ def test_a_trainer_without_its_container_is_refused() -> None:
     job = replicated_job("node")
     job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "main"
     assert errors(plain(job)) == [
-        f"{JOBS}[0].{POD}.containers: Required value: a container named node, which trains"
+        f"{JOBS}[0].{POD}.containers: Required value: a container named node that runs the training"
     ]
 
 

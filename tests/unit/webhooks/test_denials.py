@@ -63,8 +63,8 @@ def test_each_broken_rule_counts_not_each_request() -> None:
         ("TrainJob", "mpi-processes"): 1,
     }
     assert (
-        "# HELP kftrainer_admission_denials_total Rules of admission that were broken, not "
-        "requests: one that breaks three counts for each of them. Dry runs do not count.\n"
+        "# HELP kftrainer_admission_denials_total Violated admission rules: a request that "
+        "violates several rules counts for each of them. Dry runs do not count.\n"
         "# TYPE kftrainer_admission_denials_total counter\n"
     ) in exposition(board.registry).decode()
 

@@ -226,7 +226,7 @@ def test_large_trainjob_with_a_jobset_cannot_be_given_another_content(
     spec: Object, field: str
 ) -> None:
     verdict = update(changed(JOB, **spec), ITEMS, job_set())
-    assert f"{field}: Forbidden: cannot be changed once the JobSet has been made" in verdict.message
+    assert f"{field}: Forbidden: cannot be changed after the JobSet was created" in verdict.message
     done = {**changed(JOB, **spec), "status": FINISHED}
     verdict = update(done, {**ITEMS, "status": FINISHED})
     assert f"{field}: Forbidden: cannot be changed after the TrainJob has fini" in verdict.message

@@ -179,13 +179,13 @@ EDITED = changed(JOB, trainer={"image": "new"})
 
 def test_g20_a_change_that_no_jobset_follows_is_refused() -> None:
     verdict = answer(request(EDITED, JOB), PLAIN, JOB_SET)
-    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed once")
+    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed after")
 
 
 def test_edit_is_refused_if_the_jobset_exists_and_the_cache_does_not_show_it() -> None:
     server = LiveObjects(PLAIN, JOB_SET)
     verdict = answer(request(EDITED, JOB), PLAIN, server=server)
-    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed once")
+    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed after")
     assert server.asked[0] == f"JobSet {NAMESPACE}/demo"
 
 

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import NO_TRAINER, Info
-from kftrainer.runtime.manifests import Piece, by_name, places_by_name, thaw
-from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, place
+from kftrainer.runtime.manifests import Piece, by_name, indices_by_name, thaw
+from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, path_in
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.trace import NO_TRACE
 from kftrainer.runtime.validation.rules import Rule
@@ -26,7 +26,7 @@ def set_all(
     A TrainJob has room for 40,000 variables, too many to search the list for each one.
     """
     there = container.env
-    places = places_by_name(there)
+    places = indices_by_name(there)
     for variable in env:
         name = variable.get("name")
         if name in leave:
@@ -64,7 +64,7 @@ def reserved_env_errors(
             for index, container in enumerate((override.spec or {}).get("containers") or ()):
                 # For a step container, every variable in an override is rejected elsewhere.
                 if container.get("name") == trains.name not in STEP_CONTAINERS:
-                    where = place(path, f"spec.containers[{index}].env")
+                    where = path_in(path, f"spec.containers[{index}].env")
                     yield from _taken(where, container.get("env") or (), reserved, rule)
 
 

@@ -22,13 +22,13 @@ class Room(NamedTuple):
     """The maximum length of a TrainJob's name, given one name that is derived from it."""
 
     characters: int
-    whose: str
+    subject: str
     path: str  # path of the runtime's part of the derived name
 
     def why(self, after: str) -> str:
         """Return the reason for the limit; `after` is what the name is derived from."""
         return (
-            f"{self.whose} is named after {after}, and such names must be no more than "
+            f"{self.subject} is named after {after}, and such names must be no more than "
             f"{LONGEST_LABEL} characters"
         )
 
@@ -97,15 +97,15 @@ def _room_of_others(spec: Mapping[str, Any]) -> Iterator[Room]:
         rest = f"-{coordinator.get('replicatedJob', '')}-{pod}."
         subdomain = _object(spec.get("network")).get("subdomain")
         left = LONGEST_LABEL - len(rest)
-        whose = "the coordinator's address"
+        subject = "the coordinator's address"
         if subdomain:
-            yield Room(left - len(subdomain), whose, f"{TEMPLATE}.network.subdomain")
+            yield Room(left - len(subdomain), subject, f"{TEMPLATE}.network.subdomain")
         else:  # the address contains the name twice
-            yield Room(left // 2, whose, f"{TEMPLATE}.coordinator")
+            yield Room(left // 2, subject, f"{TEMPLATE}.coordinator")
     for index, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
-        for place, template in enumerate(_object(policy).get("templates") or ()):
+        for position, template in enumerate(_object(policy).get("templates") or ()):
             claim = _object(_object(template).get("metadata")).get("name") or ""
-            path = f"{TEMPLATE}.volumeClaimPolicies[{index}].templates[{place}].metadata.name"
+            path = f"{TEMPLATE}.volumeClaimPolicies[{index}].templates[{position}].metadata.name"
             yield Room(LONGEST_LABEL - len(f"{claim}-"), f"each claim {claim}", path)
 
 

@@ -59,20 +59,20 @@ def _errors(
     runtime: AnyRuntime, layout: NodeLayout, of_plugins: Iterable[FieldError]
 ) -> Iterator[FieldError]:
     """Yield all errors; if several rules concern the same field, only the first one's."""
-    told: set[str] = set()
+    reported: set[str] = set()
     for errors in (_step_errors(runtime, layout), runtime_errors(runtime, layout), of_plugins):
-        fresh = [*_not_told(errors, told)]
-        told.update(error.path for error in fresh)
-        yield from fresh
-    if not told:  # the following checks rely on a well-formed runtime
+        found = [*_unreported(errors, reported)]
+        reported.update(error.path for error in found)
+        yield from found
+    if not reported:  # the following checks rely on a well-formed runtime
         yield from _quantity_errors(runtime)
         yield from _room_errors(runtime, layout)
 
 
-def _not_told(errors: Iterable[FieldError], told: set[str]) -> Iterator[FieldError]:
+def _unreported(errors: Iterable[FieldError], reported: set[str]) -> Iterator[FieldError]:
     for error in errors:
         # The list of jobs can have several errors, one per missing job.
-        if error.path not in told or error.path == JOBS_PATH:
+        if error.path not in reported or error.path == JOBS_PATH:
             yield error
 
 

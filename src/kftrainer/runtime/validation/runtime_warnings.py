@@ -59,7 +59,7 @@ def _label_hints(jobs: list[RuntimeJob]) -> Iterator[str]:
         path = f"{job.path}.template.metadata.labels"
         if job.step is not None and job.step not in STEPS:
             yield (
-                f"{path}[{LABEL}]: {job.step} has no effect, it must be one of {', '.join(STEPS)}"
+                f"{path}[{LABEL}]: {job.step} has no effect: it must be one of {', '.join(STEPS)}"
             )
         elif job.step is None and job.name in INITIALIZERS and job.name not in steps:
             yield (
@@ -72,18 +72,18 @@ def _count_hints(
     runtime: AnyRuntime, layout: NodeLayout, job: RuntimeJob, jobs: list[RuntimeJob]
 ) -> Iterator[str]:
     """Yield warnings about numbers of pods that planning replaces."""
-    said = job.job_spec.get("parallelism")
+    parallelism = job.job_spec.get("parallelism")
     nodes = nodes_of(runtime, layout, job, jobs)
-    if nodes is not None and said is not None and said != nodes:
+    if nodes is not None and parallelism is not None and parallelism != nodes:
         yield (
-            f"{job.path}.template.spec.parallelism: {said} has no effect, there are {nodes} pods: "
-            "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does"
+            f"{job.path}.template.spec.parallelism: {parallelism} has no effect: there are {nodes} "
+            "pods because of spec.mlPolicy.numNodes, unless the TrainJob sets numNodes"
         )
-    pods = next(count for count in (nodes, said, 1) if count is not None)
+    pods = next(count for count in (nodes, parallelism, 1) if count is not None)
     completions = job.job_spec.get("completions")
     if completions is not None and completions != pods:
         yield (
-            f"{job.path}.template.spec.completions: {completions} has no effect, "
+            f"{job.path}.template.spec.completions: {completions} has no effect: "
             f"it is always the number of pods ({pods})"
         )
 
@@ -112,4 +112,4 @@ def _unserved_hints(runtime: AnyRuntime) -> Iterator[str]:
 def _suspend_hints(runtime: AnyRuntime) -> Iterator[str]:
     template = runtime.spec.template if runtime.spec else None
     if template and (template.spec or {}).get("suspend"):
-        yield f"{TEMPLATE}.spec.suspend: has no effect, each TrainJob says whether it is suspended"
+        yield f"{TEMPLATE}.spec.suspend: has no effect: spec.suspend of each TrainJob is used"

@@ -35,7 +35,7 @@ from kftrainer.runtime.validation.warnings import (
 
 T = TypeVar("T")
 
-MOST_OF_A_RUNTIME = 10  # errors of the runtime that are reported
+MOST_RUNTIME_ERRORS = 10  # errors of the runtime that are reported
 MOST_REJECTIONS = 200  # rejections by JobSet that are reported
 MOST_METADATA_ERRORS = 100
 OVERRIDES = (f"spec.{MODERN}", f"spec.{LEGACY}")
@@ -58,8 +58,8 @@ def validate(
     Without `hints`, expensive warnings are left out.
     """
     findings = ValidationResult()
-    if said := deprecation(runtime):
-        findings.warn(f"Referenced {said}")
+    if warning := deprecation(runtime):
+        findings.warn(f"Referenced {warning}")
     findings.refuse(*islice(_metadata_errors(new), MOST_METADATA_ERRORS))
     undecodable = string_processes(old, new, framework.admission)
     findings.refuse(*undecodable.errors)
@@ -75,7 +75,7 @@ def validate(
     except PluginFailedError:
         raise
     except PlanningError as error:  # caused by other objects in the cluster, which may change
-        findings.warn(f"there is no plan for this TrainJob yet: {error}")
+        findings.warn(f"the TrainJob cannot be planned yet: {error}")
     if not findings.errors:
         findings.warn(*undecodable.warnings)
     return findings
@@ -154,11 +154,11 @@ def _metadata_errors_at(path: str, labels: Texts, annotations: Texts) -> Iterato
 
 
 def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
-    """Return the error for a TrainJob whose runtime is invalid, with the first errors of that."""
-    told = [*map(str, error.errors[:MOST_OF_A_RUNTIME])]
-    if (more := len(error.errors) - len(told)) > 0:
-        told.append(f"and {more} more")
-    detail = f"{error.subject}: {'; '.join(told)}"
+    """Return the error for a TrainJob whose runtime is invalid, with the runtime's first errors."""
+    messages = [*map(str, error.errors[:MOST_RUNTIME_ERRORS])]
+    if (more := len(error.errors) - len(messages)) > 0:
+        messages.append(f"and {more} more")
+    detail = f"{error.subject}: {'; '.join(messages)}"
     is_off = any(each.rule == Rule.PLUGIN_OFF for each in error.errors)  # due to configuration
     rule = Rule.PLUGIN_OFF if is_off else Rule.RUNTIME_UNUSABLE
     return invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail, rule=rule)

@@ -27,24 +27,24 @@ def oversubscribed_devices(
         noun = "accelerator" if devices == 1 else "accelerators"
         yield (
             f"{source}: {processes} processes on each node share {devices} {noun}: "
-            f"run {devices}, or ask for more in spec.trainer.resourcesPerNode"
+            f"run {devices}, or request more in spec.trainer.resourcesPerNode"
         )
 
 
-def requests_above_limits(container: Container, asked: Mapping[str, Any] | None) -> Iterator[str]:
+def requests_above_limits(container: Container, own: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield a warning for each request of a container that exceeds its limit.
 
-    `asked` are the TrainJob's own resources, which are merged into the container's.
+    `own` are the TrainJob's own resources, which are merged into the container's.
     """
     limits, requests = (container.resources.get(half) or {} for half in HALVES)
     for name, request in requests.items():
         limit = limits.get(name)
         if limit is not None and Quantity.parse(request) > Quantity.parse(limit):
-            is_own = any(name in ((asked or {}).get(half) or ()) for half in HALVES)
+            is_own = any(name in ((own or {}).get(half) or ()) for half in HALVES)
             yield (
                 f"{'spec.trainer.resourcesPerNode' if is_own else 'spec.runtimeRef'}: "
                 f"the container {container.name} requests {request} of {name}, above its limit of "
-                f"{limit}: such pods will be refused"
+                f"{limit}: the API server will reject such pods"
             )
 
 

@@ -37,15 +37,15 @@ def warned(*overrides: Object, dialect: str = "podTemplateOverrides") -> list[st
 
 def idle(index: int) -> str:
     return (
-        f"spec.podTemplateOverrides[{index}] changes nothing: "
-        "the pods of its jobs are like that already"
+        f"spec.podTemplateOverrides[{index}] has no effect: "
+        "the pods of its jobs already have these values"
     )
 
 
 def undone(index: int) -> str:
     return (
         f"spec.podTemplateOverrides[{index}] has no effect: "
-        "a later override says otherwise about all of it"
+        "later overrides replace all of its values"
     )
 
 
@@ -95,7 +95,7 @@ def test_an_override_is_told_that_a_later_one_undoes() -> None:
 def test_the_old_dialect_is_called_by_its_name() -> None:
     legacy = {"targetJobs": [{"name": "node"}], "serviceAccountName": "me"}
     (warning,) = warned(legacy, dialect="podSpecOverrides")
-    assert warning.startswith("spec.podSpecOverrides[0] changes nothing")
+    assert warning.startswith("spec.podSpecOverrides[0] has no effect")
 
 
 def test_very_many_overrides_are_not_compared_with_each_other() -> None:

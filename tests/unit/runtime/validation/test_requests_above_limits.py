@@ -44,7 +44,7 @@ def test_a_request_above_its_limit_is_told(
     paths = {"trainer": "spec.trainer.resourcesPerNode", "runtime": "spec.runtimeRef"}
     expected = (
         "the container node requests 8Gi of memory, above its limit of 4Gi: "
-        "such pods will be refused"
+        "the API server will reject such pods"
     )
     told = [f"{paths[source]}: {expected}"] if source else []
     assert warned(document(of_runtime), **of_job) == told

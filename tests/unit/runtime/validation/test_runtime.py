@@ -170,7 +170,7 @@ def test_r2_an_mpi_launcher_can_train_in_a_container_named_launcher() -> None:
 
 def test_what_no_plan_can_be_made_from_is_refused() -> None:
     assert errors(runtime(template=None)) == [
-        "spec.template.spec: Required value: the JobSet that TrainJobs are made from"
+        "spec.template.spec: Required value: the spec of the JobSet to create for each TrainJob"
     ]
     both = runtime(podGroupPolicy={"coscheduling": {}, "volcano": {}})
     assert [each.split(":")[0] for each in errors(both)] == ["spec.podGroupPolicy"]
@@ -220,7 +220,7 @@ def test_mpi_workers_need_the_container_that_gets_the_keys() -> None:
 
 def test_mpi_asks_for_no_worker_where_there_are_no_jobs() -> None:
     document = runtime(mlPolicy={"mpi": {}}, template={"spec": {"replicatedJobs": []}})
-    assert errors(document) == [f"{JOBS}: Required value: at least the job that trains"]
+    assert errors(document) == [f"{JOBS}: Required value: at least one job that runs the training"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -255,7 +255,7 @@ def test_g14_an_initializer_by_another_name_is_as_good() -> None:
 
 def test_a_step_that_is_none_is_warned_of() -> None:
     assert warnings(with_steps(replicated_job("judge", "evaluator"))) == [
-        f"{JOBS}[0].template.metadata.labels[{LABEL}]: evaluator has no effect, it must be one of "
+        f"{JOBS}[0].template.metadata.labels[{LABEL}]: evaluator has no effect: it must be one of "
         "trainer, dataset-initializer, model-initializer"
     ]
 
@@ -345,9 +345,9 @@ def test_a_number_of_pods_that_the_policy_replaces_is_warned_of() -> None:
     )
     assert pods(document) == (3, 3)
     assert warnings(document) == [
-        f"{JOBS}[0].template.spec.parallelism: 7 has no effect, there are 3 pods: "
-        "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does",
-        f"{JOBS}[0].template.spec.completions: 7 has no effect, it is always the number of pods "
+        f"{JOBS}[0].template.spec.parallelism: 7 has no effect: there are 3 pods "
+        "because of spec.mlPolicy.numNodes, unless the TrainJob sets numNodes",
+        f"{JOBS}[0].template.spec.completions: 7 has no effect: it is always the number of pods "
         "(3)",
     ]
     agreeing = runtime(
@@ -394,7 +394,7 @@ def test_other_jobs_have_as_many_completions_as_pods() -> None:
     document = with_steps(counted(replicated_job("cache", None), parallelism=2, completions=9))
     assert pods(document, "cache") == (2, 2)
     assert warnings(document) == [
-        f"{JOBS}[0].template.spec.completions: 9 has no effect, it is always the number of pods (2)"
+        f"{JOBS}[0].template.spec.completions: 9 has no effect: it is always the number of pods (2)"
     ]
 
 
@@ -419,10 +419,10 @@ def test_mpi_workers_are_counted_by_the_policy(
     assert pods(document) == (expected, expected)
     path = f"{JOBS}[0].template.spec"
     hints = [
-        f"{path}.parallelism: {count} has no effect, there are {told} pods",
-        f"{path}.completions: {count} has no effect, it is always the number of pods ({told})",
+        f"{path}.parallelism: {count} has no effect: there are {told} pods",
+        f"{path}.completions: {count} has no effect: it is always the number of pods ({told})",
     ]
-    found = [each.partition(": spec.mlPolicy")[0] for each in warnings(document)]
+    found = [each.partition(" because of spec.mlPolicy")[0] for each in warnings(document)]
     assert found == ([] if told is None else hints)
 
 
@@ -493,7 +493,7 @@ def test_a_template_that_is_suspended_is_warned_of() -> None:
     document = with_steps()
     document["spec"]["template"]["spec"]["suspend"] = True
     assert warnings(document) == [
-        "spec.template.spec.suspend: has no effect, each TrainJob says whether it is suspended"
+        "spec.template.spec.suspend: has no effect: spec.suspend of each TrainJob is used"
     ]
     document["spec"]["template"]["spec"]["suspend"] = False
     assert warnings(document) == []

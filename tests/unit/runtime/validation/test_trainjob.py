@@ -122,7 +122,7 @@ def test_a_runtime_that_nobody_can_use_is_refused_with_its_own_errors() -> None:
     assert refused(job_on(broken), broken) == [
         'spec.runtimeRef: Invalid value: {"name":"runtime","apiGroup":"trainer.kubeflow.org",'
         f'"kind":"TrainingRuntime"}}: TrainingRuntime {NAMESPACE}/runtime: '
-        "spec.template.spec.replicatedJobs: Required value: at least the job that trains"
+        "spec.template.spec.replicatedJobs: Required value: at least one job that runs the training"
     ]
 
 
@@ -347,7 +347,7 @@ def test_what_a_plugin_raises_while_it_builds_is_found() -> None:
 
 def test_trouble_that_is_not_the_trainjobs_is_but_warned_of() -> None:
     assert found(RESUMED, PLAIN, runtimes=with_plugins(Failing(hesitate))) == ValidationResult(
-        warnings=["there is no plan for this TrainJob yet: a LimitRange makes no sense"]
+        warnings=["the TrainJob cannot be planned yet: a LimitRange makes no sense"]
     )
 
 

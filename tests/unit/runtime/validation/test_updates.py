@@ -17,13 +17,13 @@ WHILE_RUNNING = (
     f"{OVERRIDES}: Forbidden: PodTemplateOverrides can only be modified when the TrainJob is "
     "suspended"
 )
-AGAIN = "to train with the change, delete the TrainJob and create it again"
-MADE = f"Forbidden: cannot be changed once the JobSet has been made from it: {AGAIN}"
-FINISHED = f"Forbidden: cannot be changed after the TrainJob has finished: {AGAIN}"
+RECREATE = "to train with the change, delete the TrainJob and create it again"
+MADE = f"Forbidden: cannot be changed after the JobSet was created: {RECREATE}"
+FINISHED = f"Forbidden: cannot be changed after the TrainJob has finished: {RECREATE}"
 LASTING = (
-    f"{OVERRIDES}: Forbidden: cannot be changed once the JobSet has been made from it, but for "
+    f"{OVERRIDES}: Forbidden: cannot be changed after the JobSet was created, except "
     "labels, annotations, nodeSelector, tolerations and schedulingGates of the pods: "
-    f"{AGAIN}"
+    f"{RECREATE}"
 )
 ASSET = {"storageUri": "hf://a/b", "env": [{"name": "A", "value": "hunter2"}]}
 

@@ -31,7 +31,7 @@ def warned(document: Object, **trainer: Any) -> list[str]:
 def told(source: str, processes: int, devices: str) -> str:
     return (
         f"{source}: {processes} processes on each node share {devices}: "
-        f"run {devices.split(maxsplit=1)[0]}, or ask for more in spec.trainer.resourcesPerNode"
+        f"run {devices.split(maxsplit=1)[0]}, or request more in spec.trainer.resourcesPerNode"
     )
 
 
