@@ -370,7 +370,7 @@ class Careless(CustomValidation):
 
 
 def test_findings_of_the_wrong_type_are_the_plugins_failure() -> None:
-    with pytest.raises(PluginFailedError, match="it gave a str instead of a FieldError"):
+    with pytest.raises(PluginFailedError, match="it returned a str instead of a FieldError"):
         found(RESUMED, PLAIN, runtimes=with_plugins(Careless()))
 
 
