@@ -2,17 +2,40 @@
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import Any, Literal
 
 from kftrainer.api.configuration import DEFAULT, Admission
 from kftrainer.runtime.errors import PluginFailedError
-from kftrainer.runtime.framework.extension_points import EXTENSION_POINTS, Plugin
+from kftrainer.runtime.framework.extension_points import (
+    EXTENSION_POINTS,
+    Plugin,
+    PolicyExtension,
+    RBACExtension,
+    RBACRule,
+    WatchExtension,
+)
 from kftrainer.runtime.framework.framework import Framework, FrameworkError, in_one_line
 from kftrainer.runtime.plugins import PLUGINS
 
+PACKAGE = "kftrainer"  # of the built-in plugins
 GROUP = "kftrainer.plugins"  # group of entry points; the configuration refers to their names
 BUILT_IN = tuple(plugin.name for plugin in PLUGINS)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSummary:
+    """One plugin, as `kftrainer plugins` lists it."""
+
+    name: str
+    state: Literal["enabled", "disabled", "installed"]  # installed: in a package, but not enabled
+    package: str
+    version: str
+    phases: Sequence[str] = ()  # names of the extension points; unknown if only installed
+    policy: str = ""  # path in a runtime
+    watches: Sequence[str] = ()  # kinds
+    rbac_rules: Sequence[RBACRule] = ()
 
 
 class PluginLoadError(Exception):
@@ -42,6 +65,51 @@ def load_framework(
     except (FrameworkError, PluginFailedError) as error:
         raise PluginLoadError(str(error)) from error
     return framework
+
+
+def plugin_summaries(
+    enabled: Sequence[str] = (), disabled: Collection[str] = ()
+) -> list[PluginSummary]:
+    """Return all plugins in the order in which they run, then those that do not run.
+
+    Raises PluginLoadError. The code of packages whose plugins are not enabled is not imported.
+    """
+    framework = load_framework(enabled, disabled)
+    installed = {each.name: each for each in entry_points(group=GROUP)}
+    origins = {name: _origin(each) for name, each in installed.items()}
+    own = (PACKAGE, version(PACKAGE))
+    return [
+        *(
+            _summary(each, "enabled", *(origins[each.name] if each.name in enabled else own))
+            for each in framework.plugins
+        ),
+        *(_summary(each, "disabled", *own) for each in framework.disabled),
+        *(
+            PluginSummary(name, "installed", *origins[name])
+            for name in sorted(origins.keys() - {*enabled})
+        ),
+    ]
+
+
+def _origin(entry_point: EntryPoint) -> tuple[str, str]:
+    """Return the name and version of the package that declares the entry point."""
+    return (entry_point.dist.name, entry_point.dist.version) if entry_point.dist else ("", "")
+
+
+def _summary(
+    plugin: Plugin, state: Literal["enabled", "disabled"], package: str, package_version: str
+) -> PluginSummary:
+    watches = plugin.declare_watches() if isinstance(plugin, WatchExtension) else ()
+    return PluginSummary(
+        name=plugin.name,
+        state=state,
+        package=package,
+        version=package_version,
+        phases=[each.__name__ for each in EXTENSION_POINTS if isinstance(plugin, each)],
+        policy=plugin.declare_policy().path if isinstance(plugin, PolicyExtension) else "",
+        watches=[each.resource.group_kind for each in watches],
+        rbac_rules=plugin.declare_rbac_rules() if isinstance(plugin, RBACExtension) else (),
+    )
 
 
 def _require_built_in(disabled: Collection[str]) -> None:

@@ -25,7 +25,8 @@ class Acme(EnforceMLPolicy):
 """
 POINTS = (
     "EnforceMLPolicy, EnforcePodGroupPolicy, PodNetwork, ComponentBuilder, TrainJobStatus, "
-    "CustomValidation, WatchExtension"
+    "CustomValidation, RuntimeValidation, PolicyExtension, NodeLayoutExtension, WatchExtension, "
+    "RBACExtension"
 )
 
 
@@ -176,7 +177,7 @@ def test_disabling_what_is_not_built_in_tells_what_is() -> None:
 
 def test_the_only_plugin_that_tells_the_status_cannot_be_disabled() -> None:
     assert refusal(disabled=("JobSet",)) == (
-        "no plugin tells the status of TrainJobs: JobSet is the one that does"
+        "no plugin implements TrainJobStatus, which observes the status of TrainJobs"
     )
 
 
@@ -353,7 +354,7 @@ class Acme(WatchExtension):
     def declare_watches(self): return ["secrets"]
 """
     )
-    told = "plugin acme failed: TypeError: it gave a str instead of a Watch"
+    told = "plugin acme failed: TypeError: it returned a str instead of a Watch"
     assert refusal(enabled=("acme",)) == told
 
 
