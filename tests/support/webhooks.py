@@ -204,7 +204,9 @@ async def applicant(
 
 async def register(api: ApiClient, port: int) -> None:
     """Tell the API server of a manager at this port of this machine."""
-    for manifest in registration.beside(SERVICE, DEFAULT_NAMESPACE, host=LOOPBACK, port=port):
+    for manifest in registration.external_objects(
+        SERVICE, DEFAULT_NAMESPACE, host=LOOPBACK, port=port
+    ):
         await api.apply(manifest)
 
 

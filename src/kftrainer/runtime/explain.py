@@ -58,7 +58,7 @@ class Explanation:
         self._notes: dict[str, str] = {}
         self._settings: dict[str, Setting] = {}
         self._plugin = ""
-        self._makers: list[tuple[PlannedObject, str]] = []
+        self._builders: list[tuple[PlannedObject, str]] = []
 
     def start(self, jobset: Mapping[str, Any]) -> None:
         """Record the JobSet before any plugin has changed it."""
@@ -66,7 +66,7 @@ class Explanation:
         self._leaves = dict(leaves(jobset))
 
     @contextmanager
-    def turn(self, plugin: str) -> Iterator[None]:
+    def changes_of(self, plugin: str) -> Iterator[None]:
         """Attribute every change in this context to the plugin."""
         self._plugin = plugin
         self._notes = {}
@@ -79,14 +79,14 @@ class Explanation:
     def note(self, path: str, source: str) -> None:
         """Record that the latest change at this path comes from this field."""
         self._notes[path] = source
-        # A list item or map key is set once per turn, so it is compared at the end of the turn. A
+        # A list item or map key is set once per plugin, so it is compared when the plugin ends. A
         # TrainJob may have a thousand variables.
         if not path.endswith("]"):
             self._record_changes_at(path)
 
-    def made(self, planned: Sequence[PlannedObject]) -> None:
+    def built(self, planned: Sequence[PlannedObject]) -> None:
         """Record which plugin has built these objects."""
-        self._makers += [(each, self._plugin) for each in planned]
+        self._builders += [(each, self._plugin) for each in planned]
 
     def settings(self) -> list[Setting]:
         """Return the values set in the JobSet, in its order, then those that were removed."""
@@ -95,7 +95,7 @@ class Explanation:
 
     def settings_of(self, planned: PlannedObject, manifest: Mapping[str, Any]) -> list[Setting]:
         """Return all values of an object other than the JobSet, as `manifest` has them."""
-        plugin = self.maker(planned)
+        plugin = self.builder_of(planned)
         metadata = {k: v for k, v in manifest["metadata"].items() if k not in _IDENTITY}
         body = {k: v for k, v in manifest.items() if k not in _HEAD} | {"metadata": metadata}
         if not metadata:
@@ -105,12 +105,12 @@ class Explanation:
             for path, value in (leaves(body) if body else ())
         ]
 
-    def maker(self, planned: PlannedObject) -> str:
+    def builder_of(self, planned: PlannedObject) -> str:
         """Return the plugin that built this object."""
-        return next(plugin for each, plugin in self._makers if each is planned)
+        return next(plugin for each, plugin in self._builders if each is planned)
 
     def _record_changes_at(self, where: str) -> None:
-        """Record changes at this path; removed values are recorded at the end of the turn."""
+        """Record changes at this path; removed values are recorded when the plugin ends."""
         found = _at(self._jobset, where)
         if found is _NOTHING:
             return

@@ -58,16 +58,16 @@ def new_info(
     labels = dict((metadata and metadata.labels) or {})
     annotations = dict((metadata and metadata.annotations) or {})
     trace.start({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
-    with trace.turn(BY_TRAIN_JOB):
+    with trace.changes_of(BY_TRAIN_JOB):
         _merge_metadata(job, labels, annotations, trace)
         if job.spec.runtime_patches:  # before overrides: unlike these, they cannot be changed
             _reject(job, merge_stored_patches(job, template, labels, annotations))
         if job.spec.overrides():
             _reject(job, merge_overrides(job, template, trace))
-    with trace.turn(BY_RUNTIME):
+    with trace.changes_of(BY_RUNTIME):
         pod_sets = [_pod_set(each, runtime, layout, trace) for each in template["replicatedJobs"]]
     info = Info(runtime, existing, template, pod_sets, labels, annotations, trace, layout)
-    with trace.turn(BY_TRAIN_JOB):
+    with trace.changes_of(BY_TRAIN_JOB):
         _merge_resources(info, job)
         _set_command(info, job)
     return info

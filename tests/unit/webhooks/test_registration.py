@@ -81,7 +81,7 @@ def test_the_api_server_asks_by_the_first_host_name() -> None:
 
 
 def test_beside_a_cluster_the_service_is_another_name_of_the_host() -> None:
-    namespace, service, configuration = registration.beside(
+    namespace, service, configuration = registration.external_objects(
         "service", "system", host="127.0.0.1", port=1234
     )
     assert namespace["metadata"]["name"] == service["metadata"]["namespace"] == "system"

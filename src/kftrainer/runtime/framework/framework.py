@@ -143,7 +143,7 @@ class Framework:
         with _PluginCalls() as calls:
             for builder in calls.each(self._builders, info.trace):
                 made = _all(PlannedObject, builder.build_components(info, job))
-                info.trace.made(made)
+                info.trace.built(made)
                 planned += made
         return sorted(planned, key=apply_order)
 
@@ -320,7 +320,7 @@ class _PluginCalls:
             if trace is NO_TRACE:
                 yield plugin
             else:
-                with trace.turn(plugin.name):
+                with trace.changes_of(plugin.name):
                     yield plugin
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 from kftrainer.runtime.template import JOBS_PATH, STEPS, runtime_errors
 from kftrainer.runtime.validation.jobset_names import jobset_rejections
-from kftrainer.runtime.validation.names import least_room
+from kftrainer.runtime.validation.names import name_limit
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.runtime_jobs import RuntimeJob, whole_jobs
 from kftrainer.runtime.validation.runtime_warnings import TEMPLATE, nodes_of, runtime_hints
@@ -66,7 +66,7 @@ def _errors(
         yield from found
     if not reported:  # the following checks rely on a well-formed runtime
         yield from _quantity_errors(runtime)
-        yield from _room_errors(runtime, layout)
+        yield from _name_limit_errors(runtime, layout)
 
 
 def _unreported(errors: Iterable[FieldError], reported: set[str]) -> Iterator[FieldError]:
@@ -100,15 +100,15 @@ def _accepted(job: RuntimeJob, layout: NodeLayout) -> tuple[str, ...]:
     return (job.step or job.name,)
 
 
-def _room_errors(runtime: AnyRuntime, layout: NodeLayout) -> Iterator[FieldError]:
+def _name_limit_errors(runtime: AnyRuntime, layout: NodeLayout) -> Iterator[FieldError]:
     """Yield an error if the runtime's names leave no room for a TrainJob's name."""
     jobs = whole_jobs(runtime)
     template = runtime.spec.template if runtime.spec else None
     spec = (template and template.spec) or {}
-    room = least_room(spec, [_size(runtime, layout, job, jobs) for job in jobs])
-    if room.characters < 1:
+    limit = name_limit(spec, [_size(runtime, layout, job, jobs) for job in jobs])
+    if limit.characters < 1:
         rule = Rule.RUNTIME_NAMES_TOO_LONG
-        yield FieldError(room.path, ErrorType.TOO_LONG, room.too_little, rule=rule)
+        yield FieldError(limit.path, ErrorType.TOO_LONG, limit.no_name_fits, rule=rule)
 
 
 def _size(

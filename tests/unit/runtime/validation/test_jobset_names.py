@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kftrainer.runtime.validation.jobset_names import jobset_rejections
-from kftrainer.runtime.validation.names import least_room
+from kftrainer.runtime.validation.names import name_limit
 from tests.support.golden import CASES
 from tests.support.jobsets import ADMITTED, REJECTED, TOO_LONG, Case, job, spec_of
 from tests.support.runtimes import SHIPPED
@@ -29,21 +29,21 @@ def test_valid_names_are_not_rejected(case: Case) -> None:
     assert rejections(case.spec) == []
 
 
-def room(case: Case) -> int:
+def limit(case: Case) -> int:
     """Return the maximum length of the TrainJob's name."""
     jobs = case.spec["replicatedJobs"]
     sizes = [(job.get("replicas", 1), job["template"]["spec"]["completions"]) for job in jobs]
-    return least_room(case.spec, sizes).characters
+    return name_limit(case.spec, sizes).characters
 
 
 @pytest.mark.parametrize("case", TOO_LONG, ids=lambda case: case.title)
-def test_derived_name_of_64_characters_exceeds_the_room_by_one(case: Case) -> None:
-    assert room(case) == len(case.name) - 1
+def test_derived_name_of_64_characters_exceeds_the_limit_by_one(case: Case) -> None:
+    assert limit(case) == len(case.name) - 1
 
 
 @pytest.mark.parametrize("case", ADMITTED, ids=lambda case: case.title)
-def test_derived_names_of_valid_jobsets_fit_into_the_room(case: Case) -> None:
-    assert room(case) >= len(case.name)
+def test_derived_names_of_valid_jobsets_are_within_the_limit(case: Case) -> None:
+    assert limit(case) >= len(case.name)
 
 
 def test_rejection_is_formatted_as_a_field_error() -> None:
