@@ -25,7 +25,7 @@ def at(namespace: str, document: Object) -> Object:
     return {**document, "metadata": {**document["metadata"], "namespace": namespace}}
 
 
-def test_a_training_runtime_is_found_in_the_jobs_own_namespace() -> None:
+def test_training_runtime_is_read_from_the_namespace_of_the_trainjob() -> None:
     job = TrainJob.parse(job_on(NAMESPACED))
     runtimes = RUNTIMES.of(job)
     assert runtimes.new_objects(job, GivenObjects([at(NAMESPACE, NAMESPACED), CLUSTER]))
@@ -33,7 +33,7 @@ def test_a_training_runtime_is_found_in_the_jobs_own_namespace() -> None:
         runtimes.new_objects(job, GivenObjects([at("other", NAMESPACED), CLUSTER]))
 
 
-def test_a_cluster_runtime_is_found_by_its_name() -> None:
+def test_cluster_training_runtime_is_read_by_name() -> None:
     assert plan(job_on(CLUSTER), CLUSTER)["JobSet"]
     job = TrainJob.parse(job_on(CLUSTER))
     with pytest.raises(
@@ -49,7 +49,8 @@ def test_a_cluster_runtime_is_found_by_its_name() -> None:
         {"kind": "TrainingRuntime", "apiGroup": "example.com"},
     ],
 )
-def test_d1_what_is_no_runtime_is_refused(reference: Object) -> None:
+def test_unsupported_runtime_kind_is_rejected(reference: Object) -> None:
+    """D1."""
     job = job_on(CLUSTER)
     job["spec"]["runtimeRef"] |= reference
     key = f"{reference['kind']}.{reference['apiGroup']}"
@@ -90,14 +91,16 @@ def test_stored_runtime_ref_that_violates_the_schema_resolves_to_none(spec: Any)
     assert referenced_runtime_in({"metadata": {"namespace": NAMESPACE}, "spec": spec}) is None
 
 
-def test_a_runtime_that_cannot_be_used_is_found_at_admission() -> None:
+def test_invalid_runtime_is_reported_at_admission() -> None:
     broken = runtime(template={"spec": {}})
     found = findings(job_on(broken), broken)
     assert [error.path for error in found.errors] == ["spec.runtimeRef"]
     assert "spec.template.spec: Required value" in found.errors[0].detail
 
 
-def test_d16_objects_come_in_a_fixed_order() -> None:
+def test_objects_are_applied_in_a_fixed_order() -> None:
+    """D16."""
+
     def planned(kind: str) -> PlannedObject:
         resource = type("R", (), {"kind": kind})()
         return PlannedObject(resource, {"kind": kind})
@@ -122,7 +125,7 @@ def test_d16_objects_come_in_a_fixed_order() -> None:
         ("Volcano", {"podGroupPolicy": {"volcano": {}}}),
     ],
 )
-def test_a_policy_whose_plugin_is_switched_off_is_refused(plugin: str, spec: Object) -> None:
+def test_policy_of_a_disabled_plugin_is_rejected(plugin: str, spec: Object) -> None:
     document = at(NAMESPACE, runtime(**{"mlPolicy": {}, **spec}))
     job = TrainJob.parse(job_on(document))
     runtimes = Runtimes(load_framework(disabled=[plugin]))
@@ -131,7 +134,7 @@ def test_a_policy_whose_plugin_is_switched_off_is_refused(plugin: str, spec: Obj
     assert RUNTIMES.of(job).new_objects(job, GivenObjects([document]))
 
 
-def test_runtime_beyond_a_limit_is_named_to_its_trainjobs() -> None:
+def test_runtime_beyond_a_limit_is_reported_to_its_trainjobs() -> None:
     jobs = [replicated_job(f"job-{n}", None) for n in range(101)]
     large = runtime(mlPolicy={}, jobs=jobs)
     too_many = "spec.template.spec.replicatedJobs: Too many: 101: must have at most 100 items"

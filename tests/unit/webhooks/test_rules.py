@@ -68,7 +68,7 @@ def as_stored(document: Object) -> Any:
 
 @each_kind
 @pytest.mark.parametrize("case", JOB_CASES, ids=str)
-def test_who_breaks_a_rule_about_train_jobs(case: JobCase, kind: str) -> None:
+def test_trainjob_denial_reports_the_violated_rule(case: JobCase, kind: str) -> None:
     name = case.runtime["metadata"]["name"] if case.runtime else "None"
     runtimes = [placed(case.runtime, kind, name, NAMESPACE)] if case.runtime else []
     job = as_stored(job_of(case, case.wrong, kind, name, NAMESPACE))
@@ -82,13 +82,13 @@ def test_who_breaks_a_rule_about_train_jobs(case: JobCase, kind: str) -> None:
 
 @each_kind
 @pytest.mark.parametrize("case", RUNTIME_CASES, ids=str)
-def test_who_breaks_a_rule_about_runtimes(case: RuntimeCase, kind: str) -> None:
+def test_runtime_denial_reports_the_violated_rule(case: RuntimeCase, kind: str) -> None:
     verdict = verdict_on(as_stored(placed(case.wrong, kind, "runtime", NAMESPACE)))
     assert verdict.allowed is case.is_warning
     assert verdict.rules == (() if case.is_warning else (case.rule,))
 
 
-def test_what_chance_makes_of_documents_is_refused_for_a_rule() -> None:
+def test_denials_of_random_documents_report_a_rule() -> None:
     """They come as no API server would let them: most are refused as no such objects."""
     ours = {*map(str, Rule)}
     seen: set[str] = set()

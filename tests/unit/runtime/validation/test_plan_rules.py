@@ -251,7 +251,7 @@ def said(job: Object, on: Object) -> list[str]:
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_who_breaks_a_rule_is_told_so_and_nothing_else(rule: Rule) -> None:
+def test_violated_rule_is_the_only_error(rule: Rule) -> None:
     told = said(job_on(rule.runtime, **rule.broken), rule.runtime)
     assert rule.message in told
     # Where QLoRA has too many devices, two fields could be changed, and both are told.
@@ -260,7 +260,7 @@ def test_who_breaks_a_rule_is_told_so_and_nothing_else(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_who_keeps_the_rule_is_let_pass(rule: Rule) -> None:
+def test_valid_trainjob_has_no_errors(rule: Rule) -> None:
     on = rule.kept_on or rule.runtime
     spec = rule.broken if rule.kept_on else rule.kept
     assert said(job_on(on, **spec), on) == []

@@ -38,7 +38,7 @@ def warned(on: Object, **resources: Any) -> list[str]:
         ),
     ],
 )
-def test_a_request_above_its_limit_is_told(
+def test_request_above_its_limit_causes_a_warning(
     of_runtime: Object, of_job: Object, source: str | None
 ) -> None:
     paths = {"trainer": "spec.trainer.resourcesPerNode", "runtime": "spec.runtimeRef"}
@@ -50,7 +50,7 @@ def test_a_request_above_its_limit_is_told(
     assert warned(document(of_runtime), **of_job) == told
 
 
-def test_of_mpi_the_workers_count() -> None:
+def test_mpi_workers_are_checked_for_requests_above_limits() -> None:
     on = document({"limits": {"cpu": "1"}, "requests": {"cpu": "1500m"}}, LAUNCHING)
     (told,) = warned(on)
     assert "the container node requests 1500m of cpu, above its limit of 1" in told

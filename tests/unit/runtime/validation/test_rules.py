@@ -40,12 +40,12 @@ def test_every_error_names_its_rule(file: Path) -> None:
     assert nameless == []
 
 
-def test_every_rule_can_be_broken() -> None:
+def test_every_rule_is_used() -> None:
     text = "\n".join(file.read_text() for file in FILES if file.name != "rules.py")
     assert [rule for rule in Rule if f"Rule.{rule.name}" not in text] == []
 
 
-def test_rules_are_called_what_they_are_named() -> None:
+def test_rule_values_match_their_names() -> None:
     assert [rule for rule in Rule if rule.name.lower().replace("_", "-") != rule.value] == []
 
 
@@ -60,5 +60,5 @@ def listed() -> set[str]:
     return {name for table in refusing for name in NAMED.findall(table)}
 
 
-def test_the_document_lists_every_rule_and_no_other() -> None:
+def test_admission_document_lists_exactly_the_rules() -> None:
     assert listed() == {*map(str, Rule), *OWN_RULES}
