@@ -123,8 +123,8 @@ def declared(*plugins: type) -> set[Right]:
     return {
         (f"{rule.resource.plural}.{rule.resource.group}".rstrip("."), verb)
         for plugin in plugins
-        if issubclass(plugin, RBACExtension)
-        for rule in plugin().declare_rbac_rules()
+        if isinstance(made := plugin(), RBACExtension)
+        for rule in made.declare_rbac_rules()
         for verb in rule.verbs
     }
 
@@ -135,8 +135,8 @@ def test_permissions_of_all_built_in_plugins_are_granted(rendered: Rendering) ->
 
 @pytest.mark.parametrize("name", [plugin.name for plugin in PLUGINS if plugin.name != "JobSet"])
 def test_permissions_of_a_disabled_plugin_are_not_granted(rendered: Rendering, name: str) -> None:
-    of_mpi = WITHOUT_MPI["runtimes"] if name == "MPI" else {}
-    role = cluster_role(rendered({"config": {"plugins": {"disabled": [name]}}, "runtimes": of_mpi}))
+    off: Values = {"config": {"plugins": {"disabled": [name]}}, "runtimes": {"enabled": False}}
+    role = cluster_role(rendered(off))
     others = declared(*(plugin for plugin in PLUGINS if plugin.name != name))
     [disabled] = [plugin for plugin in PLUGINS if plugin.name == name]
     assert others - {*rights_in(role)} == set()

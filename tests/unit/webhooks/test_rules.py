@@ -10,6 +10,7 @@ from kftrainer.api.schema.defaults import KINDS, stored
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse, Validator
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
+from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.registration import webhook_path
@@ -90,7 +91,7 @@ def test_who_breaks_a_rule_about_runtimes(case: RuntimeCase, kind: str) -> None:
 
 def test_what_chance_makes_of_documents_is_refused_for_a_rule() -> None:
     """They come as no API server would let them: most are refused as no such objects."""
-    ours = {*map(str, Rule)}
+    ours = {*map(str, (*Rule, *PLUGIN_RULES))}
     seen: set[str] = set()
     for what, mutant in mutants(SEED, MUTANTS):
         verdict = verdict_on(mutant, *SHIPPED)

@@ -51,7 +51,7 @@ def _note_all(
 
 
 def reserved_env_errors(
-    info: Info, job: TrainJob, reserved: Collection[str], *, rule: Rule = Rule.RESERVED_ENV
+    info: Info, job: TrainJob, reserved: Collection[str], *, rule: str = Rule.RESERVED_ENV
 ) -> Iterator[FieldError]:
     """Yield errors for reserved variables that the TrainJob sets in the trainer container."""
     env = (job.spec.trainer or NO_TRAINER).env or ()
@@ -69,7 +69,7 @@ def reserved_env_errors(
 
 
 def _taken(
-    path: str, env: Sequence[Piece], reserved: Collection[str], rule: Rule
+    path: str, env: Sequence[Piece], reserved: Collection[str], rule: str
 ) -> Iterator[FieldError]:
     taken = sorted(frozenset(reserved).intersection([each.get("name") for each in env]))
     if taken:

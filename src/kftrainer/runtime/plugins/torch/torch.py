@@ -18,6 +18,7 @@ from kftrainer.runtime.framework.policies import FieldPolicy
 from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
 from kftrainer.runtime.manifests import COMPLETION_INDEX, Piece, by_port, env_from_field, env_var
 from kftrainer.runtime.plugins.torch import torchtune
+from kftrainer.runtime.plugins.torch.rules import TorchRule
 from kftrainer.runtime.plugins.torch.torchtune import Tuning
 from kftrainer.runtime.plugins.user_env import reserved_env_errors, set_user_env
 from kftrainer.runtime.podset import Container
@@ -25,10 +26,12 @@ from kftrainer.runtime.resources.devices import accelerators, cpus, is_accelerat
 from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import HALVES, canonical_resources
 from kftrainer.runtime.template import subject_of
-from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.warnings import oversubscribed_devices
 
-NNODES, NPROC_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT = names.ENV_TORCH
+# Environment variables that torchrun reads.
+NNODES, NPROC_PER_NODE, NODE_RANK = "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK"
+MASTER_ADDR, MASTER_PORT = "PET_MASTER_ADDR", "PET_MASTER_PORT"
+TORCH_ENV = (NNODES, NPROC_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT)
 PORT = {"containerPort": names.TRAINER_PORT}
 POLICY = "mlPolicy.torch"
 
@@ -47,7 +50,7 @@ class Torch(EnforceMLPolicy, CustomValidation, PolicyExtension):
         """Set the environment for torchrun, or the command for torchtune."""
         if not isinstance(info.policy, TorchPolicy):
             return
-        info.reserved_env.update(names.ENV_TORCH)
+        info.reserved_env.update(TORCH_ENV)
         trainer, container = info.trainer, info.trainer_container
         if trainer is None or container is None:
             return
@@ -67,8 +70,8 @@ class Torch(EnforceMLPolicy, CustomValidation, PolicyExtension):
         """Validate reserved variables, and the torchtune configuration if it is used."""
         findings = ValidationResult()
         if isinstance(info.policy, TorchPolicy):
-            rule = Rule.TORCH_RESERVED_ENV
-            findings.refuse(*reserved_env_errors(info, new, names.ENV_TORCH, rule=rule))
+            rule = TorchRule.TORCH_RESERVED_ENV
+            findings.refuse(*reserved_env_errors(info, new, TORCH_ENV, rule=rule))
             if _is_torchtune(new):
                 findings.refuse(*_tune_errors(info, new))
             asked, source = _processes_asked(info, new)
