@@ -287,7 +287,7 @@ BREAKAGES = {
     "arguments": (
         "    def enforce_ml",
         "    def __init__(self, url: str) -> None: ...\n\n    def enforce_ml",
-        "cannot be made: TypeError: Tracking.__init__() missing 1 required positional argument",
+        "cannot be created: TypeError: Tracking.__init__() missing 1 required positional argument",
     ),
     "missing method": (
         "def build_components",
@@ -297,7 +297,7 @@ BREAKAGES = {
     "signature": (
         "enforce_ml_policy(self, info: Info, job: TrainJob)",
         "enforce_ml_policy(self, info: Info)",
-        "cannot be used: enforce_ml_policy must take (info, job), as EnforceMLPolicy says",
+        "cannot be used: enforce_ml_policy must take (info, job), as in EnforceMLPolicy",
     ),
     "second status": (
         "    def validate_train_job",

@@ -204,7 +204,7 @@ def test_quantities_that_are_none_are_refused() -> None:
 def test_mpi_needs_workers_unless_the_launcher_is_one() -> None:
     launcher = called(replicated_job("launcher"), "node")
     assert errors(mpi(launcher)) == [
-        f"{JOBS}: Required value: a job named node: the launcher is no node"
+        f"{JOBS}: Required value: a job named node: the launcher is not a node"
     ]
     assert errors(mpi(launcher, runLauncherAsNode=True)) == []
 

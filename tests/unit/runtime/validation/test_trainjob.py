@@ -155,7 +155,7 @@ def test_what_comes_out_only_when_everything_is_planned_is_found() -> None:
     mpi = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"])
     assert refused(job_on(mpi, trainer={"numNodes": 40_000}), mpi) == [
         "spec.trainer.numNodes: Invalid value: 40000: "
-        "the hostfile of so many nodes does not fit into a ConfigMap"
+        "the hostfile for this number of nodes does not fit into a ConfigMap"
     ]
 
 

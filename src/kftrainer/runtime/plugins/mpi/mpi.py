@@ -188,10 +188,10 @@ def _refuse(info: Info, job: TrainJob, policy: MPIPolicy) -> None:
 
 
 def _train_job_errors(info: Info, job: TrainJob, policy: MPIPolicy) -> Iterator[FieldError]:
-    asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
-    if isinstance(asked, str):
+    requested = (job.spec.trainer or NO_TRAINER).num_proc_per_node
+    if isinstance(requested, str):
         detail = "must have an int value for MPI TrainJob"
-        yield invalid(PROCESSES, asked, detail, rule=MPIRule.MPI_PROCESSES)
+        yield invalid(PROCESSES, requested, detail, rule=MPIRule.MPI_PROCESSES)
     num_nodes = _num_nodes(info, job)
     if num_nodes == 1:
         return
@@ -219,9 +219,9 @@ def _count_workers(info: Info, job: TrainJob) -> None:
 
 def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:
     """Return the number of processes per node and the field that it comes from."""
-    asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
-    if isinstance(asked, int):
-        return asked, PROCESSES
+    requested = (job.spec.trainer or NO_TRAINER).num_proc_per_node
+    if isinstance(requested, int):
+        return requested, PROCESSES
     if policy.num_proc_per_node == 1:
         devices = accelerators(_node_resources(info, policy))
         if devices > 1:
@@ -278,7 +278,7 @@ def _hostfile(info: Info, job: TrainJob, policy: MPIPolicy) -> str:
     some = islice(hosts, LARGEST_CONFIG_MAP // len(tail) + 1)
     hostfile = tail.join(chain(some, ("",)))
     if len(hostfile) > LARGEST_CONFIG_MAP:
-        detail = "the hostfile of so many nodes does not fit into a ConfigMap"
+        detail = "the hostfile for this number of nodes does not fit into a ConfigMap"
         rule = MPIRule.MPI_HOSTFILE_TOO_LARGE
         error = invalid(NUM_NODES, _num_nodes(info, job), detail, rule=rule)
         raise InvalidTrainJobError(subject_of(job), error)

@@ -26,7 +26,7 @@ def mpi_errors(runtime: AnyRuntime, policy: MPIPolicy) -> Iterator[FieldError]:
     jobs, layout = whole_jobs(runtime), layout_of(policy)
     has_workers = any(job.name == names.JOB_NODE for job in jobs)
     if jobs and not has_workers and not policy.run_launcher_as_node:
-        detail = f"a job named {names.JOB_NODE}: the launcher is no node"
+        detail = f"a job named {names.JOB_NODE}: the launcher is not a node"
         yield required(JOBS_PATH, detail, rule=MPIRule.RUNTIME_MPI_WORKERS)
     for job in jobs:
         accepted = layout.container_names(job.name)

@@ -97,20 +97,22 @@ def model_of(
     annotated = (annotations or {}).get(ANNOTATION_MODEL)
     if annotated:
         return annotated
-    said = [model for model in (_named(runtime_name), _configured(template)) if model]
-    return next((model for model in said if model in MODELS), said[0] if said else "")
+    candidates = [model for model in (_named(runtime_name), _configured(template)) if model]
+    return next(
+        (model for model in candidates if model in MODELS), candidates[0] if candidates else ""
+    )
 
 
 def planning_errors(
-    tuning: Tuning, runtime_name: str, asked: Sequence[str]
+    tuning: Tuning, runtime_name: str, requested: Sequence[str]
 ) -> Iterator[FieldError]:
-    """Yield errors that prevent building a command; `asked` are the TrainJob's own args."""
+    """Yield errors that prevent building a command; `requested` are the TrainJob's own args."""
     if not tuning.model:
         yield invalid(_RUNTIME_NAME, runtime_name, _NO_MODEL, rule=TorchRule.TORCHTUNE_NO_MODEL)
     if tuning.nodes > 1 and tuning.method is not Method.FULL:
         detail = "LoRA fine-tuning is not supported for multi-node training in TorchTune"
         yield invalid(NUM_NODES, tuning.nodes, detail, rule=TorchRule.TORCHTUNE_LORA_ONE_NODE)
-    for index, arg in enumerate(asked):
+    for index, arg in enumerate(requested):
         if _key(arg) in IMMUTABLE:
             detail = (
                 f'must not set immutable config "{_key(arg)}" in trainer args; '

@@ -487,7 +487,7 @@ def test_d21_nodes_of_the_runtime_count_at_admission() -> None:
     document = deepcopy(LLAMA)
     document["spec"]["mlPolicy"]["numNodes"] = 2
     whose = (
-        "the runtime says so in spec.mlPolicy.numNodes, "
+        "the runtime sets it in spec.mlPolicy.numNodes, "
         "unless the TrainJob sets spec.trainer.numNodes"
     )
     assert refused(document, command=["tune", "run"], args=[MODULES]) == [
@@ -538,7 +538,7 @@ def test_processes_of_the_runtime_are_told_as_the_runtimes() -> None:
     document["spec"]["mlPolicy"]["torch"]["numProcPerNode"] = 2
     asked = refused(document, command=["tune", "run"], args=QUANTIZED)
     assert asked[0].endswith(
-        "model when using QLoRA: the runtime says so in spec.mlPolicy.torch.numProcPerNode, "
+        "model when using QLoRA: the runtime sets it in spec.mlPolicy.torch.numProcPerNode, "
         "unless the TrainJob sets spec.trainer.numProcPerNode"
     )
 
