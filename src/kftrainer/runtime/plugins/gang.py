@@ -220,7 +220,7 @@ def _requests(
         return pod_requests({**admitted, "overhead": overhead})
     except QuantityError as error:
         raise PlanningError(
-            f"the requests of the pods of the job {pod_set.name}, with the LimitRanges and the "
+            f"the requests of the pods of the job {pod_set.name} with the LimitRanges and the "
             f"RuntimeClass that apply: {error.path}: {error}"
         ) from None
 
