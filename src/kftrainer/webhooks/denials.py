@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter
 from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse
 from kftrainer.machinery.webhook.handler import OWN_RULES
+from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.registration import KINDS, webhook_path
 
@@ -33,7 +34,7 @@ class Denials:
         # Not the kind in the request, which the client could choose freely.
         self._kinds = {webhook_path(resource): resource.kind for resource in KINDS}
         self._rules = BoundedLabels(MOST_RULES)
-        for rule in (*map(str, Rule), *OWN_RULES):
+        for rule in (*map(str, (*Rule, *PLUGIN_RULES)), *OWN_RULES):
             self._rules.hold(rule)
 
     def count(self, path: str, request: AdmissionRequest, response: AdmissionResponse) -> None:

@@ -232,7 +232,7 @@ ERRORS = (
         "runtime-mpi-workers",
         mpi(launcher(), launcher_is_node=False),
         mpi(launcher(), launcher_is_node=True),
-        f"{JOBS}: Required value: a job named node: the launcher is no node",
+        f"{JOBS}: Required value: a job named node: the launcher is not a node",
     ),
     RuntimeCase(
         "runtime-mpi-container",

@@ -499,7 +499,7 @@ TORCHTUNE = (
         tuned(),
         tuned(),
         "spec.trainer.numNodes: Invalid value: 2: must be 1 for qwen2_5/1.5B model: the runtime "
-        "says so in spec.mlPolicy.numNodes, unless the TrainJob sets spec.trainer.numNodes",
+        "sets it in spec.mlPolicy.numNodes, unless the TrainJob sets spec.trainer.numNodes",
         with_metadata(
             torch(numNodes=2), annotations={"trainer.kubeflow.org/torchtune-model": "qwen2_5/1.5B"}
         ),
@@ -595,8 +595,8 @@ MPI = (
         {"trainer": {"numNodes": 2}},
         f"[spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', NO_WORKERS)}: "
         f"ClusterTrainingRuntime {NO_WORKERS}: spec.template.spec.replicatedJobs: Required value: "
-        "a job named node: the launcher is no node, spec.trainer.numNodes: Invalid value: 2: must "
-        "be 1 when the MPI runtime has no job named node]",
+        "a job named node: the launcher is not a node, spec.trainer.numNodes: Invalid value: 2: "
+        "must be 1 when the MPI runtime has no job named node]",
         mpi(launcher_is_node=False),
         mpi(launcher_is_node=False),
         variant="without workers",
@@ -656,8 +656,8 @@ MPI = (
         "mpi-hostfile-too-large",
         {"trainer": {"numNodes": 100_000}},
         {"trainer": {"numNodes": 1_000}},
-        "spec.trainer.numNodes: Invalid value: 100000: the hostfile of so many nodes does not fit "
-        "into a ConfigMap",
+        "spec.trainer.numNodes: Invalid value: 100000: the hostfile for this number of nodes does "
+        "not fit into a ConfigMap",
         mpi(),
     ),
     JobCase(
@@ -666,7 +666,7 @@ MPI = (
         {},
         f"spec.runtimeRef: Invalid value: {said_of('ClusterTrainingRuntime', NO_WORKERS)}: "
         f"ClusterTrainingRuntime {NO_WORKERS}: spec.template.spec.replicatedJobs: Required value: "
-        "a job named node: the launcher is no node",
+        "a job named node: the launcher is not a node",
         mpi(),
         mpi(),
         variant="mpi",

@@ -11,6 +11,7 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAIN
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 from kftrainer.machinery.metrics.text_format import exposition
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse
+from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.denials import MOST_RULES, Denials
 from kftrainer.webhooks.registration import KINDS, webhook_path
@@ -103,7 +104,7 @@ def test_rules_beyond_the_limit_count_as_other_except_built_in_ones() -> None:
     assert len(rules) <= MOST_RULES + 1
     assert made_up[0] in rules
     assert board.counts()["TrainJob", OTHER] == 1
-    ours = (*Rule, "timeout", "too-many-requests", "internal-error")
+    ours = (*Rule, *PLUGIN_RULES, "timeout", "too-many-requests", "internal-error")
     board.deny(*ours)
     board.deny(made_up[0])
     counts = board.counts()

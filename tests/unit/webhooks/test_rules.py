@@ -10,6 +10,7 @@ from kftrainer.api.schema.defaults import KINDS, stored
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse, Validator
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
+from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.registration import webhook_path
@@ -90,7 +91,7 @@ def test_runtime_denial_reports_the_violated_rule(case: RuntimeCase, kind: str) 
 
 def test_denials_of_random_documents_report_a_rule() -> None:
     """They come as no API server would let them: most are refused as no such objects."""
-    ours = {*map(str, Rule)}
+    ours = {*map(str, (*Rule, *PLUGIN_RULES))}
     seen: set[str] = set()
     for what, mutant in mutants(SEED, MUTANTS):
         verdict = verdict_on(mutant, *SHIPPED)

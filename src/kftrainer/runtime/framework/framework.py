@@ -69,7 +69,7 @@ class Framework:
         self.plugins = tuple(plugins)
         self.disabled = tuple(disabled)
         self.admission = admission
-        _refuse_namesakes(self.plugins)
+        _require_unique_names(self.plugins)
         self._ml_policies = [each for each in self.plugins if isinstance(each, EnforceMLPolicy)]
         self._group_policies = [
             each for each in self.plugins if isinstance(each, EnforcePodGroupPolicy)
@@ -142,9 +142,9 @@ class Framework:
         planned: list[PlannedObject] = []
         with _PluginCalls() as calls:
             for builder in calls.each(self._builders, info.trace):
-                made = _all(PlannedObject, builder.build_components(info, job))
-                info.trace.built(made)
-                planned += made
+                built = _all(PlannedObject, builder.build_components(info, job))
+                info.trace.built(built)
+                planned += built
         return sorted(planned, key=apply_order)
 
     def validate(self, info: Info, old: TrainJob | None, new: TrainJob) -> ValidationResult:
@@ -209,11 +209,11 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _refuse_namesakes(plugins: Sequence[Plugin]) -> None:
+def _require_unique_names(plugins: Sequence[Plugin]) -> None:
     seen: set[str] = set()
     for plugin in plugins:
         if plugin.name in seen:
-            raise FrameworkError(f"there are two plugins named {plugin.name}")
+            raise FrameworkError(f"two plugins are named {plugin.name}")
         seen.add(plugin.name)
 
 
@@ -224,8 +224,8 @@ def _only_status(plugins: Sequence[Plugin]) -> TrainJobStatus:
             "no plugin implements TrainJobStatus, which observes the status of TrainJobs"
         )
     if len(found) > 1:
-        who = ", ".join(plugin.name for plugin in found)
-        raise FrameworkError(f"too many TrainJobStatus plugins are registered: {who}")
+        names_found = ", ".join(plugin.name for plugin in found)
+        raise FrameworkError(f"too many TrainJobStatus plugins are registered: {names_found}")
     return found[0]
 
 
@@ -333,5 +333,5 @@ class _PluginCalls:
             return
         # SystemExit is included so that a plugin cannot end the process.
         if isinstance(error, Exception | SystemExit) and not isinstance(error, PlanningError):
-            who = self._plugin.name
-            raise PluginFailedError(f"plugin {who} failed: {in_one_line(error)}") from error
+            name = self._plugin.name
+            raise PluginFailedError(f"plugin {name} failed: {in_one_line(error)}") from error

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kftrainer.api import names
 from kftrainer.api.resources import COSCHEDULING_POD_GROUPS
 from kftrainer.api.trainingruntime import CoschedulingPolicy
 from kftrainer.api.trainjob import TrainJob
@@ -29,6 +28,7 @@ from kftrainer.runtime.plugins.gang import (
     watches,
 )
 
+POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 PATH = "spec.podGroupPolicy.coscheduling"
 SOURCE = f"{RUNTIME} {PATH}"
 ADVICE = "schedulerName, unless the default scheduler has the plugin"
@@ -53,7 +53,7 @@ class CoScheduling(
         """Label the pods of the gang."""
         if _policy(info) is not None:
             for pod_set in gang_of(info).members:
-                pod_set.set_pod_label(names.LABEL_POD_GROUP, job.metadata.name, SOURCE)
+                pod_set.set_pod_label(POD_GROUP_LABEL, job.metadata.name, SOURCE)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """Return the PodGroup, unless it exists and the TrainJob runs."""

@@ -97,9 +97,9 @@ class JobSet(
         counts = [count_of(each, info, new) for each in info.pod_sets]
         findings.refuse(*_missing_initializers(info, new), *name_errors(info, new, counts))
         findings.refuse(*step_env_overrides(new))
-        asked = (new.spec.trainer or NO_TRAINER).resources_per_node
+        requested = (new.spec.trainer or NO_TRAINER).resources_per_node
         for container in _training(info):
-            findings.warn(*requests_above_limits(container, asked))
+            findings.warn(*requests_above_limits(container, requested))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
@@ -128,7 +128,7 @@ def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
             detail = f"must have {step} job when trainJob is configured with input {config}"
             if info.pod_set(step) is not None:
                 label = f"{names.LABEL_ANCESTOR_STEP}: {step}"
-                detail += f": the job {step} is there, but lacks the label {label}"
+                detail += f": the job {step} exists, but lacks the label {label}"
             yield invalid("spec.runtimeRef", reference, detail, rule=Rule.INITIALIZER_MISSING)
         elif not any(pod_set.container(step) for pod_set in pod_sets):
             detail = f"must have container with name - {step} in the {step} job"
@@ -155,8 +155,8 @@ def _set_initializers(info: Info, job: TrainJob) -> None:
 def _set_asset(container: Container, asset: Asset, path: str) -> None:
     if asset.storage_uri:
         container.set_env(env_var(names.ENV_STORAGE_URI, asset.storage_uri), f"{path}.storageUri")
-    leave = (names.ENV_STORAGE_URI,) if asset.storage_uri else ()
-    set_all(container, asset.env or (), f"{path}.env", leave=leave)
+    skip = (names.ENV_STORAGE_URI,) if asset.storage_uri else ()
+    set_all(container, asset.env or (), f"{path}.env", skip=skip)
     if asset.secret_ref:
         origin = {"secretRef": {"name": asset.secret_ref["name"]}}
         container.add_env_from(origin, f"{path}.secretRef")

@@ -270,7 +270,7 @@ def test_a_second_status_plugin_is_refused() -> None:
 
 
 def test_two_plugins_of_one_name_are_refused() -> None:
-    with pytest.raises(FrameworkError, match="there are two plugins named a"):
+    with pytest.raises(FrameworkError, match="two plugins are named a"):
         framework(Planner("a", []), Planner("b", []), Planner("a", []))
 
 

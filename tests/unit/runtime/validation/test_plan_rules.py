@@ -160,7 +160,7 @@ RULES = {
         tuning(nodes=2),
         tune(),
         "spec.trainer.numNodes: Invalid value: 2: must be 1 for llama3_2/1B model: the runtime "
-        "says so in spec.mlPolicy.numNodes, unless the TrainJob sets spec.trainer.numNodes",
+        "sets it in spec.mlPolicy.numNodes, unless the TrainJob sets spec.trainer.numNodes",
         tune(numNodes=1),
     ),
     "TT3": Rule(
@@ -181,7 +181,7 @@ RULES = {
         tune(*QLORA),
         'spec.trainer.resourcesPerNode: Invalid value: {"limits":{"nvidia.com/gpu":"2"}}: '
         "must have gpu resource with value 1 for llama3_2/1B model when using QLoRA: the runtime "
-        "says so in the resources of the container node, unless the TrainJob sets "
+        "sets it in the resources of the container node, unless the TrainJob sets "
         "spec.trainer.resourcesPerNode",
         tune(*QLORA, resourcesPerNode={"limits": {GPU: 1}}),
     ),

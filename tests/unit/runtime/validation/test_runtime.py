@@ -215,7 +215,7 @@ def test_invalid_quantities_are_rejected() -> None:
 def test_mpi_needs_workers_unless_the_launcher_is_one() -> None:
     launcher = called(replicated_job("launcher"), "node")
     assert errors(mpi(launcher)) == [
-        f"{JOBS}: Required value: a job named node: the launcher is no node"
+        f"{JOBS}: Required value: a job named node: the launcher is not a node"
     ]
     assert errors(mpi(launcher, runLauncherAsNode=True)) == []
 

@@ -156,7 +156,7 @@ def test_error_of_the_complete_plan_is_reported() -> None:
     mpi = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"])
     assert refused(job_on(mpi, trainer={"numNodes": 40_000}), mpi) == [
         "spec.trainer.numNodes: Invalid value: 40000: "
-        "the hostfile of so many nodes does not fit into a ConfigMap"
+        "the hostfile for this number of nodes does not fit into a ConfigMap"
     ]
 
 

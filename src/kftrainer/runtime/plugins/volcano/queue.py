@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-from kftrainer.api import names
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.plugins.volcano.rules import VolcanoRule
 
-QUEUE = names.ANNOTATION_VOLCANO_QUEUE
+QUEUE = "scheduling.volcano.sh/queue-name"
 EMPTY_QUEUE = "Volcano queue name must not be empty"
 
 
@@ -17,4 +16,4 @@ def queue_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
     metadata = template.metadata if template else None
     if ((metadata and metadata.annotations) or {}).get(QUEUE) == "":
         where = f"spec.template.metadata.annotations[{QUEUE}]"
-        yield invalid(where, "", EMPTY_QUEUE, rule=Rule.RUNTIME_VOLCANO_QUEUE)
+        yield invalid(where, "", EMPTY_QUEUE, rule=VolcanoRule.RUNTIME_VOLCANO_QUEUE)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from kftrainer.api import names
 from kftrainer.api.resources import PRIORITY_CLASSES, VOLCANO_POD_GROUPS
 from kftrainer.api.trainingruntime import VolcanoPolicy
 from kftrainer.api.trainjob import TrainJob
@@ -33,8 +32,9 @@ from kftrainer.runtime.plugins.gang import (
     watches,
 )
 from kftrainer.runtime.plugins.volcano.queue import EMPTY_QUEUE, QUEUE, queue_errors
-from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.plugins.volcano.rules import VolcanoRule
 
+GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
 PATH = "spec.podGroupPolicy.volcano"
 SOURCE = f"{RUNTIME} {PATH}"
 ADVICE = "schedulerName: volcano"
@@ -62,7 +62,7 @@ class Volcano(
         """Annotate the pods of the gang."""
         if _policy(info) is not None:
             for pod_set in gang_of(info).members:
-                key = names.ANNOTATION_VOLCANO_GROUP
+                key = GROUP_ANNOTATION
                 pod_set.set_pod_annotation(key, job.metadata.name, SOURCE)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
@@ -149,13 +149,13 @@ def _queue_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
     if info.annotations.get(QUEUE) != "":
         return
     if QUEUE in (job.spec.annotations or {}):
-        yield invalid(f"spec.annotations[{QUEUE}]", "", EMPTY_QUEUE, rule=Rule.VOLCANO_QUEUE)
+        yield invalid(f"spec.annotations[{QUEUE}]", "", EMPTY_QUEUE, rule=VolcanoRule.VOLCANO_QUEUE)
     else:
         runtime = f"{info.runtime.kind} {info.runtime_metadata.name}"
         where = f"spec.template.metadata.annotations[{QUEUE}] of {runtime}"
         detail = f"{EMPTY_QUEUE}: it is in {where}, unless spec.annotations[{QUEUE}] names one"
         reference = job.spec.runtime_ref.dump()
-        yield invalid("spec.runtimeRef", reference, detail, rule=Rule.VOLCANO_QUEUE)
+        yield invalid("spec.runtimeRef", reference, detail, rule=VolcanoRule.VOLCANO_QUEUE)
 
 
 def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
@@ -167,4 +167,4 @@ def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
             missing = f'{PRIORITY_CLASSES.group_kind} "{name}" not found'
             detail = f'PriorityClass "{name}" doesn\'t exist: {missing}'
             reference = job.spec.runtime_ref.dump()
-            yield invalid("spec.runtimeRef", reference, detail, rule=Rule.VOLCANO_PRIORITY)
+            yield invalid("spec.runtimeRef", reference, detail, rule=VolcanoRule.VOLCANO_PRIORITY)
