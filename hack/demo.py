@@ -79,7 +79,9 @@ async def manager(
     process = ManagedProcess("the manager", argv, plane.folder / "manager.log", plane.folder)
     try:
         with progress.step("starting the manager"):
-            for manifest in registration.beside(SERVICE, NAMESPACE, host=LOOPBACK, port=port):
+            for manifest in registration.external_objects(
+                SERVICE, NAMESPACE, host=LOOPBACK, port=port
+            ):
                 await api.apply(manifest)
             process.start()
             await _ready(process, f"http://{address}")

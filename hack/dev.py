@@ -121,7 +121,9 @@ def install(kubectl: Kubectl) -> None:
 @contextmanager
 def registered(kubectl: Kubectl, port: int) -> Iterator[None]:
     """Register the webhook at this port; afterwards it and its Service are removed again."""
-    webhook = registration.beside(SERVICE, NAMESPACE, host=LOOPBACK, port=port, required=False)
+    webhook = registration.external_objects(
+        SERVICE, NAMESPACE, host=LOOPBACK, port=port, required=False
+    )
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": webhook})
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager", FIELD_MANAGER)
     try:

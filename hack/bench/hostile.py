@@ -372,7 +372,7 @@ def _admission(objects: Objects, live: Manifest) -> Callable[[], str]:
 def runtime_admission(objects: Objects) -> Callable[[], str]:
     """Admission of a change of the runtime."""
     body = review(CLUSTER_TRAINING_RUNTIMES, objects.old_runtime, objects.runtime)
-    return lambda: admitted(body, RuntimeAdmission(CLUSTER_TRAINING_RUNTIMES))
+    return lambda: admitted(body, RuntimeAdmission(CLUSTER_TRAINING_RUNTIMES, RUNTIMES.framework))
 
 
 def planning(objects: Objects) -> Callable[[], str]:

@@ -51,7 +51,9 @@ def memory_of(pid: int | str) -> Memory:
 async def register_webhook(api: ApiClient, token: str = "") -> None:
     """Register the webhook of a manager that is started later, with a token in its path."""
     service = DEFAULT.cert_management.webhook_service_name
-    for each in registration.beside(service, DEFAULT_NAMESPACE, host=LOOPBACK, port=WEBHOOK_PORT):
+    for each in registration.external_objects(
+        service, DEFAULT_NAMESPACE, host=LOOPBACK, port=WEBHOOK_PORT
+    ):
         for webhook in each.get("webhooks", ()) if token else ():
             webhook["clientConfig"]["service"]["path"] += f"/{token}"
         await api.create(each)

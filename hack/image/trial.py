@@ -35,7 +35,7 @@ ACCOUNT = {"name": "image-check", "namespace": DEFAULT_NAMESPACE}
 async def prepare(api: ApiClient, webhook_port: int) -> str:
     """Register the webhook, make the service account and return a token of it."""
     service = DEFAULT.cert_management.webhook_service_name
-    for document in registration.beside(
+    for document in registration.external_objects(
         service, DEFAULT_NAMESPACE, host=LOOPBACK, port=webhook_port
     ):
         await api.apply(document)

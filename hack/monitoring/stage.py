@@ -56,7 +56,9 @@ async def managers(plane: ControlPlane, api: ApiClient) -> AsyncIterator[list[st
         for number in range(REPLICAS):
             health, metrics, hook = (ports.reserve() for _ in range(3))
             if number == 0:
-                beside = registration.beside(SERVICE, DEFAULT_NAMESPACE, host=LOOPBACK, port=hook)
+                beside = registration.external_objects(
+                    SERVICE, DEFAULT_NAMESPACE, host=LOOPBACK, port=hook
+                )
                 for manifest in beside:
                     await api.apply(manifest)
             argv = (

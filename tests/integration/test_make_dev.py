@@ -99,7 +99,7 @@ async def dev(
 
 async def leave_service_of_another_client(api: ApiClient) -> None:
     """Apply the Namespace and Service of a webhook at another port, as `make demo` does."""
-    beside = registration.beside(
+    beside = registration.external_objects(
         SERVICE.rpartition("/")[2], DEFAULT_NAMESPACE, host=LOOPBACK, port=1, required=False
     )
     for each in beside:

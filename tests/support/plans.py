@@ -11,7 +11,6 @@ from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.runtimes import Runtimes
-from kftrainer.runtime.template import new_info
 from tests.support.objects import Object
 
 NAMESPACE = "team"
@@ -79,4 +78,6 @@ def info_of(job: Object, runtime: Object, *others: Object) -> Info:
     """What plugins start from."""
     kind = runtime["kind"]
     resource = TRAINING_RUNTIMES if kind == "TrainingRuntime" else CLUSTER_TRAINING_RUNTIMES
-    return new_info(TrainJob.parse(job), resource.decode(runtime), GivenObjects(others))
+    return RUNTIMES.framework.new_info(
+        TrainJob.parse(job), resource.decode(runtime), GivenObjects(others)
+    )

@@ -36,7 +36,7 @@ OK = 400  # every status below it
 CONFLICT = 409
 REPLACED_WITHIN = 30.0
 JUDGED_WITHIN = 60.0
-NOT_READ_IN_TIME = "admission.not_read_in_time"
+NOT_READ_IN_TIME = "admission_read_timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,9 @@ async def applicant(
 
 async def register(api: ApiClient, port: int) -> None:
     """Tell the API server of a manager at this port of this machine."""
-    for manifest in registration.beside(SERVICE, DEFAULT_NAMESPACE, host=LOOPBACK, port=port):
+    for manifest in registration.external_objects(
+        SERVICE, DEFAULT_NAMESPACE, host=LOOPBACK, port=port
+    ):
         await api.apply(manifest)
 
 

@@ -33,9 +33,6 @@ LABEL_ANCESTOR_STEP: Final = "trainer.kubeflow.org/trainjob-ancestor-step"
 LABEL_SUPPORT: Final = "trainer.kubeflow.org/support"
 SUPPORT_DEPRECATED: Final = "deprecated"
 LABEL_FRAMEWORK: Final = "trainer.kubeflow.org/framework"
-LABEL_POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
-ANNOTATION_VOLCANO_GROUP: Final = "scheduling.k8s.io/group-name"
-ANNOTATION_VOLCANO_QUEUE: Final = "scheduling.volcano.sh/queue-name"
 # On JobSets and TrainJobs whose suspension Kueue controls.
 LABEL_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 # On runtimes that the manager applies: the manager's mark and the hash of the document.
@@ -71,16 +68,5 @@ EVENT_CREATION_FAILED: Final = "TrainJobResourcesCreationFailed"
 
 # Environment variables of containers.
 ENV_STORAGE_URI: Final = "STORAGE_URI"
-ENV_TORCH: Final = (
-    "PET_NNODES",
-    "PET_NPROC_PER_NODE",
-    "PET_NODE_RANK",
-    "PET_MASTER_ADDR",
-    "PET_MASTER_PORT",
-)
-ENV_OPENMPI_HOSTFILE: Final = "OMPI_MCA_orte_default_hostfile"
-ENV_OPENMPI_KEEP_FQDN: Final = "OMPI_MCA_orte_keep_fqdn_hostnames"
-ENV_OPENMPI_SLOTS: Final = "OMPI_MCA_orte_set_default_slots"
-ENV_OPENMPI_SSH_ARGS: Final = "OMPI_MCA_plm_rsh_args"
 
 TRAINER_PORT: Final = 29500

@@ -122,6 +122,11 @@ class MLPolicy(KubeModel):
         Field(description="Not supported: use mpi."),
     ] = None
 
+    @property
+    def source(self) -> TorchPolicy | MPIPolicy | None:
+        """The policy of a training framework, or None; upstream calls it MLPolicySource."""
+        return self.torch or self.mpi
+
 
 class CoschedulingPolicy(KubeModel):
     """Gang scheduling by the coscheduling plugin of kubernetes-sigs/scheduler-plugins."""

@@ -12,12 +12,7 @@ from typing import Any, Final
 import structlog
 
 from kftrainer.api import names
-from kftrainer.api.resources import (
-    CLUSTER_TRAINING_RUNTIMES,
-    JOB_SETS,
-    TRAIN_JOBS,
-    TRAINING_RUNTIMES,
-)
+from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.controllers.overlay_cache import OverlayCache, Scope
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KubeError, NotFoundError
@@ -26,6 +21,7 @@ from kftrainer.machinery.cache.reduction import Reduction
 from kftrainer.machinery.controller.reconcile import DONE, Reconciler, Request, Result
 from kftrainer.machinery.garbage_collection import collect_recent
 from kftrainer.machinery.manager.clock import Clock
+from kftrainer.runtime.runtimes import RuntimeKey, referenced_runtime_in
 
 log = structlog.get_logger(__name__)
 
@@ -182,21 +178,17 @@ class LargeObjectReconciler:
             return
         if self._view.is_reduced(TRAIN_JOBS, request):
             yield TRAIN_JOBS, request
-        spec = held.get("spec")
-        reference = spec.get("runtimeRef") if isinstance(spec, Mapping) else None
-        runtime = reference if isinstance(reference, Mapping) else {}
-        kind, name = str(runtime.get("kind", "")), str(runtime.get("name", ""))
-        yield from reduced_objects(self._view, request, kind, name)
+        yield from reduced_objects(self._view, request, referenced_runtime_in(held))
 
 
 def reduced_objects(
-    view: OverlayCache, job: ObjectKey, kind: str, name: str
+    view: OverlayCache, job: ObjectKey, runtime: RuntimeKey | None
 ) -> Iterator[tuple[Resource[Any], ObjectKey]]:
     """Yield the JobSet and the runtime of a TrainJob if the cache holds only parts of them."""
-    runtime: tuple[Resource[Any], ObjectKey] = (CLUSTER_TRAINING_RUNTIMES, ObjectKey("", name))
-    if kind == names.TRAINING_RUNTIME:
-        runtime = (TRAINING_RUNTIMES, ObjectKey(job.namespace, name))
-    return (each for each in ((JOB_SETS, job), runtime) if view.is_reduced(*each))
+    objects: list[tuple[Resource[Any], ObjectKey]] = [(JOB_SETS, job)]
+    if runtime is not None:
+        objects.append(runtime)
+    return (each for each in objects if view.is_reduced(*each))
 
 
 async def read_train_job(client: Client, key: ObjectKey) -> Manifest | None:

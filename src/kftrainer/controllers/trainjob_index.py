@@ -10,11 +10,11 @@ from typing import Any
 from kftrainer.api import names
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.controller.events import ObservedObject
+from kftrainer.runtime.runtimes import referenced_runtime_in
 
 INDEX_RUNTIME = "runtime"  # all TrainJobs, by their runtimes
 INDEX_UNFINISHED = "unfinished"  # unfinished TrainJobs: by runtime, by namespace, and all
 ALL = "*"
-LONGEST_NAME = 253  # characters of an object's name
 FINAL_CONDITIONS = (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
 
 
@@ -54,20 +54,9 @@ def is_finished_manifest(manifest: Manifest) -> bool:
 
 
 def runtime_of_manifest(manifest: Manifest) -> str:
-    """Return the index value of the runtime that a TrainJob refers to."""
-    reference = _mapping(_mapping(manifest.get("spec")).get("runtimeRef"))
-    kind = _name(reference, "kind", names.CLUSTER_TRAINING_RUNTIME)
-    group = _name(reference, "apiGroup", names.GROUP)
-    namespace = manifest["metadata"].get("namespace") or ""
-    if kind == names.CLUSTER_TRAINING_RUNTIME:
-        namespace = ""
-    return f"{kind}.{group} {ObjectKey(namespace, _name(reference, 'name', ''))}"
-
-
-def _name(reference: Mapping[str, Any], field: str, default: str) -> str:
-    """Return the name in this field; empty if it is too long for any object."""
-    value = reference.get(field, default)
-    return value if isinstance(value, str) and len(value) <= LONGEST_NAME else ""
+    """Return the index value of the runtime that a TrainJob refers to; empty if there is none."""
+    found = referenced_runtime_in(manifest)
+    return "" if found is None else index_value(*found)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

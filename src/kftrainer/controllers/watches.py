@@ -44,8 +44,8 @@ def watched_kinds(watches: Iterable[Watch], existing: ClusterReader) -> list[Wat
 
 
 def _watched(resource: Resource[Any], watches: list[Watch], existing: ClusterReader) -> WatchedKind:
-    only_owned = all(watch.wakes is None for watch in watches)
-    wakes = dict.fromkeys(watch.wakes for watch in watches)
+    only_owned = all(watch.map_func is None for watch in watches)
+    wakes = dict.fromkeys(watch.map_func for watch in watches)
     return WatchedKind(
         resource=resource,
         handlers=[_handler(each, existing) for each in wakes],

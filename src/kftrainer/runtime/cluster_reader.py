@@ -31,6 +31,29 @@ class ClusterReader(Protocol):
         ...
 
 
+class DerivedReader:
+    """ClusterReader over another one; subclasses change what `get` and `iterate` return."""
+
+    def __init__(self, reader: ClusterReader) -> None:
+        self._reader = reader
+
+    def knows(self, resource: Resource[Any]) -> bool:
+        """Whether an object of this kind that is not found can be assumed not to exist."""
+        return self._reader.knows(resource)
+
+    def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
+        """Return the object with this key, or None."""
+        return self._reader.get(resource, key)
+
+    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
+        """Return the objects that `iterate` yields."""
+        return [*self.iterate(resource, namespace)]
+
+    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
+        """Yield the objects of the kind, decoded one by one."""
+        return self._reader.iterate(resource, namespace)
+
+
 class GivenObjects:
     """ClusterReader of given manifests; kinds without a manifest are unknown."""
 

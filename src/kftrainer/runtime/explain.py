@@ -58,15 +58,15 @@ class Explanation:
         self._notes: dict[str, str] = {}
         self._settings: dict[str, Setting] = {}
         self._plugin = ""
-        self._makers: list[tuple[PlannedObject, str]] = []
+        self._builders: list[tuple[PlannedObject, str]] = []
 
-    def attend(self, jobset: Mapping[str, Any]) -> None:
+    def start(self, jobset: Mapping[str, Any]) -> None:
         """Record the JobSet before any plugin has changed it."""
         self._jobset = jobset
         self._leaves = dict(leaves(jobset))
 
     @contextmanager
-    def turn(self, plugin: str) -> Iterator[None]:
+    def changes_of(self, plugin: str) -> Iterator[None]:
         """Attribute every change in this context to the plugin."""
         self._plugin = plugin
         self._notes = {}
@@ -74,28 +74,28 @@ class Explanation:
         now = dict(leaves(self._jobset))
         self._compare(self._leaves, now)
         self._leaves = now
-        self._take_what_was_said()
+        self._attribute_noted_values()
 
     def note(self, path: str, source: str) -> None:
         """Record that the latest change at this path comes from this field."""
         self._notes[path] = source
-        # A list item or map key is set once per turn, so it is compared at the end of the turn. A
+        # A list item or map key is set once per plugin, so it is compared when the plugin ends. A
         # TrainJob may have a thousand variables.
         if not path.endswith("]"):
-            self._look(path)
+            self._record_changes_at(path)
 
-    def made(self, planned: Sequence[PlannedObject]) -> None:
+    def built(self, planned: Sequence[PlannedObject]) -> None:
         """Record which plugin has built these objects."""
-        self._makers += [(each, self._plugin) for each in planned]
+        self._builders += [(each, self._plugin) for each in planned]
 
     def settings(self) -> list[Setting]:
         """Return the values set in the JobSet, in its order, then those that were removed."""
-        there = [self._settings[path] for path in self._leaves if path in self._settings]
-        return there + [each for each in self._settings.values() if each.removed]
+        present = [self._settings[path] for path in self._leaves if path in self._settings]
+        return present + [each for each in self._settings.values() if each.removed]
 
     def settings_of(self, planned: PlannedObject, manifest: Mapping[str, Any]) -> list[Setting]:
         """Return all values of an object other than the JobSet, as `manifest` has them."""
-        plugin = self.maker(planned)
+        plugin = self.builder_of(planned)
         metadata = {k: v for k, v in manifest["metadata"].items() if k not in _IDENTITY}
         body = {k: v for k, v in manifest.items() if k not in _HEAD} | {"metadata": metadata}
         if not metadata:
@@ -105,12 +105,12 @@ class Explanation:
             for path, value in (leaves(body) if body else ())
         ]
 
-    def maker(self, planned: PlannedObject) -> str:
+    def builder_of(self, planned: PlannedObject) -> str:
         """Return the plugin that built this object."""
-        return next(plugin for each, plugin in self._makers if each is planned)
+        return next(plugin for each, plugin in self._builders if each is planned)
 
-    def _look(self, where: str) -> None:
-        """Record changes at this path; removed values are recorded at the end of the turn."""
+    def _record_changes_at(self, where: str) -> None:
+        """Record changes at this path; removed values are recorded when the plugin ends."""
         found = _at(self._jobset, where)
         if found is _NOTHING:
             return
@@ -125,14 +125,14 @@ class Explanation:
         for path, value in now.items():
             if path not in before or not _same(before[path], value):
                 self._set(path, value)
-        gone = [path for path in before if path not in now]
-        parents = {up for path in now for up in _upwards(path)} if gone else set()
-        for path in gone:
+        missing = [path for path in before if path not in now]
+        parents = {ancestor for path in now for ancestor in _ancestors(path)} if missing else set()
+        for path in missing:
             # A path whose parent or child exists now was restructured, not removed.
-            if path not in parents and not any(up in now for up in _upwards(path)):
+            if path not in parents and not any(ancestor in now for ancestor in _ancestors(path)):
                 self._set(path, None, removed=True)
 
-    def _take_what_was_said(self) -> None:
+    def _attribute_noted_values(self) -> None:
         """Attribute noted values to the current plugin, even if they did not change."""
         for path, value in self._leaves.items() if self._notes else ():
             note = _nearest(path, self._notes)
@@ -189,12 +189,12 @@ def _at(document: Any, where: str) -> Any:
     """Return the value at this path."""
     path, value = "", document
     while path != where:
-        inner = (each for each in _applier(value, path) if _within(where, each[0]))
+        inner = (each for each in _children(value, path) if _within(where, each[0]))
         path, value = next(inner, (where, _NOTHING))
     return value
 
 
-def _applier(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         yield from ((_below(path, field), each) for field, each in value.items())
     elif isinstance(value, list):
@@ -208,10 +208,10 @@ def _source(path: str, sources: Mapping[str, str]) -> str | None:
 
 def _nearest(path: str, known: Mapping[str, str]) -> str | None:
     """Return the longest known path that contains this one, or None."""
-    return next((up for up in _upwards(path) if up in known), None)
+    return next((ancestor for ancestor in _ancestors(path) if ancestor in known), None)
 
 
-def _upwards(path: str) -> Iterator[str]:
+def _ancestors(path: str) -> Iterator[str]:
     """Yield the path and its parents, up to the root."""
     yield path
     while path:

@@ -9,16 +9,16 @@ from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainingruntime import (
     ClusterTrainingRuntime,
     MLPolicy,
-    MPIPolicy,
     PodGroupPolicy,
-    TorchPolicy,
     TrainingRuntime,
     TrainingRuntimeSpec,
 )
 from kftrainer.api.trainjob import Trainer, TrainJob
 from kftrainer.kube.objects.meta import ObjectMeta
+from kftrainer.kube.objects.model import KubeModel
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.runtime.cluster_reader import ClusterReader
+from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.trace import Trace
 
@@ -44,22 +44,24 @@ class Info:
     labels: dict[str, str]  # of the JobSet
     annotations: dict[str, str]
     trace: Trace
+    layout: NodeLayout = TRAINER_ONLY
     command: list[str] | None = None  # command of the trainer, if it replaces the template's
     command_source: str = "spec.trainer.command"
     reserved_env: set[str] = field(default_factory=set)  # names that the TrainJob cannot set
     # The following are read dozens of times per plan, so they are computed once.
-    policy: TorchPolicy | MPIPolicy | None = field(init=False)  # None for plain training
+    # The policy of a training framework in mlPolicy, or None.
+    policy: KubeModel | None = field(init=False)
     # The pods that train or start the training; None if no job has the step `trainer`.
     trainer: PodSet | None = field(init=False)
     trainer_container: Container | None = field(init=False)  # container of the trainer
 
     def __post_init__(self) -> None:
         ml_policy = self.ml_policy
-        self.policy = (ml_policy.torch or ml_policy.mpi) if ml_policy else None
+        self.policy = ml_policy.source if ml_policy else None
         self.trainer = next(iter(self.with_ancestor(names.STEP_TRAINER)), None)
         self.trainer_container = None
         if self.trainer is not None:
-            self.trainer_container = trainer_container(self.trainer, self.policy)
+            self.trainer_container = trainer_container(self.trainer, self.layout)
 
     @property
     def runtime_metadata(self) -> ObjectMeta:
@@ -85,15 +87,21 @@ class Info:
         """Return the PodSet of the replicated job with this name, or None."""
         return next((each for each in self.pod_sets if each.name == name), None)
 
+    @property
+    def worker(self) -> PodSet | None:
+        """The PodSet of the nodes if they are not the trainer's pods, or None."""
+        worker = None if self.layout.worker is None else self.pod_set(self.layout.worker)
+        return None if worker is self.trainer else worker
+
     def with_ancestor(self, step: str) -> Sequence[PodSet]:
         """Return the PodSets of the jobs that are labelled as this step."""
         return [each for each in self.pod_sets if each.ancestor == step]
 
     def num_nodes(self, job: TrainJob) -> int | None:
         """Return the number of nodes from the TrainJob or else the runtime; None if not set."""
-        asked = (job.spec.trainer or NO_TRAINER).num_nodes
-        if asked is not None:
-            return asked
+        own = (job.spec.trainer or NO_TRAINER).num_nodes
+        if own is not None:
+            return own
         return self.ml_policy.num_nodes if self.ml_policy else None
 
     def num_nodes_source(self, job: TrainJob) -> str:
@@ -112,17 +120,10 @@ class Info:
         return f"{job.metadata.name}-{pod_set.name}-0-0.{self.subdomain(job)}"
 
 
-def trainer_container(pod_set: PodSet, policy: TorchPolicy | MPIPolicy | None) -> Container | None:
+def trainer_container(pod_set: PodSet, layout: NodeLayout) -> Container | None:
     """Return the container of the PodSet that `spec.trainer` of a TrainJob configures."""
-    found = map(pod_set.container, container_names(pod_set.name, policy))
+    found = map(pod_set.container, layout.container_names(pod_set.name))
     return next((each for each in found if each is not None), None)
-
-
-def container_names(job_name: str, policy: object) -> tuple[str, ...]:
-    """Return the possible names of the trainer container in this job, the preferred one first."""
-    if isinstance(policy, MPIPolicy) and job_name == names.JOB_LAUNCHER:
-        return names.CONTAINER_NODE, names.JOB_LAUNCHER
-    return (names.CONTAINER_NODE,)
 
 
 def key_of_job(job: TrainJob, name: str | None = None) -> ObjectKey:

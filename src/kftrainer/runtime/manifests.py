@@ -31,19 +31,19 @@ def env_from_field(name: str, field_path: str) -> Piece:
 def upsert(pieces: MutableSequence[Any], piece: Piece, key: Callable[[Piece], Hashable]) -> None:
     """Replace the first piece with the same key, or append the piece."""
     wanted = key(piece)
-    for index, there in enumerate(pieces):
-        if key(there) == wanted:
+    for index, each in enumerate(pieces):
+        if key(each) == wanted:
             pieces[index] = piece
             return
     pieces.append(piece)
 
 
-def places_by_name(pieces: Sequence[Any]) -> dict[Hashable, int]:
+def indices_by_name(pieces: Sequence[Any]) -> dict[Hashable, int]:
     """Return the index of the first piece of each name, in linear time."""
-    places = {piece.get("name"): index for index, piece in enumerate(pieces)}
-    if len(places) < len(pieces):  # some names occur twice, and their last index was kept
-        places = {pieces[index].get("name"): index for index in reversed(range(len(pieces)))}
-    return places
+    indices = {piece.get("name"): index for index, piece in enumerate(pieces)}
+    if len(indices) < len(pieces):  # some names occur twice, and their last index was kept
+        indices = {pieces[index].get("name"): index for index in reversed(range(len(pieces)))}
+    return indices
 
 
 def by_name(piece: Piece) -> Hashable:

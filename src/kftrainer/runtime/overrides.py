@@ -1,4 +1,4 @@
-"""Merges the TrainJob's pod overrides into the runtime's template."""
+"""Merges the TrainJob's pod overrides, and stored runtimePatches, into the runtime's template."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -9,6 +9,7 @@ import orjson
 from kftrainer.api import names
 from kftrainer.api.limits import values_in
 from kftrainer.api.overrides import PodTemplateOverride
+from kftrainer.api.runtime_patches import RuntimePatch
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid
 from kftrainer.kube.objects.strategic_merge import (
@@ -46,13 +47,15 @@ TOO_MUCH_WORK = "must be fewer or smaller: merging them into all their jobs take
 TOO_MANY_BYTES = (
     f"must be fewer or smaller: together, in all their jobs, they have more than {MOST_BYTES} bytes"
 )
+# What JobSet lets change in the pod templates of a suspended JobSet, besides METADATA.
+MUTABLE_POD_FIELDS = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def overrides(job: TrainJob) -> Iterator[tuple[str, PodTemplateOverride]]:
     """Yield the overrides in order, each with its path in the TrainJob."""
-    if said := job.spec.overrides():  # usually empty, and called by half of all rules
+    if listed := job.spec.overrides():  # usually empty, and called by half of all rules
         field = overrides_field(job)
-        for index, override in enumerate(said):
+        for index, override in enumerate(listed):
             yield f"{field}[{index}]", override
 
 
@@ -63,13 +66,13 @@ def overrides_field(job: TrainJob) -> str:
 
 def merge_overrides(job: TrainJob, template: dict[str, Any], trace: Trace) -> Iterator[FieldError]:
     """Merge the overrides into the template and yield all their errors."""
-    unknown = [*two_dialects(job), *unknown_targets(job, template)]
+    unknown = [*both_fields_errors(job), *unknown_targets(job, template)]
     yield from unknown
     if len(unknown) < MOST_UNKNOWN:  # otherwise they were written for another runtime
         yield from islice(apply_overrides(job, template, trace), MOST_UNKNOWN)
 
 
-def two_dialects(job: TrainJob) -> Iterator[FieldError]:
+def both_fields_errors(job: TrainJob) -> Iterator[FieldError]:
     """Yield an error if overrides are set under both field names."""
     if job.spec.pod_template_overrides and job.spec.pod_spec_overrides:
         detail = f"is the old name of {MODERN}: only one can be set"
@@ -86,7 +89,7 @@ def step_env_overrides(job: TrainJob) -> Iterator[FieldError]:
     for path, override in overrides(job):
         for index, container in enumerate((override.spec or {}).get("containers") or ()):
             if container.get("name") in STEP_CONTAINERS and container.get("env"):
-                where = place(path, f"spec.containers[{index}].env")
+                where = path_in(path, f"spec.containers[{index}].env")
                 env = [each.get("name") for each in container["env"]]
                 yield invalid(where, env, STEP_ENV, rule=Rule.OVERRIDE_STEP_ENV)
 
@@ -132,13 +135,13 @@ def _merge(
         prepared = retain_sources(job_spec["template"], patch)
         job_spec["template"] = merge(job_spec["template"], prepared)
     except StrategicMergeError as error:
-        yield invalid(place(path, error.path), target, str(error), rule=Rule.SCHEMA)
+        yield invalid(path_in(path, error.path), target, str(error), rule=Rule.SCHEMA)
 
 
 def _patch_of(path: str, override: PodTemplateOverride) -> tuple[dict[str, Any], list[FieldError]]:
     """Return the override as a patch with canonical quantities, and errors for invalid ones."""
     patch = thaw(_patch(override))
-    return patch, [*rewrite_quantities(patch.get("spec") or {}, place(path, "spec"))]
+    return patch, [*rewrite_quantities(patch.get("spec") or {}, path_in(path, "spec"))]
 
 
 def _jobs_by_name(template: Mapping[str, Any]) -> Mapping[str, dict[str, Any]]:
@@ -192,10 +195,10 @@ def _without_empty(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _unknown_targets(job: TrainJob, template: Mapping[str, Any]) -> Iterator[FieldError]:
     jobs = {each["name"]: _Known(each) for each in template["replicatedJobs"]}
     for path, override in overrides(job):
-        asked = {field: _first_places(override, field) for field, _ in CONTAINERS}
+        named = {field: _first_indices(override, field) for field, _ in CONTAINERS}
         for target, index in _first_targets(override).items():
             if target in jobs:
-                yield from _unknown_containers(path, asked, jobs[target])
+                yield from _unknown_containers(path, named, jobs[target])
             else:
                 where = f"{path}.targetJobs[{index}].name"
                 yield invalid(where, target, UNKNOWN_JOB, rule=Rule.OVERRIDE_UNKNOWN_JOB)
@@ -221,31 +224,79 @@ def _first_targets(override: PodTemplateOverride) -> dict[str, int]:
     return targets
 
 
-def _first_places(override: PodTemplateOverride, field: str) -> dict[Any, int]:
+def _first_indices(override: PodTemplateOverride, field: str) -> dict[Any, int]:
     """Return the containers that the override changes, with the index of the first mention."""
-    places: dict[Any, int] = {}
+    indices: dict[Any, int] = {}
     for index, container in enumerate((override.spec or {}).get(field) or ()):
-        places.setdefault(container.get("name"), index)
-    return places
+        indices.setdefault(container.get("name"), index)
+    return indices
 
 
 def _unknown_containers(
-    path: str, asked: Mapping[str, Mapping[Any, int]], known: _Known
+    path: str, named: Mapping[str, Mapping[Any, int]], known: _Known
 ) -> Iterator[FieldError]:
     for field, noun in CONTAINERS:
         # Usually all names are known, which a set comparison finds quickly.
-        if asked[field].keys() <= known.containers[field]:
+        if named[field].keys() <= known.containers[field]:
             continue
-        for name, index in asked[field].items():
+        for name, index in named[field].items():
             if name not in known.containers[field]:
-                where = place(path, f"spec.{field}[{index}].name")
+                where = path_in(path, f"spec.{field}[{index}].name")
                 detail = f"must not have {noun} that doesn't exist in the runtime job "
                 rule = Rule.OVERRIDE_UNKNOWN_CONTAINER
                 yield invalid(where, name, f"{detail}{known.job_name}", rule=rule)
 
 
-def place(path: str, inner: str) -> str:
+def path_in(path: str, inner: str) -> str:
     """Return the path in the TrainJob; the old field has the pod spec beside targetJobs."""
     if path.startswith(f"spec.{LEGACY}"):
         inner = inner.removeprefix("spec").removeprefix(".")
     return f"{path}.{inner}" if inner else path
+
+
+def merge_stored_patches(
+    job: TrainJob,
+    template: Mapping[str, Any],
+    labels: dict[str, str],
+    annotations: dict[str, str],
+) -> Iterator[FieldError]:
+    """Merge the mutable part of stored `runtimePatches`; yield an error for each invalid one.
+
+    The API server rejects new patches. A TrainJob of another implementation may still have some,
+    and its JobSet was created with them. The immutable part of that JobSet is kept; the fields that
+    JobSet lets change would be removed if the plan did not contain them.
+    """
+    jobs = {each["name"]: each["template"]["spec"] for each in template["replicatedJobs"]}
+    for index, patch in enumerate(job.spec.runtime_patches or ()):
+        template_patch = patch.training_runtime_spec and patch.training_runtime_spec.template
+        if template_patch and (metadata := template_patch.metadata):
+            labels.update(metadata.labels or {})
+            annotations.update(metadata.annotations or {})
+        for name, pods in _pod_templates(patch):
+            if name not in jobs:
+                continue
+            try:
+                jobs[name]["template"] = merge_in_place(jobs[name]["template"], pods)
+            except StrategicMergeError as error:
+                where = f"spec.runtimePatches[{index}]"
+                yield invalid(where, name, str(error), rule=Rule.SCHEMA)
+
+
+def _pod_templates(patch: RuntimePatch) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names of the patched jobs with the mutable part of their pod templates."""
+    template = patch.training_runtime_spec and patch.training_runtime_spec.template
+    jobs = template.spec.replicated_jobs if template and template.spec else None
+    for job in jobs or ():
+        match job:
+            case {"name": str(name), "template": {"spec": {"template": Mapping() as pods}}}:
+                yield name, _mutable_part(pods)
+            case _:
+                continue
+
+
+def _mutable_part(pods: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        part: {field: thaw(found[field]) for field in fields if found.get(field)}
+        for part, fields in (("metadata", METADATA), ("spec", MUTABLE_POD_FIELDS))
+        if isinstance(found := pods.get(part), Mapping)
+    }

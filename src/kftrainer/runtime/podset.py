@@ -10,7 +10,7 @@ from kftrainer.runtime.manifests import (
     by_mount_path,
     by_name,
     by_port,
-    places_by_name,
+    indices_by_name,
     upsert,
 )
 from kftrainer.runtime.resources.pod_requests import pod_requests
@@ -67,11 +67,11 @@ class Container:
 
     def set_envs(self, env: Sequence[tuple[Piece, str]]) -> None:
         """Add or replace several variables, each with its source, in linear time."""
-        there = self._list("env")
-        places = places_by_name(there)
+        variables = self._list("env")
+        indices = indices_by_name(variables)
         for variable, source in env:
-            place = places.setdefault(variable["name"], len(there))
-            there[place : place + 1] = [variable]
+            index = indices.setdefault(variable["name"], len(variables))
+            variables[index : index + 1] = [variable]
             self.trace.note(f"{self.path}.env[{variable['name']}]", source)
 
     def add_env_from(self, origin: Piece, source: str) -> None:
@@ -95,8 +95,8 @@ class Container:
         found = self.body.get(field_name)
         if found is None:
             found = self.body[field_name] = []
-        there: list[Any] = found
-        return there
+        items: list[Any] = found
+        return items
 
 
 @dataclass(slots=True)

@@ -1,9 +1,8 @@
 """Resolves a TrainJob's runtimeRef; entry point of planning and of TrainJob validation."""
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from kftrainer.api import names
 from kftrainer.api.limits import LimitExceededError
@@ -11,7 +10,8 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import RuntimeRef, TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, forbidden, invalid
 from kftrainer.kube.objects.model import InvalidDocumentError
-from kftrainer.kube.objects.resource import ObjectKey, Resource
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
+from kftrainer.kube.schema.metadata import LONGEST_NAME
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
@@ -19,119 +19,123 @@ from kftrainer.runtime.errors import (
     RuntimeNotFoundError,
     UnsupportedRuntimeError,
 )
-from kftrainer.runtime.framework.extension_points import Observed, Watch
+from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.framework.framework import Framework
-from kftrainer.runtime.info import AnyRuntime, Info
+from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.planned_object import PlannedObject
-from kftrainer.runtime.template import new_info
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import LONGEST_LABEL
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.trainjob import unusable, validate
-from kftrainer.runtime.validation.updates import NOT_NEW, change_errors, change_warnings, news
+from kftrainer.runtime.validation.updates import (
+    STORED_ERROR,
+    change_errors,
+    change_warnings,
+    with_stored_errors_as_warnings,
+)
 
-MADE_UP = 5  # characters that the API server appends to generateName
+GENERATED_SUFFIX = 5  # characters that the API server appends to generateName
+
+RuntimeKey = tuple[Resource[Any], ObjectKey]  # a runtime: its kind, and its namespace and name
+_KINDS: Mapping[tuple[str, str], Resource[Any]] = {
+    (each.kind, each.group): each for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
+}
 
 
-class Runtime(Protocol):
+def referenced_runtime(job: TrainJob) -> RuntimeKey | None:
+    """Return the runtime that the TrainJob refers to; None if its kind is not supported."""
+    reference = job.spec.runtime_ref
+    return _resolve(reference.kind, reference.api_group, reference.name, job.metadata.namespace)
+
+
+def referenced_runtime_in(manifest: Manifest) -> RuntimeKey | None:
+    """Return the runtime that a TrainJob refers to whose manifest may violate our schema.
+
+    None also if the reference cannot be the name of an object.
+    """
+    reference = _mapping(_mapping(manifest.get("spec")).get("runtimeRef"))
+    name = reference.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        return None
+    kind = reference.get("kind", names.CLUSTER_TRAINING_RUNTIME)
+    group = reference.get("apiGroup", names.GROUP)
+    if not isinstance(kind, str) or not isinstance(group, str):
+        return None
+    return _resolve(kind, group, name, manifest["metadata"].get("namespace"))
+
+
+def _resolve(kind: str, group: str, name: str, namespace: str | None) -> RuntimeKey | None:
+    resource = _KINDS.get((kind, group))
+    if resource is None:
+        return None
+    return resource, ObjectKey(namespace or "" if resource.namespaced else "", name)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+class Runtime:
     """Operations on TrainJobs that refer to one kind of runtime."""
 
-    resource: ClassVar[Resource[Any]]
-
-    def key(self, job: TrainJob) -> ObjectKey:
-        """Return the key of the runtime that the TrainJob refers to."""
-        ...
-
-    def new_objects(
-        self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE
-    ) -> Sequence[PlannedObject]:
-        """Return the objects to apply, in this order; raises PlanningError."""
-        ...
-
-    def runtime_info(self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE) -> Info:
-        """Return the Info that phase 1 receives; raises PlanningError."""
-        ...
-
-    def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
-        """Return the observed status; None if there is nothing to observe yet."""
-        ...
-
-    def event_handler_registrars(self) -> Sequence[Watch]:
-        """Return the kinds to watch for TrainJobs."""
-        ...
-
-    def validate_objects(
-        self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
-    ) -> ValidationResult:
-        """Return errors and warnings for the TrainJob; `old` is None on create."""
-        ...
-
-
-class _FromTemplate:
-    """Implementation that both kinds of runtimes share."""
-
-    resource: ClassVar[Resource[Any]]
-
-    def __init__(self, framework: Framework) -> None:
+    def __init__(self, resource: Resource[Any], framework: Framework) -> None:
+        self.resource = resource
         self._framework = framework
 
-    @abstractmethod
     def key(self, job: TrainJob) -> ObjectKey:
         """Return the key of the runtime that the TrainJob refers to."""
+        namespace = job.metadata.namespace or "" if self.resource.namespaced else ""
+        return ObjectKey(namespace, job.spec.runtime_ref.name)
 
     def new_objects(
         self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE
     ) -> Sequence[PlannedObject]:
         """Return the objects to apply, in this order; raises PlanningError."""
-        return self._framework.plan(self.runtime_info(job, existing, trace), job)
-
-    def runtime_info(self, job: TrainJob, existing: ClusterReader, trace: Trace = NO_TRACE) -> Info:
-        """Return the Info that phase 1 receives; raises PlanningError."""
-        return new_info(job, self._require(job, existing), existing, trace)
+        runtime = self._require(job, existing)
+        return self._framework.plan(self._framework.new_info(job, runtime, existing, trace), job)
 
     def train_job_status(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """Return the observed status; None if there is nothing to observe yet."""
         return self._framework.observe(job, existing)
-
-    def event_handler_registrars(self) -> Sequence[Watch]:
-        """Return the kinds to watch for TrainJobs."""
-        return self._framework.watches()
 
     def validate_objects(
         self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
     ) -> ValidationResult:
         """Return errors and warnings for the TrainJob; `old` is None on create."""
         if old is None:
-            return self._findings(None, new, existing)
-        findings = self._news(old, new, existing)
-        findings.refuse(*change_errors(old, new, existing))
-        findings.warn(*change_warnings(old, new, existing))
-        return findings
+            return self._validate(None, new, existing)
+        result = self._validate_update(old, new, existing)
+        result.refuse(*change_errors(old, new, existing))
+        result.warn(*change_warnings(old, new, existing))
+        return result
 
-    def _news(self, old: TrainJob, new: TrainJob, existing: ClusterReader) -> ValidationResult:
-        """Return the result of an update; errors that existed before become warnings."""
+    def _validate_update(
+        self, old: TrainJob, new: TrainJob, existing: ClusterReader
+    ) -> ValidationResult:
+        """Validate the new TrainJob; errors that the old one has too become warnings."""
         try:
-            found = self._findings(old, new, existing)
+            result = self._validate(old, new, existing)
         except PluginFailedError as failure:
-            if not self._fails(old, existing):
+            if not self._plugin_fails(old, existing):
                 raise
-            return ValidationResult(warnings=[NOT_NEW.format(failure)])
-        if not found.errors:
-            return found
+            return ValidationResult(warnings=[STORED_ERROR.format(failure)])
+        if not result.errors:
+            return result
         try:
-            return news(found, self._findings(None, old, existing, hints=False))
+            before = self._validate(None, old, existing, hints=False)
         except PluginFailedError:
-            return found
+            return result
+        return with_stored_errors_as_warnings(result, before)
 
-    def _fails(self, job: TrainJob, existing: ClusterReader) -> bool:
+    def _plugin_fails(self, job: TrainJob, existing: ClusterReader) -> bool:
         """Whether a plugin fails for this TrainJob too; its message may differ each time."""
         try:
-            self._findings(None, job, existing, hints=False)
+            self._validate(None, job, existing, hints=False)
         except PluginFailedError:
             return True
         return False
 
-    def _findings(
+    def _validate(
         self, old: TrainJob | None, new: TrainJob, existing: ClusterReader, *, hints: bool = True
     ) -> ValidationResult:
         try:
@@ -143,15 +147,13 @@ class _FromTemplate:
         return validate(self._framework, runtime, old, new, existing, hints=hints)
 
     def _require(self, job: TrainJob, existing: ClusterReader) -> AnyRuntime:
+        """Return the runtime; raises RuntimeNotFoundError or InvalidRuntimeError."""
+        subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
         try:
             runtime: AnyRuntime | None = existing.get(self.resource, self.key(job))
         except LimitExceededError as error:
-            raise InvalidRuntimeError(
-                f"{self.resource.kind} {job.spec.runtime_ref.name}",
-                replace(error.error, rule=Rule.TOO_LARGE),
-            ) from None
+            raise InvalidRuntimeError(subject, replace(error.error, rule=Rule.TOO_LARGE)) from None
         except InvalidDocumentError as error:  # stored under another schema than ours
-            subject = f"{self.resource.kind} {job.spec.runtime_ref.name}"
             errors = (
                 forbidden(each.path, each.message, rule=Rule.SCHEMA) for each in error.problems
             )
@@ -161,47 +163,26 @@ class _FromTemplate:
         return runtime
 
 
-class NamespacedRuntimes(_FromTemplate):
-    """TrainingRuntimes, which are in the namespace of the TrainJob."""
-
-    resource: ClassVar[Resource[Any]] = TRAINING_RUNTIMES
-
-    def key(self, job: TrainJob) -> ObjectKey:
-        """Return the key of the TrainingRuntime that the TrainJob refers to."""
-        return ObjectKey(job.metadata.namespace or "", job.spec.runtime_ref.name)
-
-
-class ClusterRuntimes(_FromTemplate):
-    """ClusterTrainingRuntimes, which all namespaces share."""
-
-    resource: ClassVar[Resource[Any]] = CLUSTER_TRAINING_RUNTIMES
-
-    def key(self, job: TrainJob) -> ObjectKey:
-        """Return the key of the ClusterTrainingRuntime that the TrainJob refers to."""
-        return ObjectKey("", job.spec.runtime_ref.name)
-
-
 class Runtimes:
-    """Kinds of runtimes, by the kind and API group of `runtimeRef`."""
+    """Both kinds of runtimes, as `runtimeRef` of a TrainJob selects them."""
 
     def __init__(self, framework: Framework) -> None:
-        self._kinds: Mapping[str, Runtime] = {
-            TRAINING_RUNTIMES.group_kind: NamespacedRuntimes(framework),
-            CLUSTER_TRAINING_RUNTIMES.group_kind: ClusterRuntimes(framework),
-        }
+        self.framework = framework
+        self._kinds = {each: Runtime(each, framework) for each in _KINDS.values()}
 
     def of(self, job: TrainJob) -> Runtime:
         """Return the kind that the TrainJob refers to; raises UnsupportedRuntimeError."""
+        found = referenced_runtime(job)
+        if found is not None:
+            return self._kinds[found[0]]
         reference = job.spec.runtime_ref
-        key = ".".join(filter(None, (reference.kind, reference.api_group)))
-        found = self._kinds.get(key)
-        if found is None:
-            message = f"unsupported runtime: {key}"
-            detail = f"{message}: must be {' or '.join(sorted(self._kinds))}"
-            rule = Rule.RUNTIME_UNSUPPORTED
-            error = invalid("spec.runtimeRef", reference.dump(), detail, rule=rule)
-            raise UnsupportedRuntimeError(message, [error])
-        return found
+        kind = ".".join(filter(None, (reference.kind, reference.api_group)))
+        message = f"unsupported runtime: {kind}"
+        supported = " or ".join(sorted(each.group_kind for each in self._kinds))
+        detail = f"{message}: must be {supported}"
+        rule = Rule.RUNTIME_UNSUPPORTED
+        error = invalid("spec.runtimeRef", reference.dump(), detail, rule=rule)
+        raise UnsupportedRuntimeError(message, [error])
 
     def validate(
         self, old: TrainJob | None, new: TrainJob, existing: ClusterReader
@@ -213,9 +194,9 @@ class Runtimes:
         try:
             return self.of(new).validate_objects(old, _named(new), existing)
         except UnsupportedRuntimeError as error:
-            found = ValidationResult([*error.errors])
+            result = ValidationResult([*error.errors])
         # An update cannot change the runtimeRef, so it is not rejected for that.
-        return found if old is None else news(found, found)
+        return result if old is None else with_stored_errors_as_warnings(result, result)
 
 
 def _missing(resource: Resource[Any], reference: RuntimeRef) -> FieldError:
@@ -233,7 +214,7 @@ def _named(job: TrainJob) -> TrainJob:
     metadata = job.metadata
     if metadata.name or not metadata.generate_name:
         return job
-    name = f"{metadata.generate_name[: LONGEST_LABEL - MADE_UP]}{'x' * MADE_UP}"
+    name = f"{metadata.generate_name[: LONGEST_LABEL - GENERATED_SUFFIX]}{'x' * GENERATED_SUFFIX}"
     return job.model_copy(update={"metadata": metadata.model_copy(update={"name": name})})
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import orjson
@@ -9,28 +10,20 @@ import orjson
 from kftrainer.api import names
 from kftrainer.api.schema.not_served import unserved_fields
 from kftrainer.api.template import TemplateMetadata
-from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid, required
 from kftrainer.kube.objects.model import KubeModel
 from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
-from kftrainer.runtime.info import (
-    DEFAULT,
-    NO_TRAINER,
-    AnyRuntime,
-    Info,
-    container_names,
-    own_job_set,
-)
+from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, own_job_set
 from kftrainer.runtime.manifests import thaw
-from kftrainer.runtime.overrides import merge_overrides
+from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
+from kftrainer.runtime.overrides import merge_overrides, merge_stored_patches
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.resources.devices import without_accelerators
 from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import canonical_resources, rewrite_quantities
-from kftrainer.runtime.stored_patches import merge_stored_patches
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.names import template_name_errors
 from kftrainer.runtime.validation.rules import Rule
@@ -47,12 +40,13 @@ def new_info(
     runtime: AnyRuntime,
     existing: ClusterReader = NO_OBJECTS,
     trace: Trace = NO_TRACE,
+    layout: NodeLayout = TRAINER_ONLY,
 ) -> Info:
-    """Return the Info that phase 1 receives.
+    """Return the Info that phase 1 receives; the framework's `new_info` finds the layout.
 
     Raises InvalidRuntimeError or InvalidTrainJobError.
     """
-    blueprint = _blueprints.of(runtime)
+    blueprint = _blueprints(layout).of(runtime)
     unserved = [*unserved_errors(job.spec)]
     errors = blueprint.errors_of_new
     # Admission would read the JobSet from the API server: it is looked up only if it matters.
@@ -61,25 +55,25 @@ def new_info(
         errors = blueprint.errors
     if errors:
         raise InvalidRuntimeError(subject_of(runtime), *errors)
-    _refuse(job, unserved)
-    _refuse(job, _resource_errors(job))  # before overrides are merged, which takes longer
+    _reject(job, unserved)
+    _reject(job, _resource_errors(job))  # before overrides are merged, which takes longer
     template: dict[str, Any] = orjson.loads(blueprint.template)
     metadata = blueprint.metadata
     labels = dict((metadata and metadata.labels) or {})
     annotations = dict((metadata and metadata.annotations) or {})
-    trace.attend({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
-    with trace.turn(BY_TRAIN_JOB):
-        _take_metadata(job, labels, annotations, trace)
+    trace.start({"metadata": {"labels": labels, "annotations": annotations}, "spec": template})
+    with trace.changes_of(BY_TRAIN_JOB):
+        _merge_metadata(job, labels, annotations, trace)
         if job.spec.runtime_patches:  # before overrides: unlike these, they cannot be changed
-            _refuse(job, merge_stored_patches(job, template, labels, annotations))
+            _reject(job, merge_stored_patches(job, template, labels, annotations))
         if job.spec.overrides():
-            _refuse(job, merge_overrides(job, template, trace))
-    with trace.turn(BY_RUNTIME):
-        pod_sets = [_pod_set(each, runtime, trace) for each in template["replicatedJobs"]]
-    info = Info(runtime, existing, template, pod_sets, labels, annotations, trace)
-    with trace.turn(BY_TRAIN_JOB):
-        _take_resources(info, job)
-        _take_command(info, job)
+            _reject(job, merge_overrides(job, template, trace))
+    with trace.changes_of(BY_RUNTIME):
+        pod_sets = [_pod_set(each, runtime, layout, trace) for each in template["replicatedJobs"]]
+    info = Info(runtime, existing, template, pod_sets, labels, annotations, trace, layout)
+    with trace.changes_of(BY_TRAIN_JOB):
+        _merge_resources(info, job)
+        _set_command(info, job)
     return info
 
 
@@ -101,14 +95,16 @@ def unserved_errors(spec: KubeModel, *, has_job_set: bool = False) -> Iterator[F
             yield forbidden(field.path, field.marker.message, rule=Rule.SCHEMA)
 
 
-def runtime_errors(runtime: AnyRuntime, *, has_job_set: bool = False) -> Iterator[FieldError]:
+def runtime_errors(
+    runtime: AnyRuntime, layout: NodeLayout = TRAINER_ONLY, *, has_job_set: bool = False
+) -> Iterator[FieldError]:
     """Yield the errors that make the runtime unusable for every TrainJob without a JobSet.
 
     With `has_job_set`, yield those that make it unusable for TrainJobs that have one too.
     """
     spec = runtime.spec
     if spec is None or spec.template is None or not spec.template.spec:
-        detail = "the JobSet that TrainJobs are made from"
+        detail = "the spec of the JobSet to create for each TrainJob"
         yield required("spec.template.spec", detail, rule=Rule.RUNTIME_TEMPLATE)
         return
     yield from unserved_errors(spec, has_job_set=has_job_set)
@@ -121,12 +117,14 @@ def runtime_errors(runtime: AnyRuntime, *, has_job_set: bool = False) -> Iterato
         yield invalid("spec.podGroupPolicy", both, detail, rule=Rule.SCHEMA)
     jobs = spec.template.spec.get("replicatedJobs")
     if not isinstance(jobs, list) or not jobs:
-        yield required(JOBS_PATH, "at least the job that trains", rule=Rule.RUNTIME_TEMPLATE)
+        yield required(
+            JOBS_PATH, "at least one job that runs the training", rule=Rule.RUNTIME_TEMPLATE
+        )
         return
     broken = [error for index, each in enumerate(jobs) for error in _job_errors(each, index)]
     yield from broken
     if not broken:
-        yield from _role_errors(runtime, jobs)
+        yield from _role_errors(layout, jobs)
         yield from template_name_errors(spec.template.spec, "spec.template.spec")
 
 
@@ -177,7 +175,7 @@ def _is_count(value: object, *, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _role_errors(runtime: AnyRuntime, jobs: list[Mapping[str, Any]]) -> Iterator[FieldError]:
+def _role_errors(layout: NodeLayout, jobs: list[Mapping[str, Any]]) -> Iterator[FieldError]:
     """Yield errors for duplicate job names, several trainers or a missing trainer container."""
     seen: dict[str, int] = {}
     for index, job in enumerate(jobs):
@@ -193,22 +191,16 @@ def _role_errors(runtime: AnyRuntime, jobs: list[Mapping[str, Any]]) -> Iterator
         step = {label: names.STEP_TRAINER}
         detail = f"only one job can have the label {label}: {names.STEP_TRAINER}"
         yield invalid(where, step, detail, rule=Rule.RUNTIME_TRAINER)
-    if len(trainers) == 1 and not _has_trainer_container(jobs[trainers[0]], policy_of(runtime)):
+    if len(trainers) == 1 and not _has_trainer_container(jobs[trainers[0]], layout):
         where = f"{JOBS_PATH}[{trainers[0]}].{_POD}.containers"
-        detail = f"a container named {names.CONTAINER_NODE}, which trains"
+        detail = f"a container named {names.CONTAINER_NODE} that runs the training"
         yield required(where, detail, rule=Rule.RUNTIME_STEP_CONTAINER)
 
 
-def _has_trainer_container(job: Mapping[str, Any], policy: object) -> bool:
+def _has_trainer_container(job: Mapping[str, Any], layout: NodeLayout) -> bool:
     pod = job["template"]["spec"]["template"]["spec"]
-    accepted = container_names(job["name"], policy)
+    accepted = layout.container_names(job["name"])
     return any(container["name"] in accepted for container in pod["containers"])
-
-
-def policy_of(runtime: AnyRuntime) -> Any:
-    """Return the Torch or MPI policy of the runtime, or None."""
-    ml_policy = runtime.spec.ml_policy if runtime.spec else None
-    return (ml_policy.torch or ml_policy.mpi) if ml_policy else None
 
 
 def ancestor(job: Mapping[str, Any]) -> str | None:
@@ -220,7 +212,7 @@ def ancestor(job: Mapping[str, Any]) -> str | None:
             return None
 
 
-def _pod_set(job: dict[str, Any], runtime: AnyRuntime, trace: Trace) -> PodSet:
+def _pod_set(job: dict[str, Any], runtime: AnyRuntime, layout: NodeLayout, trace: Trace) -> PodSet:
     step = ancestor(job)
     path = f"spec.replicatedJobs[{job['name']}]"
     if step in STEPS and job.get("replicas") != 1:
@@ -237,9 +229,9 @@ def _pod_set(job: dict[str, Any], runtime: AnyRuntime, trace: Trace) -> PodSet:
     )
     parallelism = job["template"]["spec"].get("parallelism")
     ml_policy = runtime.spec.ml_policy if runtime.spec else None
-    if step == names.STEP_TRAINER and ml_policy and not isinstance(policy_of(runtime), MPIPolicy):
-        said = ml_policy.num_nodes is not None
-        source = "runtime spec.mlPolicy.numNodes" if said else DEFAULT
+    if step == names.STEP_TRAINER and ml_policy and layout.worker is None:
+        is_set = ml_policy.num_nodes is not None
+        source = "runtime spec.mlPolicy.numNodes" if is_set else DEFAULT
         pod_set.set_count(ml_policy.num_nodes or 1, source)
     else:
         source = DEFAULT if parallelism is None else "runtime spec.template.spec"
@@ -247,36 +239,36 @@ def _pod_set(job: dict[str, Any], runtime: AnyRuntime, trace: Trace) -> PodSet:
     return pod_set
 
 
-def _take_metadata(
+def _merge_metadata(
     job: TrainJob, labels: dict[str, str], annotations: dict[str, str], trace: Trace
 ) -> None:
-    for field, mine, theirs in (
+    for field, merged, own in (
         ("labels", labels, job.spec.labels),
         ("annotations", annotations, job.spec.annotations),
     ):
-        mine.update(theirs or {})
-        for key in theirs or {}:
+        merged.update(own or {})
+        for key in own or {}:
             trace.note(f"metadata.{field}[{key}]", f"spec.{field}[{key}]")
 
 
-def _refuse(job: TrainJob, errors: Iterable[FieldError]) -> None:
+def _reject(job: TrainJob, errors: Iterable[FieldError]) -> None:
     found = list(errors)
     if found:
         raise InvalidTrainJobError(subject_of(job), *found)
 
 
 def _resource_errors(job: TrainJob) -> Sequence[FieldError]:
-    asked = (job.spec.trainer or NO_TRAINER).resources_per_node
-    return canonical_resources(asked, RESOURCES_PATH)[1] if asked else ()
+    resources = (job.spec.trainer or NO_TRAINER).resources_per_node
+    return canonical_resources(resources, RESOURCES_PATH)[1] if resources else ()
 
 
-def _take_resources(info: Info, job: TrainJob) -> None:
+def _merge_resources(info: Info, job: TrainJob) -> None:
     """Merge resourcesPerNode into the resources of the containers that train."""
-    asked = (job.spec.trainer or NO_TRAINER).resources_per_node
-    if not asked:
+    resources = (job.spec.trainer or NO_TRAINER).resources_per_node
+    if not resources:
         return
-    asked, _ = canonical_resources(asked, RESOURCES_PATH)
-    for container, wanted in _resources_by_container(info, asked):
+    canonical, _ = canonical_resources(resources, RESOURCES_PATH)
+    for container, wanted in _resources_by_container(info, canonical):
         merged = merge_resources(container.resources, wanted)
         if merged:
             container.body["resources"] = merged
@@ -292,16 +284,17 @@ def _note_resources(container: Container, wanted: Mapping[str, Any]) -> None:
 
 
 def _resources_by_container(
-    info: Info, asked: Mapping[str, Any]
+    info: Info, resources: Mapping[str, Any]
 ) -> Iterator[tuple[Container, Mapping[str, Any]]]:
-    policy, worker = info.policy, info.pod_set(names.JOB_NODE)
-    if isinstance(policy, MPIPolicy) and worker is not None and worker is not info.trainer:
+    if (worker := info.worker) is not None:
         if (container := worker.container(names.CONTAINER_NODE)) is not None:
-            yield container, asked
-        if not policy.run_launcher_as_node:
-            asked = without_accelerators(asked)  # a launcher that is not a node does not compute
+            yield container, resources
+        if not info.layout.launcher_is_node:
+            resources = without_accelerators(
+                resources
+            )  # a launcher that is not a node does not compute
     if (container := info.trainer_container) is not None:
-        yield container, asked
+        yield container, resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,9 +307,9 @@ class _Blueprint:
     metadata: TemplateMetadata | None = None  # labels and annotations for JobSets
 
 
-def _blueprint(runtime: AnyRuntime) -> _Blueprint:
-    errors_of_new = list(runtime_errors(runtime))
-    errors = list(runtime_errors(runtime, has_job_set=True)) if errors_of_new else []
+def _blueprint(layout: NodeLayout, runtime: AnyRuntime) -> _Blueprint:
+    errors_of_new = list(runtime_errors(runtime, layout))
+    errors = list(runtime_errors(runtime, layout, has_job_set=True)) if errors_of_new else []
     if errors:
         return _Blueprint(errors, errors_of_new)
     spec = runtime.spec
@@ -336,11 +329,21 @@ def _blueprint_size(blueprint: _Blueprint) -> int:
 
 
 # Caches return the same runtime object for thousands of TrainJobs until it changes. Large
-# TrainingRuntimes are not cached whole: their objects are new each time.
+# TrainingRuntimes are not cached completely: their objects are new each time.
 MOST_BLUEPRINT_BYTES = 256 * 1024
-_blueprints = Memo(_blueprint, most=100, size=_blueprint_size, most_size=MOST_BLUEPRINT_BYTES)
+MOST_LAYOUTS = 8
 
 
-def _take_command(info: Info, job: TrainJob) -> None:
+@lru_cache(maxsize=MOST_LAYOUTS)
+def _blueprints(layout: NodeLayout) -> Memo[AnyRuntime, _Blueprint]:
+    return Memo(
+        partial(_blueprint, layout),
+        most=100,
+        size=_blueprint_size,
+        most_size=MOST_BLUEPRINT_BYTES,
+    )
+
+
+def _set_command(info: Info, job: TrainJob) -> None:
     command = (job.spec.trainer or NO_TRAINER).command
     info.command = None if command is None else list(command)

@@ -10,11 +10,11 @@ from kftrainer.runtime.planned_object import PlannedObject
 class Trace(Protocol):
     """Records the values that are set while a TrainJob is planned."""
 
-    def attend(self, jobset: Mapping[str, Any]) -> None:
+    def start(self, jobset: Mapping[str, Any]) -> None:
         """Record the initial JobSet metadata and spec, which plugins will change in place."""
         ...
 
-    def turn(self, plugin: str) -> AbstractContextManager[None]:
+    def changes_of(self, plugin: str) -> AbstractContextManager[None]:
         """Return a context in which every change is attributed to this plugin."""
         ...
 
@@ -22,7 +22,7 @@ class Trace(Protocol):
         """Record that the value at this path of the JobSet comes from the field `source`."""
         ...
 
-    def made(self, planned: Sequence[PlannedObject]) -> None:
+    def built(self, planned: Sequence[PlannedObject]) -> None:
         """Record that the current plugin has built these objects."""
         ...
 
@@ -33,17 +33,17 @@ _NOTHING = nullcontext()
 class NoTrace:
     """Trace that records nothing; the default outside `--explain`."""
 
-    def attend(self, jobset: Mapping[str, Any]) -> None:
+    def start(self, jobset: Mapping[str, Any]) -> None:
         """Do nothing."""
 
-    def turn(self, plugin: str) -> AbstractContextManager[None]:
+    def changes_of(self, plugin: str) -> AbstractContextManager[None]:
         """Return an empty context."""
         return _NOTHING
 
     def note(self, path: str, source: str) -> None:
         """Do nothing."""
 
-    def made(self, planned: Sequence[PlannedObject]) -> None:
+    def built(self, planned: Sequence[PlannedObject]) -> None:
         """Do nothing."""
 
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter
 from kftrainer.machinery.metrics.bounded_labels import OTHER, BoundedLabels
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse
 from kftrainer.machinery.webhook.handler import OWN_RULES
+from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.registration import KINDS, webhook_path
 
@@ -25,23 +26,23 @@ class Denials:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._family = Counter(
             "kftrainer_admission_denials_total",
-            "Rules of admission that were broken, not requests: one that breaks three counts for "
-            "each of them. Dry runs do not count.",
+            "Violated admission rules: a request that violates several rules counts for each of "
+            "them. Dry runs do not count.",
             ("kind", "rule"),
             registry=registry,
         )
         # Not the kind in the request, which the client could choose freely.
         self._kinds = {webhook_path(resource): resource.kind for resource in KINDS}
         self._rules = BoundedLabels(MOST_RULES)
-        for rule in (*map(str, Rule), *OWN_RULES):
+        for rule in (*map(str, (*Rule, *PLUGIN_RULES)), *OWN_RULES):
             self._rules.hold(rule)
 
-    def count(self, path: str, request: AdmissionRequest, verdict: AdmissionResponse) -> None:
+    def count(self, path: str, request: AdmissionRequest, response: AdmissionResponse) -> None:
         """Count the rules of a request that was denied at this path."""
         kind = self._kinds.get(path)
         if kind is None or request.dry_run:
             return
-        for rule in {self._bounded(each) for each in verdict.rules or (OTHER,)}:
+        for rule in {self._bounded(each) for each in response.rules or (OTHER,)}:
             self._family.labels(kind, rule).inc()
 
     def _bounded(self, rule: str) -> str:

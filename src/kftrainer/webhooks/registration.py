@@ -92,7 +92,7 @@ def configuration(
     }
 
 
-def beside(
+def external_objects(
     service: str, namespace: str, *, host: str, port: int, required: bool = True
 ) -> list[dict[str, Any]]:
     """Return all objects that register a manager running outside the cluster.

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from kftrainer.api import names
 from kftrainer.api.resources import AnyResource
-from kftrainer.api.schema.defaults import schema_problems
 from kftrainer.kube.objects.field_errors import ValidationResult
-from kftrainer.kube.objects.model import InvalidDocumentError, Problem
+from kftrainer.kube.objects.model import InvalidDocumentError
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.webhook.admission import (
     ALLOWED,
@@ -14,12 +13,13 @@ from kftrainer.machinery.webhook.admission import (
     AdmissionResponse,
     response_for,
 )
+from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.validation.runtime import runtime_findings
 from kftrainer.runtime.validation.runtime_warnings import framework_hints
-from kftrainer.runtime.validation.updates import news
+from kftrainer.runtime.validation.updates import with_stored_errors_as_warnings
 from kftrainer.runtime.validation.warnings import deprecation
-from kftrainer.webhooks.malformed import metadata_of, misshapen, too_large
+from kftrainer.webhooks.admission import admission_response, completed, metadata_of
 
 # Labels of runtimes that cause warnings, also if nothing else changes.
 REVIEWED_LABELS = (names.LABEL_SUPPORT, names.LABEL_FRAMEWORK)
@@ -28,8 +28,9 @@ REVIEWED_LABELS = (names.LABEL_SUPPORT, names.LABEL_FRAMEWORK)
 class RuntimeAdmission:
     """Validator for one kind: TrainingRuntime or ClusterTrainingRuntime."""
 
-    def __init__(self, resource: AnyResource) -> None:
+    def __init__(self, resource: AnyResource, framework: Framework) -> None:
         self._resource = resource
+        self._framework = framework
 
     async def __call__(self, request: AdmissionRequest) -> AdmissionResponse:
         """Validate a runtime.
@@ -41,60 +42,31 @@ class RuntimeAdmission:
         if new is None or (old is not None and metadata_of(new).get("deletionTimestamp")):
             return ALLOWED
         if old is None or old.get("spec") != new.get("spec"):
-            return too_large(request) or self._verdict(request, new, old)
+            return await admission_response(request, self._resource, self._validate)
         if _reviewed_labels(new) != _reviewed_labels(old):
-            return response_for(self._remarks(new), request)
+            return response_for(self._label_warnings(request, new), request)
         return ALLOWED
 
-    def _verdict(
-        self, request: AdmissionRequest, new: Manifest, old: Manifest | None
-    ) -> AdmissionResponse:
+    async def _validate(self, request: AdmissionRequest) -> ValidationResult:
+        new, old = request.object or {}, request.old_object
+        result = runtime_findings(self._framework, self._decoded(new, request))
+        if not result.errors or old is None:
+            return result
         try:
-            findings = runtime_findings(self._decoded(new))
-            if findings.errors and old is not None:
-                findings = news(findings, self._findings_before(old))
-        except InvalidDocumentError as error:
-            return misshapen(self._resource.kind, error.problems, self._problems_before(old))
-        except Exception:
-            problems = self._schema_problems(new)
-            if not problems:
-                raise
-            # The API server rejects this itself, unless the stored object already violated the
-            # schema.
-            return misshapen(self._resource.kind, problems, self._schema_problems(old))
-        return response_for(findings, request)
+            before = runtime_findings(self._framework, self._decoded(old, request))
+        except InvalidDocumentError:  # it may have been stored without validation
+            return result
+        return with_stored_errors_as_warnings(result, before)
 
-    def _decoded(self, manifest: Manifest) -> AnyRuntime:
+    def _decoded(self, manifest: Manifest, request: AdmissionRequest) -> AnyRuntime:
         """Decode the runtime; its kind is given by the path of the request."""
-        head = {"apiVersion": self._resource.api_version, "kind": self._resource.kind}
-        runtime: AnyRuntime = self._resource.decode({**manifest, **head})
+        runtime: AnyRuntime = self._resource.decode(completed(manifest, request, self._resource))
         return runtime
 
-    def _findings_before(self, old: Manifest) -> ValidationResult:
-        """Return the errors of the old object; it may have been stored without validation."""
-        try:
-            return runtime_findings(self._decoded(old))
-        except InvalidDocumentError:
-            return ValidationResult()
-
-    def _problems_before(self, old: Manifest | None) -> Sequence[Problem]:
-        if old is None:
-            return ()
-        try:
-            self._decoded(old)
-        except InvalidDocumentError as error:
-            return error.problems
-        return ()
-
-    def _schema_problems(self, manifest: Manifest | None) -> Sequence[Problem]:
-        if manifest is None:
-            return ()
-        return [*schema_problems({**manifest, "kind": self._resource.kind})]
-
-    def _remarks(self, manifest: Manifest) -> ValidationResult:
+    def _label_warnings(self, request: AdmissionRequest, manifest: Manifest) -> ValidationResult:
         """Return the warnings for a runtime of which only labels have changed."""
         try:
-            runtime = self._decoded(manifest)
+            runtime = self._decoded(manifest, request)
         except InvalidDocumentError:
             return ValidationResult()
         deprecated = deprecation(runtime)

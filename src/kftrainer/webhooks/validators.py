@@ -25,10 +25,13 @@ def validators_by_path(
 
     `reduced` returns the large objects of a TrainJob of which `existing` holds only a part.
     """
+    framework = runtimes.framework
     return {
         webhook_path(TRAIN_JOBS): TrainJobAdmission(
             runtimes, existing, client, namespaces=namespaces, reduced=reduced
         ),
-        webhook_path(TRAINING_RUNTIMES): RuntimeAdmission(TRAINING_RUNTIMES),
-        webhook_path(CLUSTER_TRAINING_RUNTIMES): RuntimeAdmission(CLUSTER_TRAINING_RUNTIMES),
+        webhook_path(TRAINING_RUNTIMES): RuntimeAdmission(TRAINING_RUNTIMES, framework),
+        webhook_path(CLUSTER_TRAINING_RUNTIMES): RuntimeAdmission(
+            CLUSTER_TRAINING_RUNTIMES, framework
+        ),
     }

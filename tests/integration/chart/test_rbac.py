@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kftrainer.runtime.framework.extension_points import RBACExtension
 from kftrainer.runtime.plugins import PLUGINS
 from tests.integration.chart.cells import (
     ALONE,
@@ -115,6 +116,31 @@ def test_nothing_is_granted_for_what_does_not_run(rendered: Rendering) -> None:
     own = cluster_role(rendered({"runtimes": {"enabled": False}}))
     runtimes = verbs(own, "clustertrainingruntimes.trainer.kubeflow.org")
     assert runtimes == {"get", *READ, "patch"}
+
+
+def declared(*plugins: type) -> set[Right]:
+    """The permissions that these plugins declare."""
+    return {
+        (f"{rule.resource.plural}.{rule.resource.group}".rstrip("."), verb)
+        for plugin in plugins
+        if isinstance(made := plugin(), RBACExtension)
+        for rule in made.declare_rbac_rules()
+        for verb in rule.verbs
+    }
+
+
+def test_permissions_of_all_built_in_plugins_are_granted(rendered: Rendering) -> None:
+    assert declared(*PLUGINS) - {*rights_in(cluster_role(rendered()))} == set()
+
+
+@pytest.mark.parametrize("name", [plugin.name for plugin in PLUGINS if plugin.name != "JobSet"])
+def test_permissions_of_a_disabled_plugin_are_not_granted(rendered: Rendering, name: str) -> None:
+    off: Values = {"config": {"plugins": {"disabled": [name]}}, "runtimes": {"enabled": False}}
+    role = cluster_role(rendered(off))
+    others = declared(*(plugin for plugin in PLUGINS if plugin.name != name))
+    [disabled] = [plugin for plugin in PLUGINS if plugin.name == name]
+    assert others - {*rights_in(role)} == set()
+    assert (declared(disabled) - others) & {*rights_in(role)} == set()
 
 
 def test_without_mpi_no_secret_is_read(rendered: Rendering) -> None:

@@ -29,6 +29,7 @@ from kftrainer.machinery.webhook.handler import admission
 from kftrainer.machinery.webhook.server import DEFAULT_LIMITS, WebServer
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
+from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.denials import Denials
@@ -113,10 +114,11 @@ class House:
 async def house(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[House]:
     """The server with all validators, as the manager has them."""
     clock, metrics = SystemClock(), Metrics()
+    framework = load_framework()
     validators = {
-        JOBS: TrainJobAdmission(Runtimes(load_framework()), GivenObjects(SHIPPED), None),
+        JOBS: TrainJobAdmission(Runtimes(framework), GivenObjects(SHIPPED), None),
         **{
-            webhook_path(each): RuntimeAdmission(each)
+            webhook_path(each): RuntimeAdmission(each, framework)
             for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
         },
     }
@@ -261,7 +263,11 @@ async def test_whatever_is_sent_is_answered_with_a_review_or_a_4xx(
             assert server.panics == 0
     kinds, rules = (set(each) for each in zip(*server.broken_rules, strict=True))
     assert kinds == {"TrainJob", "ClusterTrainingRuntime"}
-    assert {"schema", "runtime-missing", "runtime-trainer"} <= rules <= {*map(str, Rule)}
+    assert (
+        {"schema", "runtime-missing", "runtime-trainer"}
+        <= rules
+        <= {*map(str, (*Rule, *PLUGIN_RULES))}
+    )
     assert sum(fuzzer.statuses.values()) > 0.95 * REQUESTS
     assert fuzzer.statuses[200] > REQUESTS / 4, "most are no longer looked at by validators"
     assert set(fuzzer.statuses) == {200, 400, 404, 405, 415}

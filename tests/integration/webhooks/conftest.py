@@ -14,6 +14,7 @@ from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 from kftrainer.machinery.webhook.handler import OWN_RULES
+from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.validation.rules import Rule
 from tests.integration.webhooks.cases import placed
 from tests.integration.webhooks.trainjob_cases import STORED_BEFORE
@@ -70,7 +71,7 @@ async def manager(plane: ControlPlane, stored_before: None) -> AsyncIterator[Man
 def check_rules_are_named(manager: ManagerProcess) -> None:
     """Fail if somebody was refused for no rule that the document lists."""
     denied = manager.log_entries("admission_denied")
-    ours = {*map(str, Rule), *OWN_RULES} - {OTHER}
+    ours = {*map(str, (*Rule, *PLUGIN_RULES)), *OWN_RULES} - {OTHER}
     assert denied
     assert [each for each in denied if not set() < set(each["rules"]) <= ours] == []
 

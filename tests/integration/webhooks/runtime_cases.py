@@ -1,4 +1,4 @@
-"""Every rule about runtimes, of which there are errors, hints, and what JobSet will say."""
+"""Every rule about runtimes: errors, warnings, and rejections by JobSet."""
 
 from typing import Any
 
@@ -143,14 +143,14 @@ ERRORS = (
         "runtime-template",
         {**torch(), "spec": {"mlPolicy": {"numNodes": 1}}},
         torch(),
-        "spec.template.spec: Required value: the JobSet that TrainJobs are made from",
+        "spec.template.spec: Required value: the spec of the JobSet to create for each TrainJob",
         variant="none",
     ),
     RuntimeCase(
         "runtime-template",
         template(suspend=False, replicatedJobs=[]),
         template(suspend=False),
-        f"{JOBS}: Required value: at least the job that trains",
+        f"{JOBS}: Required value: at least one job that runs the training",
         variant="no job",
     ),
     RuntimeCase(
@@ -232,7 +232,7 @@ ERRORS = (
         "runtime-mpi-workers",
         mpi(launcher(), launcher_is_node=False),
         mpi(launcher(), launcher_is_node=True),
-        f"{JOBS}: Required value: a job named node: the launcher is no node",
+        f"{JOBS}: Required value: a job named node: the launcher is not a node",
     ),
     RuntimeCase(
         "runtime-mpi-container",
@@ -278,7 +278,7 @@ HINTS = (
         "runtime-unknown-step",
         torch(job_with(), job_with("other", "trainers")),
         torch(job_with(), job_with("other", None)),
-        f"{JOBS}[1].template.metadata.labels[{STEP}]: trainers has no effect, it must be one of "
+        f"{JOBS}[1].template.metadata.labels[{STEP}]: trainers has no effect: it must be one of "
         "trainer, dataset-initializer, model-initializer",
         is_warning=True,
     ),
@@ -298,16 +298,16 @@ HINTS = (
         "runtime-parallelism-without-effect",
         torch(job_with(spec={"parallelism": 2})),
         torch(job_with(spec={"parallelism": 1})),
-        f"{JOBS}[0].template.spec.parallelism: 2 has no effect, there are 1 pods: "
-        "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does",
+        f"{JOBS}[0].template.spec.parallelism: 2 has no effect: there are 1 pods "
+        "because of spec.mlPolicy.numNodes, unless the TrainJob sets numNodes",
         is_warning=True,
     ),
     RuntimeCase(
         "runtime-parallelism-without-effect",
         mpi(job_with("node", None, spec={"parallelism": 4}), launcher(), nodes=4),
         mpi(job_with("node", None, spec={"parallelism": 3}), launcher(), nodes=4),
-        f"{JOBS}[0].template.spec.parallelism: 4 has no effect, there are 3 pods: "
-        "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does",
+        f"{JOBS}[0].template.spec.parallelism: 4 has no effect: there are 3 pods "
+        "because of spec.mlPolicy.numNodes, unless the TrainJob sets numNodes",
         variant="mpi",
         is_warning=True,
     ),
@@ -315,7 +315,7 @@ HINTS = (
         "runtime-completions-without-effect",
         torch(job_with(), job_with("other", None, spec={"parallelism": 2, "completions": 4})),
         torch(job_with(), job_with("other", None, spec={"parallelism": 2, "completions": 2})),
-        f"{JOBS}[1].template.spec.completions: 4 has no effect, it is always the number of pods "
+        f"{JOBS}[1].template.spec.completions: 4 has no effect: it is always the number of pods "
         "(2)",
         is_warning=True,
     ),
@@ -323,7 +323,7 @@ HINTS = (
         "runtime-suspend-without-effect",
         template(suspend=True),
         template(suspend=False),
-        "spec.template.spec.suspend: has no effect, each TrainJob says whether it is suspended",
+        "spec.template.spec.suspend: has no effect: spec.suspend of each TrainJob is used",
         is_warning=True,
     ),
     RuntimeCase(
@@ -351,113 +351,53 @@ HINTS = (
 )
 
 
-def refused_by_job_set(
+def rejected_by_job_set(
     variant: str, wrong: Object, right: Object, path: str, text: str
 ) -> RuntimeCase:
-    """A runtime that JobSet would refuse for certain."""
-    says = f"spec.template.{path}: Forbidden: JobSet would refuse every TrainJob's JobSet: {text}"
+    """A runtime with a name that JobSet rejects."""
+    says = (
+        f"spec.template.{path}: Forbidden: JobSet would reject every JobSet of the runtime: {text}"
+    )
     return RuntimeCase("runtime-jobset-refuses", wrong, right, says, variant)
 
 
-def gated_by_job_set(
-    variant: str, wrong: Object, right: Object, path: str, text: str
-) -> RuntimeCase:
-    """A runtime that JobSet refuses unless a feature gate is enabled."""
-    says = f"spec.template.{path}: JobSet would refuse every TrainJob's JobSet: {text}"
-    return RuntimeCase("runtime-jobset-gate", wrong, right, says, variant, is_warning=True)
-
-
-JOB_SET_REFUSALS = (
-    refused_by_job_set(
+JOB_SET_REJECTIONS = (
+    rejected_by_job_set(
         "first depends",
         torch(job_with(dependsOn=after("node"))),
         torch(job_with("other", None), job_with(dependsOn=after("other"))),
         "spec.replicatedJobs[0].dependsOn",
         "DependsOn can't be set for the first ReplicatedJob",
     ),
-    refused_by_job_set(
+    rejected_by_job_set(
         "depends on a later",
         torch(job_with("a", None), job_with(dependsOn=after("b")), job_with("b", None)),
         torch(job_with("a", None), job_with(dependsOn=after("a")), job_with("b", None)),
         "spec.replicatedJobs[1].dependsOn[0].name",
         "replicatedJob: node cannot depend on replicatedJob: b",
     ),
-    refused_by_job_set(
-        "managedBy",
-        template(managedBy="acme"),
-        template(managedBy="acme.io/jobs"),
-        "spec.managedBy",
-        'must be a domain-prefixed path (such as "acme.io/foo")',
-    ),
-    refused_by_job_set(
-        "managedBy too long",
-        template(managedBy=f"acme.io/{'x' * 56}"),
-        template(managedBy=f"acme.io/{'x' * 55}"),
-        "spec.managedBy",
-        "may not be more than 63 bytes",
-    ),
-    refused_by_job_set(
+    rejected_by_job_set(
         "groupName",
         torch(job_with(groupName="A")),
         torch(job_with(groupName="a")),
         "spec.replicatedJobs[0].groupName",
         DNS_LABEL_WORDS,
     ),
-    refused_by_job_set(
+    rejected_by_job_set(
         "groupName too long",
         torch(job_with(groupName="x" * 64)),
         torch(job_with(groupName="x" * 63)),
         "spec.replicatedJobs[0].groupName",
         ".spec.replicatedJob[].groupName is too long, must be less than 63 characters",
     ),
-    refused_by_job_set(
+    rejected_by_job_set(
         "success of an unknown job",
         template(successPolicy={"operator": "All", "targetReplicatedJobs": ["nodes"]}),
         template(successPolicy={"operator": "All", "targetReplicatedJobs": ["node"]}),
         "spec.successPolicy.targetReplicatedJobs[0]",
         "invalid replicatedJob name 'nodes' does not appear in .spec.ReplicatedJobs",
     ),
-    gated_by_job_set(
-        "restart in place",
-        on_failure(restartStrategy="InPlaceRestart"),
-        on_failure(restartStrategy="BlockingRecreate"),
-        "spec.failurePolicy.restartStrategy",
-        "InPlaceRestart restart strategy cannot be set when InPlaceRestart feature gate is "
-        "disabled",
-    ),
-    gated_by_job_set(
-        "restart of jobs",
-        on_failure(rule(action="RestartJob")),
-        on_failure(rule(action="RestartJobSet")),
-        "spec.failurePolicy.rules[0].action",
-        "RestartJob and RestartJobAndIgnoreMaxRestarts failure policy actions are not allowed "
-        "when RestartJob feature gate is disabled",
-    ),
-    refused_by_job_set(
-        "name of a rule",
-        on_failure(rule(name="1st")),
-        on_failure(rule(name="first")),
-        "spec.failurePolicy.rules[0].name",
-        "invalid failure policy rule name '1st', a failure policy rule name must start with an "
-        "alphabetic character, optionally followed by a string of alphanumeric characters or "
-        "'_,:', and must end with an alphanumeric character or '_'",
-    ),
-    refused_by_job_set(
-        "long name of a rule",
-        on_failure(rule(name="x" * 129)),
-        on_failure(rule(name="x" * 128)),
-        "spec.failurePolicy.rules[0].name",
-        "invalid failure policy rule name of length 129, the rule name must be at least 1 "
-        "characters long and at most 128 characters long",
-    ),
-    refused_by_job_set(
-        "two rules of one name",
-        on_failure(rule(), rule()),
-        on_failure(rule(), rule(name="second")),
-        "spec.failurePolicy.rules",
-        "rule names are not unique, rules with indices [0 1] all have the same name 'first'",
-    ),
-    refused_by_job_set(
+    rejected_by_job_set(
         "rule for an unknown job",
         on_failure(rule(targetReplicatedJobs=["nodes"])),
         on_failure(rule(targetReplicatedJobs=["node"])),
@@ -465,77 +405,34 @@ JOB_SET_REFUSALS = (
         "invalid replicatedJob name 'nodes' in failure policy does not appear in "
         ".spec.ReplicatedJobs",
     ),
-    refused_by_job_set(
-        "rule for an unknown reason",
-        on_failure(rule(onJobFailureReasons=["Boredom"])),
-        on_failure(rule(onJobFailureReasons=["PodFailurePolicy"])),
-        "spec.failurePolicy.rules[0].onJobFailureReasons[0]",
-        "invalid job failure reason 'Boredom' in failure policy is not a recognized job failure "
-        "reason",
-    ),
-    refused_by_job_set(
+    rejected_by_job_set(
         "coordinator in no job",
         template(coordinator={"replicatedJob": "nodes"}),
         template(coordinator={"replicatedJob": "node"}),
         "spec.coordinator.replicatedJob",
         "coordinator replicatedJob nodes does not exist",
     ),
-    refused_by_job_set(
-        "coordinator in no Job",
-        template(coordinator={"replicatedJob": "node", "jobIndex": 1}),
-        template(coordinator={"replicatedJob": "node", "jobIndex": 0}),
-        "spec.coordinator.jobIndex",
-        "coordinator job index 1 is invalid for replicatedJob node",
-    ),
-    refused_by_job_set(
-        "coordinator in no pod",
-        template(coordinator={"replicatedJob": "node", "podIndex": -1}),
-        template(coordinator={"replicatedJob": "node", "podIndex": 0}),
-        "spec.coordinator.podIndex",
-        "coordinator pod index -1 is invalid for replicatedJob node job index 0",
-    ),
-    refused_by_job_set(
-        "coordinator without an index",
-        template(
-            torch(job_with(spec={"completionMode": "NonIndexed"})),
-            coordinator={"replicatedJob": "node"},
-        ),
-        template(
-            torch(job_with(spec={"completionMode": "Indexed"})),
-            coordinator={"replicatedJob": "node"},
-        ),
-        "spec.coordinator.replicatedJob",
-        "job for coordinator pod must be indexed completion mode, and completions number must be "
-        "set",
-    ),
-    refused_by_job_set(
+    rejected_by_job_set(
         "two claims of one name",
         claiming("data", "data"),
         claiming("data"),
         "spec.volumeClaimPolicies[0].templates[1].metadata.name",
         "names must be unique for VolumeClaimPolicies template",
     ),
-    refused_by_job_set(
+    rejected_by_job_set(
         "claim in capitals",
         claiming("Data", mounts="Data"),
         claiming("data"),
         "spec.volumeClaimPolicies[0].templates[0].metadata.name",
         SUBDOMAIN_WORDS,
     ),
-    refused_by_job_set(
+    rejected_by_job_set(
         "claim and volume",
         claiming("data", volumes=[{"name": "data", "emptyDir": {}}]),
         claiming("data", volumes=[{"name": "other", "emptyDir": {}}]),
         "spec.replicatedJobs[0].template.spec.template.spec.volumes[0].name",
         "volume name conflicts with VolumeClaimPolicy template name: data",
     ),
-    refused_by_job_set(
-        "claim that nobody mounts",
-        claiming("data", mounts="other"),
-        claiming("data", mounts="data"),
-        "spec.replicatedJobs",
-        "replicatedJob containers don't have a matching volumeMount: data from VolumeClaimPolicies",
-    ),
 )
 
-RUNTIME_CASES: tuple[RuntimeCase, ...] = (*ERRORS, *HINTS, *JOB_SET_REFUSALS)
+RUNTIME_CASES: tuple[RuntimeCase, ...] = (*ERRORS, *HINTS, *JOB_SET_REJECTIONS)

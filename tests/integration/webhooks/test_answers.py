@@ -152,8 +152,8 @@ async def test_a_denial_comes_with_its_warnings(person: Applicant, here: str) ->
     heard = await person.create(job_in(here, trainer=trainer))
     assert heard.denial == RESERVED
     assert heard.warnings == [
-        "spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run 1, or ask "
-        "for more in spec.trainer.resourcesPerNode"
+        "spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run 1, or "
+        "request more in spec.trainer.resourcesPerNode"
     ]
 
 

@@ -13,8 +13,8 @@ from tests.support.webhooks import Applicant, Heard
 
 pytestmark = pytest.mark.integration
 
-AGAIN = "to train with the change, delete the TrainJob and create it again"
-PODS = "but for labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
+RECREATE = "to train with the change, delete the TrainJob and create it again"
+MUTABLE = "except labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
 # What is told, by the rules' names in docs/admission.md.
 CHANGE_RULES = {
     "override-while-running": (
@@ -25,14 +25,16 @@ CHANGE_RULES = {
         "is still active"
     ),
     "change-after-jobset": (
-        f"Forbidden: cannot be changed once the JobSet has been made from it: {AGAIN}"
+        f"Forbidden: cannot be changed after the JobSet was created: {RECREATE}"
     ),
     "override-after-jobset": (
-        f"Forbidden: cannot be changed once the JobSet has been made from it, {PODS}: {AGAIN}"
+        f"Forbidden: cannot be changed after the JobSet was created, {MUTABLE}: {RECREATE}"
     ),
-    "change-after-end": (f"Forbidden: cannot be changed after the TrainJob has finished: {AGAIN}"),
+    "change-after-end": (
+        f"Forbidden: cannot be changed after the TrainJob has finished: {RECREATE}"
+    ),
     "override-after-end": (
-        f"Forbidden: cannot be changed after the TrainJob has finished, {PODS}: {AGAIN}"
+        f"Forbidden: cannot be changed after the TrainJob has finished, {MUTABLE}: {RECREATE}"
     ),
 }
 # Warnings, likewise.

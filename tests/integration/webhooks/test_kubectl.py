@@ -80,7 +80,7 @@ async def test_a_mistake_and_a_doubt(
     assert (code, printed) == (0, f"trainjob.trainer.kubeflow.org/train {done}{dry}\n")
     assert complaint == (
         "Warning: spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run "
-        "1, or ask for more in spec.trainer.resourcesPerNode\n"
+        "1, or request more in spec.trainer.resourcesPerNode\n"
     )
     assert (await person.get(at) is None) is bool(dry)
 

@@ -99,7 +99,9 @@ async def test_edit_is_refused_once_there_is_a_jobset_that_the_cache_does_not_sh
     assert (await person.create(job_set_of({**job, **created.body}))).accepted
     for path, change in CHANGES.items():
         heard = await person.patch(job, {"spec": change})
-        assert heard.denial.startswith(f"{path}: Forbidden: cannot be changed once the JobSet has ")
+        assert heard.denial.startswith(
+            f"{path}: Forbidden: cannot be changed after the JobSet was "
+        )
     assert (await person.patch(job, {"spec": {"suspend": False}})).message == ""
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 Change = Callable[[Object], Object]
 
-KNOWN_BEFORE = "not refused, because it was so before: "
+KNOWN_BEFORE = "the stored object already has this error: "
 BOTH = torch(job_with("dataset-initializer", "dataset-initializer"), job_with())
 DATASET: Object = {"initializer": {"dataset": {"storageUri": "hf://a/b"}}}
 NO_INITIALIZER = (
@@ -309,7 +309,7 @@ async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
     heard = await person.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}}, dry_run=True)
     assert heard.accepted
     assert heard.warnings[0].startswith(
-        "not refused, because it was so before: spec.template.spec.replicatedJobs[1]"
+        "the stored object already has this error: spec.template.spec.replicatedJobs[1]"
     )
     worse = {"spec": {"template": {"spec": {"replicatedJobs": None}}}}
     assert (await person.patch(broken, worse)).denial.startswith("spec.template.spec: Required")

@@ -1,4 +1,4 @@
-"""The webhook as its operators see it: metrics, and plugins that are switched off."""
+"""The webhook as its operators see it: metrics, and plugins that are disabled."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -37,9 +37,9 @@ NO_STRING = (
     "Trainer 2.2 and later (Kueue 0.17, the SDK) cannot decode a string: write a number, or leave "
     "it out and set it in the runtime's mlPolicy.torch"
 )
-SWITCHED_OFF = (
-    "spec.runtimeRef: Invalid value: <runtimeRef>: TrainingRuntime {}/<runtime>: spec: Forbidden: "
-    "the plugin Volcano, which the runtime's policy needs, is switched off"
+PLUGIN_DISABLED = (
+    "spec.runtimeRef: Invalid value: <runtimeRef>: TrainingRuntime {}/<runtime>: "
+    "spec.podGroupPolicy.volcano: Forbidden: needs the plugin Volcano, which is disabled"
 )
 REQUESTS = "controller_runtime_webhook_requests_total"
 LATENCY = "controller_runtime_webhook_latency_seconds"
@@ -210,7 +210,7 @@ async def test_a_policy_whose_plugin_is_switched_off(
         job = train_job("train", runtimeRef=reference("TrainingRuntime", name))
         job["metadata"]["namespace"] = namespace
         answers[name] = await person.create(job)
-    said = expected(SWITCHED_OFF.format(namespace), "TrainingRuntime", "with")
+    said = expected(PLUGIN_DISABLED.format(namespace), "TrainingRuntime", "with")
     assert answers["with"].denial == said
     assert answers["without"].accepted
     assert await denials(metrics_address) - before == {("TrainJob", "plugin-off"): 1}

@@ -76,10 +76,10 @@ def _changed(manifest: Object, stored: Heard) -> Object:
     return {"metadata": metadata, "spec": manifest["spec"]}
 
 
-async def test_server_side_apply_that_mixes_two_orders_of_jobs_is_refused(
+async def test_server_side_apply_that_mixes_two_orders_of_jobs_is_rejected(
     person: Applicant, api: ApiClient, namespace: str
 ) -> None:
-    """Kubeflow Trainer 2.1 has MPI's launcher first, and it waits for nobody."""
+    """Kubeflow Trainer 2.1 has MPI's launcher first, without dependsOn."""
     for kind in KINDS:
         bundled = placed(deepcopy(MPI_RUNTIME), kind, namespace, namespace)
         stored = await api.apply(bundled)
@@ -89,7 +89,7 @@ async def test_server_side_apply_that_mixes_two_orders_of_jobs_is_refused(
         del jobs[0]["dependsOn"]
         heard = await person.apply(upstream)
         where = "spec.template.spec.replicatedJobs[0].dependsOn"
-        assert heard.denial.startswith(f"[{where}: Forbidden: JobSet would refuse every ")
+        assert heard.denial.startswith(f"[{where}: Forbidden: JobSet would reject every ")
         assert {each["field"] for each in heard.body["details"]["causes"]} == {
             where,
             f"{where}[0].name",

@@ -166,7 +166,7 @@ def admits(row: Row) -> bool:
         LOOP.run_until_complete(each)
         for each in (
             TrainJobAdmission(RUNTIMES, Cluster(objects), None)(decoded(job)),
-            RuntimeAdmission(CLUSTER_TRAINING_RUNTIMES)(decoded(runtime)),
+            RuntimeAdmission(CLUSTER_TRAINING_RUNTIMES, RUNTIMES.framework)(decoded(runtime)),
         )
     ]
     return all(each.allowed for each in verdicts)

@@ -1,5 +1,6 @@
 """The example of a third-party plugin, installed as a package of its own, and run and refused."""
 
+import json
 import os
 import re
 import shutil
@@ -43,6 +44,12 @@ def changed(installed: Path, tmp_path: Path) -> Path:
     return shutil.copytree(installed, tmp_path / "changed")
 
 
+def environment(packages: Path) -> dict[str, str]:
+    """The environment of a process in which the packages are installed."""
+    path = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH"))))
+    return os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 class Render:
     """`kftrainer render` in a process of its own, with what is in a folder installed."""
 
@@ -64,7 +71,7 @@ class Render:
         return subprocess.run(
             [sys.executable, "-m", "kftrainer.cli.main", *command],
             cwd=self._folder,
-            env=os.environ | {"PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"},
+            env=environment(packages),
             capture_output=True,
             text=True,
             check=False,
@@ -88,7 +95,24 @@ def test_the_example_is_what_the_documents_show() -> None:
     shown = (ROOT / "docs" / "plugins.md").read_text()
     texts = [(EXAMPLE / name).read_text() for name in (PYPROJECT, MODULE)]
     assert [text in shown for text in texts] == [True, True]
-    assert sum(len(text.splitlines()) for text in texts) < 60
+    assert sum(len(text.splitlines()) for text in texts) < 85
+
+
+def test_example_imports_only_the_facade() -> None:
+    lines = (EXAMPLE / MODULE).read_text().splitlines()
+    imports = [each for each in lines if each.startswith(("import ", "from "))]
+    assert [each.partition(" import ")[0] for each in imports] == [
+        "from kftrainer",
+        "from kftrainer.plugin",
+    ]
+    assert imports[0] == "from kftrainer import plugin"
+
+
+def test_greeter_imports_only_the_facade() -> None:
+    lines = (ROOT / "examples" / "greeter.py").read_text().splitlines()
+    imports = [each for each in lines if each.startswith(("import ", "from "))]
+    assert imports[:2] == ["import asyncio", "from kftrainer import machinery"]
+    assert [each.partition(" import ")[0] for each in imports[2:]] == ["from kftrainer.machinery"]
 
 
 def test_the_documents_tell_the_order_of_phases_and_plugins() -> None:
@@ -107,7 +131,7 @@ def test_documented_test_passes(installed: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(installed)},
+        env=environment(installed),
         capture_output=True,
         text=True,
         check=False,
@@ -122,7 +146,7 @@ def test_documented_configuration_enables_the_example(installed: Path, tmp_path:
     done = subprocess.run(
         [sys.executable, "-m", "kftrainer.cli.main", *command],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(installed)},
+        env=environment(installed),
         capture_output=True,
         text=True,
         check=False,
@@ -169,6 +193,93 @@ def test_a_train_job_that_breaks_the_examples_rule_is_told(render: Render, insta
     assert told in done.stderr
 
 
+def annotated(value: str) -> list[Object]:
+    """A TrainJob with the label, and a runtime with this value of the example's annotation."""
+    job, plain = documents(**{LABEL: "llm"})
+    plain["metadata"]["annotations"] = {"acme.com/tracking": value}
+    return [job, plain]
+
+
+def test_settings_of_the_example_are_read_from_the_runtime(render: Render, installed: Path) -> None:
+    done = render(*annotated('{"server": "http://mlflow.acme.com"}'), packages=installed)
+    assert (done.returncode, done.stderr) == (0, "")
+    _, jobset = yaml.safe_load_all(done.stdout)
+    [job] = jobset["spec"]["replicatedJobs"]
+    [container] = job["template"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "MLFLOW_TRACKING_URI", "value": "http://mlflow.acme.com"} in container["env"]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("http://mlflow.acme.com", "is not valid JSON"),
+        ("{}", "server: is required"),
+        ('{"server": 7}', "server: must be a string"),
+        ('{"server": "", "sever": ""}', "sever: is not a known field"),
+    ],
+)
+def test_invalid_settings_of_the_example_are_an_error_of_the_runtime(
+    render: Render, installed: Path, value: str, told: str
+) -> None:
+    done = render(*annotated(value), packages=installed)
+    [line] = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "metadata.annotations[acme.com/tracking]" in line
+    assert told in line
+
+
+def listed(installed: Path, folder: Path, *options: str) -> str:
+    """The output of `kftrainer plugins` where the example is installed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kftrainer.cli.main", "plugins", *options],
+        cwd=folder,
+        env=environment(installed),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_example_is_listed_with_its_version_and_permissions(
+    installed: Path, tmp_path: Path
+) -> None:
+    snippets.write("plugins.md", tmp_path)
+    found = json.loads(listed(installed, tmp_path, "--config", "config.yaml", "--output", "json"))
+    [example] = [each for each in found if each["name"] == PLUGIN]
+    assert example == {
+        "name": PLUGIN,
+        "state": "enabled",
+        "package": "acme-tracking",
+        "version": "1.0",
+        "phases": [
+            "EnforceMLPolicy",
+            "ComponentBuilder",
+            "CustomValidation",
+            "PolicyExtension",
+            "RBACExtension",
+        ],
+        "policy": "metadata.annotations[acme.com/tracking]",
+        "watches": [],
+        "rbacRules": [
+            {
+                "apiGroups": [""],
+                "resources": ["configmaps"],
+                "verbs": ["get", "list", "watch", "create", "patch"],
+            }
+        ],
+    }
+    assert [each["name"] for each in found if each["state"] == "disabled"] == ["Volcano"]
+
+
+def test_example_is_listed_as_installed_if_it_is_not_enabled(
+    installed: Path, tmp_path: Path
+) -> None:
+    lines = [line.split() for line in listed(installed, tmp_path).splitlines()]
+    assert [PLUGIN, "installed", "acme-tracking", "1.0", "-", "-"] in lines
+
+
 # What a person may get wrong, and what the command says then.
 BREAKAGES = {
     "import": ("from kftrainer.plugin", "from kftrainer.plugni", "cannot be imported: Module"),
@@ -176,7 +287,7 @@ BREAKAGES = {
     "arguments": (
         "    def enforce_ml",
         "    def __init__(self, url: str) -> None: ...\n\n    def enforce_ml",
-        "cannot be made: TypeError: Tracking.__init__() missing 1 required positional argument",
+        "cannot be created: TypeError: Tracking.__init__() missing 1 required positional argument",
     ),
     "missing method": (
         "def build_components",
@@ -186,7 +297,7 @@ BREAKAGES = {
     "signature": (
         "enforce_ml_policy(self, info: Info, job: TrainJob)",
         "enforce_ml_policy(self, info: Info)",
-        "cannot be used: enforce_ml_policy must take (info, job), as EnforceMLPolicy says",
+        "cannot be used: enforce_ml_policy must take (info, job), as in EnforceMLPolicy",
     ),
     "second status": (
         "    def validate_train_job",

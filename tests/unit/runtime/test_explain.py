@@ -13,7 +13,7 @@ from kftrainer.runtime.planned_object import PlannedObject
 @contextmanager
 def planning(document: Any) -> Iterator[Explanation]:
     trace = Explanation()
-    trace.attend(document)
+    trace.start(document)
     yield trace
 
 
@@ -61,20 +61,20 @@ def told(trace: Explanation) -> list[str]:
         pytest.param({"data": {"hostfile": "x"}}, {"data[hostfile]": "x"}, id="data"),
     ],
 )
-def test_paths_have_names_in_them(document: Any, wanted: Any) -> None:
+def test_paths_identify_list_items_by_name(document: Any, wanted: Any) -> None:
     assert dict(leaves(document)) == wanted
 
 
-def test_what_a_plugin_changes_is_told_with_the_plugin() -> None:
+def test_change_is_attributed_to_its_plugin() -> None:
     document = {"spec": {"a": 1, "b": 1}}
-    with planning(document) as trace, trace.turn("Torch"):
+    with planning(document) as trace, trace.changes_of("Torch"):
         document["spec"] |= {"b": 2, "c": 3}
     assert told(trace) == ["spec.b = 2  Torch", "spec.c = 3  Torch"]
 
 
-def test_the_source_is_that_of_the_longest_note() -> None:
+def test_source_is_that_of_the_longest_noted_path() -> None:
     document: Any = {"spec": {"env": []}}
-    with planning(document) as trace, trace.turn("Torch"):
+    with planning(document) as trace, trace.changes_of("Torch"):
         trace.note("spec", "wide")
         trace.note("spec.env[A]", "narrow")
         trace.note("spec.env[AB]", "neighbour")
@@ -83,29 +83,29 @@ def test_the_source_is_that_of_the_longest_note() -> None:
     assert told(trace) == ['spec.env[A] = "1"  Torch ← narrow', "spec.b = 2  Torch ← wide"]
 
 
-def test_the_last_plugin_to_change_a_value_is_told() -> None:
+def test_value_is_attributed_to_the_last_plugin_that_changed_it() -> None:
     document = {"a": 1}
     with planning(document) as trace:
         for plugin, value in (("First", 2), ("Second", 3)):
-            with trace.turn(plugin):
+            with trace.changes_of(plugin):
                 document["a"] = value
                 trace.note("a", f"field of {plugin}")
     assert told(trace) == ["a = 3  Second ← field of Second"]
 
 
-def test_notes_end_with_the_turn() -> None:
+def test_notes_apply_to_one_plugin() -> None:
     document = {"a": 1}
     with planning(document) as trace:
-        with trace.turn("First"):
+        with trace.changes_of("First"):
             trace.note("a", "old")
-        with trace.turn("Second"):
+        with trace.changes_of("Second"):
             document["a"] = 2
     assert told(trace) == ["a = 2  Second"]
 
 
-def test_changes_before_a_note_are_its_own() -> None:
+def test_note_applies_to_earlier_changes_at_its_path() -> None:
     document = {"pod": {"a": 1, "b": 1}}
-    with planning(document) as trace, trace.turn("TrainJob"):
+    with planning(document) as trace, trace.changes_of("TrainJob"):
         document["pod"]["a"] = 2
         trace.note("pod", "overrides[0]")
         document["pod"]["b"] = 2
@@ -116,9 +116,9 @@ def test_changes_before_a_note_are_its_own() -> None:
     ]
 
 
-def test_a_value_that_is_set_to_what_it_was_has_its_source_from_then_on() -> None:
+def test_value_set_again_unchanged_has_the_new_source() -> None:
     document = {"a": 1, "ports": [{"containerPort": 1, "name": "p"}], "b": {"c": 1}}
-    with planning(document) as trace, trace.turn("Torch"):
+    with planning(document) as trace, trace.changes_of("Torch"):
         trace.note("a", "field")
         trace.note("ports[1]", "piece")
         trace.note("b", "field of which only a part is ours")
@@ -126,32 +126,32 @@ def test_a_value_that_is_set_to_what_it_was_has_its_source_from_then_on() -> Non
 
 
 @pytest.mark.parametrize("source", ["one", "other"])
-def test_the_last_plugin_to_say_a_value_has_set_it(source: str) -> None:
+def test_value_is_attributed_to_the_last_plugin_that_noted_it(source: str) -> None:
     document = {"a": 1, "env": [{"name": "A", "value": "x"}]}
     with planning(document) as trace:
         for plugin, field in (("First", "one"), ("Second", source), ("Third", None)):
-            with trace.turn(plugin):
+            with trace.changes_of(plugin):
                 for path in ("a", "env[A]") if field else ():
                     trace.note(path, field)
     assert told(trace) == [f"a = 1  Second ← {source}", f'env[A] = "x"  Second ← {source}']
 
 
-def test_who_says_something_about_what_a_value_is_in_has_not_set_it() -> None:
+def test_note_about_a_parent_does_not_attribute_unchanged_values() -> None:
     document = {"pod": {"a": 1, "b": 1}}
     with planning(document) as trace:
-        with trace.turn("First"):
+        with trace.changes_of("First"):
             document["pod"]["a"] = 2
             trace.note("pod.a", "one")
-        with trace.turn("Second"):
+        with trace.changes_of("Second"):
             document["pod"]["b"] = 2
             trace.note("pod", "other")
     assert told(trace) == ["pod.a = 2  First ← one", "pod.b = 2  Second ← other"]
 
 
-def test_items_of_a_list_that_is_new_each_have_their_source() -> None:
+def test_items_of_a_new_list_have_their_own_sources() -> None:
     document: Any = {"containers": [{"name": "node", "image": "i"}]}
     [container] = document["containers"]
-    with planning(document) as trace, trace.turn("JobSet"):
+    with planning(document) as trace, trace.changes_of("JobSet"):
         container["envFrom"] = [{"secretRef": {"name": "a"}}]
         trace.note("containers[node].envFrom", "first")
         container["envFrom"].append({"secretRef": {"name": "b"}})
@@ -162,9 +162,9 @@ def test_items_of_a_list_that_is_new_each_have_their_source() -> None:
     ]
 
 
-def test_a_note_about_what_is_gone_or_never_was_does_no_harm() -> None:
+def test_note_about_a_missing_path_is_ignored() -> None:
     document: Any = {"a": {"b": {"c": 1}, "d": 2}, "twins": [{"name": "x"}, {"name": "x", "i": 1}]}
-    with planning(document) as trace, trace.turn("Torch"):
+    with planning(document) as trace, trace.changes_of("Torch"):
         trace.note("a.nonesuch.x", "typo")
         trace.note("twins[x].i", "not to be told apart")
         trace.note("a.b.c.deeper", "too deep")
@@ -180,7 +180,7 @@ def seconds(count: int) -> float:
         env = [{"name": f"OLD{n}", "value": "x"} for n in range(count)]
         document = {"spec": {"jobs": [{"name": "node", "env": env}]}}
         start = process_time()
-        with planning(document) as trace, trace.turn("PlainML"):
+        with planning(document) as trace, trace.changes_of("PlainML"):
             for n in range(count):
                 env.append({"name": f"NEW{n}", "value": "y"})
                 trace.note(f"spec.jobs[node].env[NEW{n}]", f"spec.trainer.env[{n}]")
@@ -190,11 +190,11 @@ def seconds(count: int) -> float:
     return min(listen() for _ in range(3))
 
 
-def test_many_variables_take_no_more_than_their_share_of_time() -> None:
+def test_time_is_proportional_to_the_number_of_variables() -> None:
     assert seconds(800) < 3 * 8 * seconds(100)  # 8 x 8 if it were quadratic
 
 
-def test_all_that_is_in_another_object_is_told_with_its_sources() -> None:
+def test_values_of_other_objects_have_their_sources() -> None:
     head = {"apiVersion": "v1", "kind": "ConfigMap"}
     identity = {"name": "n", "namespace": "s", "ownerReferences": [{"uid": "1"}]}
     manifest = {
@@ -207,8 +207,8 @@ def test_all_that_is_in_another_object_is_told_with_its_sources() -> None:
     planned = PlannedObject(CONFIG_MAPS, manifest, sources=sources)
     bare = PlannedObject(CONFIG_MAPS, {**head, "metadata": identity})
     trace = Explanation()
-    with trace.turn("MPI"):
-        trace.made([planned, bare])
+    with trace.changes_of("MPI"):
+        trace.built([planned, bare])
     assert [str(each) for each in trace.settings_of(planned, manifest)] == [
         'metadata.labels[team] = "a"  MPI',
         'data[hostfile] = "x"  MPI ← spec.trainer.numNodes',
@@ -218,18 +218,18 @@ def test_all_that_is_in_another_object_is_told_with_its_sources() -> None:
     assert trace.settings_of(bare, bare.manifest) == []
 
 
-def test_what_is_removed_is_told_at_the_end() -> None:
+def test_removed_values_come_last() -> None:
     document = {"a": {"b": 1, "c": 2}, "d": 4}
-    with planning(document) as trace, trace.turn("Torch"):
+    with planning(document) as trace, trace.changes_of("Torch"):
         del document["a"]["b"]
         document["d"] = 5
         trace.note("a", "field")
     assert told(trace) == ["d = 5  Torch", "a.b removed  Torch ← field"]
 
 
-def test_what_is_removed_has_the_source_of_the_note_that_follows() -> None:
+def test_removed_value_has_the_source_of_the_following_note() -> None:
     document: Any = {"pod": {"a": 1, "b": 1}}
-    with planning(document) as trace, trace.turn("TrainJob"):
+    with planning(document) as trace, trace.changes_of("TrainJob"):
         del document["pod"]["a"]
         trace.note("pod", "overrides[0]")
         document["pod"]["b"] = 2
@@ -240,26 +240,26 @@ def test_what_is_removed_has_the_source_of_the_note_that_follows() -> None:
     ]
 
 
-def test_what_becomes_a_part_is_not_removed() -> None:
+def test_restructured_value_is_not_removed() -> None:
     document: Any = {"env": [], "a": {"b": 1}}
-    with planning(document) as trace, trace.turn("Torch"):
+    with planning(document) as trace, trace.changes_of("Torch"):
         document["env"] = [{"name": "A", "value": "1"}]
         document["a"] = {}
     assert told(trace) == ['env[A] = "1"  Torch', "a = {}  Torch"]
 
 
-def test_one_is_not_true() -> None:
+def test_integer_one_differs_from_true() -> None:
     document: Any = {"a": 1, "b": ["x"]}
-    with planning(document) as trace, trace.turn("Torch"):
+    with planning(document) as trace, trace.changes_of("Torch"):
         document["a"] = True
         document["b"].append("y")
     assert told(trace) == ["a = true  Torch", 'b = ["x","y"]  Torch']
 
 
-def test_the_maker_of_an_object_is_told() -> None:
+def test_object_is_attributed_to_the_plugin_that_built_it() -> None:
     first, second = (PlannedObject(CONFIG_MAPS, {"metadata": {"name": "n"}}) for _ in range(2))
     trace = Explanation()
     for plugin, planned in (("First", first), ("Second", second)):
-        with trace.turn(plugin):
-            trace.made([planned])
-    assert [trace.maker(first), trace.maker(second)] == ["First", "Second"]
+        with trace.changes_of(plugin):
+            trace.built([planned])
+    assert [trace.builder_of(first), trace.builder_of(second)] == ["First", "Second"]

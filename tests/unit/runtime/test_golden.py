@@ -19,12 +19,12 @@ each_mended_case = pytest.mark.parametrize(
 
 
 @each_case
-def test_the_plan_is_the_expected_one(case: Case) -> None:
+def test_plan_equals_the_golden_file(case: Case) -> None:
     assert [planned.manifest for planned in case.planned()] == case.expected
 
 
 @each_case
-def test_the_documents_are_as_the_api_server_stores_them(case: Case) -> None:
+def test_golden_documents_are_in_stored_form(case: Case) -> None:
     ours = [each for each in case.documents if each["kind"] in KINDS]
     kept = [stored(each) for each in ours]
     assert [each.document for each in kept] == ours
@@ -39,19 +39,19 @@ def test_every_file_belongs_to_a_case() -> None:
     }
 
 
-def test_there_are_cases_of_every_plugin() -> None:
+def test_every_plugin_has_a_golden_case() -> None:
     ours = {name.removeprefix("own/").partition("-")[0] for name in NAMES if "own/" in name}
     assert (ours, len(CASES) >= LEAST_IN_ALL) == ({*PLUGINS}, True)
 
 
 @each_mended_case
-def test_what_is_mended_differs_from_the_original_by_a_defect_that_is_told(case: Case) -> None:
+def test_difference_from_the_original_names_its_defect(case: Case) -> None:
     [defect] = re.findall(r"^# (D\d+): ", case.file(MENDED).read_text(), re.MULTILINE)
     assert case.expected != case.original
     assert re.search(rf"\b{defect}\b", PARITY.read_text())
 
 
-def test_keys_are_drawn_when_the_secret_is_made() -> None:
+def test_keys_are_generated_when_the_secret_is_created() -> None:
     [secret] = [
         planned
         for planned in Case("original/g07_mpi_launcher_not_node").planned()

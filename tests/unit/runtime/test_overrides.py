@@ -32,13 +32,13 @@ def refused(*overrides: Object, dialect: str = "podTemplateOverrides") -> list[s
     return [str(error) for error in raised.value.errors]
 
 
-def test_an_override_changes_the_jobs_that_it_names() -> None:
+def test_override_changes_its_target_jobs() -> None:
     pods = overridden(override("node", serviceAccountName="me"))
     assert pods["node"]["spec"]["serviceAccountName"] == "me"
     assert "serviceAccountName" not in pods[INITIALIZER]["spec"]
 
 
-def test_later_overrides_see_what_earlier_ones_did() -> None:
+def test_later_override_is_merged_into_the_result_of_earlier_ones() -> None:
     pods = overridden(
         override("node", imagePullSecrets=[{"name": "a"}], serviceAccountName="first"),
         override("node", imagePullSecrets=[{"name": "b"}], serviceAccountName="second"),
@@ -52,27 +52,28 @@ def test_labels_and_annotations_of_pods_are_merged() -> None:
     assert overridden(override("node", metadata=metadata))["node"]["metadata"] == metadata
 
 
-def test_the_dialect_of_release_2_0_does_the_same() -> None:
+def test_legacy_overrides_have_the_same_effect() -> None:
     legacy = {"targetJobs": [{"name": "node"}], "serviceAccountName": "me"}
     pods = overridden(legacy, dialect="podSpecOverrides")
     assert pods["node"]["spec"]["serviceAccountName"] == "me"
 
 
-def test_empty_fields_say_nothing() -> None:
+def test_empty_fields_have_no_effect() -> None:
     first = override("node", nodeSelector={"a": "1"}, tolerations=[{"key": "a"}])
     pods = overridden(first, override("node", nodeSelector={}, tolerations=[]))
     assert pods["node"]["spec"]["nodeSelector"] == {"a": "1"}
     assert pods["node"]["spec"]["tolerations"] == [{"key": "a"}]
 
 
-def test_an_override_of_an_unknown_job_is_refused() -> None:
+def test_override_of_an_unknown_job_is_rejected() -> None:
     assert refused(override("node"), override("node", "worker")) == [
         'spec.podTemplateOverrides[1].targetJobs[1].name: Invalid value: "worker": '
         "must not have targetJob that doesn't exist in the runtime job template"
     ]
 
 
-def test_d20_an_override_of_an_unknown_container_is_refused() -> None:
+def test_override_of_an_unknown_container_is_rejected() -> None:
+    """D20."""
     containers = [{"name": "node"}, {"name": "nod", "env": []}]
     assert refused(override("node", containers=containers)) == [
         'spec.podTemplateOverrides[0].spec.containers[1].name: Invalid value: "nod": '
@@ -84,7 +85,7 @@ def test_d20_an_override_of_an_unknown_container_is_refused() -> None:
     ]
 
 
-def test_what_is_unknown_is_told_once_for_each_job() -> None:
+def test_unknown_container_is_reported_once_per_job() -> None:
     twice = override("gone", "node", "gone", "node", containers=[{"name": "a"}, {"name": "a"}])
     assert [each.split(": ")[0] for each in refused(twice)] == [
         "spec.podTemplateOverrides[0].targetJobs[0].name",
@@ -94,12 +95,12 @@ def test_what_is_unknown_is_told_once_for_each_job() -> None:
     assert [each.split("job ")[1] for each in refused(both)] == ["node", INITIALIZER]
 
 
-def test_very_much_that_is_unknown_is_not_all_told() -> None:
+def test_number_of_reported_unknown_targets_is_limited() -> None:
     containers = [{"name": f"c{index}"} for index in range(2000)]
     assert len(refused(override(*["node"] * 100, containers=containers))) == MOST_UNKNOWN
 
 
-def test_overrides_that_would_take_long_to_merge_are_refused() -> None:
+def test_overrides_that_take_long_to_merge_are_rejected() -> None:
     def large(count: int, size: int) -> list[Object]:
         text = "x" * (size // 2)
         return [
@@ -118,7 +119,7 @@ def test_overrides_that_would_take_long_to_merge_are_refused() -> None:
     assert error.startswith("spec.podSpecOverrides: Forbidden: must be fewer or smaller")
 
 
-def test_overrides_of_long_lists_are_refused_when_merging_them_takes_long() -> None:
+def test_overrides_of_long_lists_are_rejected_if_merging_takes_long() -> None:
     def volumes(count: int) -> list[Object]:
         return [
             override("node", volumes=[{"name": f"v{index}-{n}"} for n in range(10)])
@@ -131,7 +132,7 @@ def test_overrides_of_long_lists_are_refused_when_merging_them_takes_long() -> N
     assert error.startswith("spec.podTemplateOverrides: Forbidden: must be fewer or smaller")
 
 
-def test_a_job_that_is_unknown_does_not_hide_what_cannot_be_merged() -> None:
+def test_unknown_job_does_not_hide_merge_errors() -> None:
     found = refused(override("gone"), override("node", volumes=[{"emptyDir": {}}]))
     assert [each.split(": ")[0] for each in found] == [
         "spec.podTemplateOverrides[0].targetJobs[0].name",
@@ -139,21 +140,22 @@ def test_a_job_that_is_unknown_does_not_hide_what_cannot_be_merged() -> None:
     ]
 
 
-def test_paths_of_the_old_dialect_are_those_that_were_written() -> None:
+def test_error_paths_of_legacy_overrides_are_those_of_the_trainjob() -> None:
     legacy = {"targetJobs": [{"name": "node"}], "containers": [{"name": "nod"}]}
     assert [each.split(": ")[0] for each in refused(legacy, dialect="podSpecOverrides")] == [
         "spec.podSpecOverrides[0].containers[0].name"
     ]
 
 
-def test_an_entry_without_its_key_is_refused_with_its_place() -> None:
+def test_item_without_its_merge_key_is_rejected_with_its_path() -> None:
     found = refused(override("node", volumes=[{"emptyDir": {}}]))
     assert [each.split(": ")[0] for each in found] == [
         "spec.podTemplateOverrides[0].spec.volumes[0]"
     ]
 
 
-def test_d27_a_volume_of_another_kind_replaces_the_source() -> None:
+def test_volume_of_another_type_replaces_the_source() -> None:
+    """D27."""
     pods = overridden(
         override("node", volumes=[{"name": "data", "emptyDir": {}}]),
         override(
@@ -165,7 +167,8 @@ def test_d27_a_volume_of_another_kind_replaces_the_source() -> None:
     ]
 
 
-def test_d27_a_variable_has_one_source() -> None:
+def test_variable_override_replaces_the_source() -> None:
+    """D27."""
     container = {"name": "node", "env": [{"name": "A", "value": "1"}]}
     reference = {"fieldRef": {"fieldPath": "metadata.name"}}
     other = {"name": "node", "env": [{"name": "A", "valueFrom": reference}]}
@@ -175,7 +178,7 @@ def test_d27_a_variable_has_one_source() -> None:
     assert pods["node"]["spec"]["containers"][0]["env"] == [{"name": "A", "valueFrom": reference}]
 
 
-def test_variables_of_a_step_are_refused_at_admission() -> None:
+def test_variables_of_step_containers_are_rejected() -> None:
     document = two_jobs()
     container = {"name": "node", "env": [{"name": "A", "value": "1"}]}
     job = job_on(document, podTemplateOverrides=[override("node", containers=[container])])
@@ -185,7 +188,7 @@ def test_variables_of_a_step_are_refused_at_admission() -> None:
     ]
 
 
-def test_a_quantity_of_an_override_that_is_none_is_told_where_it_is() -> None:
+def test_invalid_quantity_of_an_override_is_reported_with_its_path() -> None:
     volume = {"name": "shm", "emptyDir": {"sizeLimit": "1GB0"}}
     found = refused(override("node"), override("node", volumes=[volume]))
     assert [each.split(": ")[0] for each in found] == [
@@ -198,7 +201,7 @@ def test_a_quantity_of_an_override_that_is_none_is_told_where_it_is() -> None:
     ]
 
 
-def test_overrides_under_both_names_are_refused() -> None:
+def test_overrides_under_both_names_are_rejected() -> None:
     document = two_jobs()
     legacy = {"targetJobs": [{"name": "node"}], "serviceAccountName": "me"}
     both = {"podSpecOverrides": [legacy], "podTemplateOverrides": [override("node")]}

@@ -12,7 +12,8 @@ def pod_set(job: Object | None = None, count: int = 1, replicas: int = 1) -> Pod
     return PodSet("node", "trainer", count, replicas, made, "path", NO_TRACE)
 
 
-def test_d17_ports_are_told_apart_by_number_and_protocol() -> None:
+def test_ports_are_identified_by_number_and_protocol() -> None:
+    """D17."""
     ports = [{"containerPort": 8080}, {"containerPort": 9090, "protocol": "UDP"}]
     node = container(ports=ports)
     node.add_port({"containerPort": 29500}, "test")
@@ -26,7 +27,7 @@ def test_d17_ports_are_told_apart_by_number_and_protocol() -> None:
     ]
 
 
-def test_mounts_are_told_apart_by_their_paths() -> None:
+def test_mounts_are_identified_by_path() -> None:
     node = container(volumeMounts=[{"name": "a", "mountPath": "/x"}])
     node.mount({"name": "b", "mountPath": "/x"}, "test")
     node.mount({"name": "a", "mountPath": "/y"}, "test")
@@ -36,35 +37,36 @@ def test_mounts_are_told_apart_by_their_paths() -> None:
     ]
 
 
-def test_a_variable_is_replaced_whole_and_in_its_place() -> None:
+def test_variable_is_replaced_completely_at_its_index() -> None:
     node = container(env=[{"name": "A", "value": "1"}, {"name": "B", "value": "2"}])
     reference = {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     node.set_env(reference, "test")
     assert node.env == [reference, {"name": "B", "value": "2"}]
 
 
-def test_a_secret_is_taken_as_environment_once() -> None:
+def test_secret_is_added_to_env_from_once() -> None:
     node = container()
     node.add_env_from({"secretRef": {"name": "a"}}, "test")
     node.add_env_from({"secretRef": {"name": "a"}}, "test")
     assert node.body["envFrom"] == [{"secretRef": {"name": "a"}}]
 
 
-def test_d28_host_names_are_those_of_all_replicas() -> None:
+def test_hosts_include_all_replicas() -> None:
+    """D28."""
     endpoints = Endpoints(pod_set(count=2, replicas=2), "job", "sub")
     names = ["job-node-0-0.sub", "job-node-0-1.sub", "job-node-1-0.sub", "job-node-1-1.sub"]
     assert list(endpoints) == names
     assert list(endpoints) == names
 
 
-def test_endpoints_are_made_only_when_they_are_asked_for() -> None:
+def test_endpoints_are_computed_while_iterating() -> None:
     pods = pod_set()
     endpoints = Endpoints(pods, "job", "sub")
     pods.set_count(10**12, "test")
     assert next(iter(endpoints)) == "job-node-0-0.sub"
 
 
-def test_the_count_is_written_into_the_job() -> None:
+def test_set_count_changes_parallelism_and_completions() -> None:
     pods = pod_set()
     pods.set_count(4, "test")
     assert pods.count == 4
@@ -72,7 +74,7 @@ def test_the_count_is_written_into_the_job() -> None:
     assert (spec["parallelism"], spec["completions"]) == (4, 4)
 
 
-def test_pods_get_labels_and_annotations_besides_those_they_have() -> None:
+def test_pod_labels_and_annotations_are_added() -> None:
     job = replicated_job("node")
     job["template"]["spec"]["template"]["metadata"] = {"labels": {"a": "1"}}
     pods = pod_set(job)
@@ -81,13 +83,13 @@ def test_pods_get_labels_and_annotations_besides_those_they_have() -> None:
     assert pods.pod["metadata"] == {"labels": {"a": "1", "b": "2"}, "annotations": {"c": "3"}}
 
 
-def test_volumes_are_told_apart_by_their_names() -> None:
+def test_volumes_are_identified_by_name() -> None:
     pods = pod_set()
     pods.add_volume({"name": "a", "emptyDir": {}}, "test")
     pods.add_volume({"name": "a", "secret": {"secretName": "b"}}, "test")
     assert pods.volumes == [{"name": "a", "secret": {"secretName": "b"}}]
 
 
-def test_requests_of_a_pod_are_those_of_the_template_as_it_stands() -> None:
+def test_pod_requests_follow_changes_of_the_template() -> None:
     pods = pod_set(replicated_job("node", resources={"requests": {"cpu": "1500m"}}))
     assert {name: str(each) for name, each in pods.single_pod_requests.items()} == {"cpu": "1500m"}

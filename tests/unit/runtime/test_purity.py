@@ -115,20 +115,20 @@ def case(request: pytest.FixtureRequest, runtime: Object) -> Case:
     return Case(*deepcopy([document, {**runtime, "spec": {**runtime["spec"], **GANGS[gang]}}]))
 
 
-def test_planning_changes_nothing_that_it_is_given(case: Case) -> None:
+def test_planning_does_not_modify_its_input(case: Case) -> None:
     before = case.everything()
     case.plan()
     assert case.everything() == before
 
 
-def test_planning_again_changes_nothing_of_what_was_applied(case: Case) -> None:
+def test_planning_again_does_not_modify_earlier_plans(case: Case) -> None:
     again = replace(case, applied=deepcopy(case.plan()[0]))
     before = again.everything()
     again.plan()
     assert again.everything() == before
 
 
-def test_the_same_comes_out_each_time(case: Case) -> None:
+def test_planning_is_deterministic(case: Case) -> None:
     first = deepcopy(case.plan())
     assert case.plan() == first
 
@@ -141,7 +141,7 @@ def parts(value: Any) -> Iterator[int]:
             yield from parts(inner)
 
 
-def test_who_changes_the_plan_changes_nothing_of_what_it_was_made_from(case: Case) -> None:
+def test_modifying_a_plan_does_not_modify_the_input(case: Case) -> None:
     objects, *_ = case.plan()
     given = {*parts([case.document, case.job.dump()]), *parts(case.existing.runtime.dump())}
     assert given.isdisjoint(parts(objects))

@@ -22,41 +22,41 @@ def errors(document: Object) -> list[str]:
 
 
 @pytest.mark.parametrize("template", [None, {}, {"spec": None}, {"spec": {}}])
-def test_a_runtime_without_a_template_is_refused(template: object) -> None:
+def test_runtime_without_a_template_is_rejected(template: object) -> None:
     document = runtime(template=template)
     assert errors(document) == [
-        "spec.template.spec: Required value: the JobSet that TrainJobs are made from"
+        "spec.template.spec: Required value: the spec of the JobSet to create for each TrainJob"
     ]
 
 
-def test_a_runtime_without_jobs_is_refused() -> None:
+def test_runtime_without_jobs_is_rejected() -> None:
     document = runtime(template={"spec": {"replicatedJobs": []}})
-    assert errors(document) == [f"{JOBS}: Required value: at least the job that trains"]
+    assert errors(document) == [f"{JOBS}: Required value: at least one job that runs the training"]
 
 
-def test_info_of_a_runtime_without_trainer_has_none() -> None:
+def test_info_of_a_runtime_without_trainer_has_no_trainer() -> None:
     document = plain(replicated_job(step=None))
     info = info_of(job_on(document), document)
     assert (info.trainer, info.trainer_container) == (None, None)
 
 
-def test_a_runtime_in_which_two_jobs_train_is_refused() -> None:
+def test_runtime_with_two_trainers_is_rejected() -> None:
     found = errors(plain(replicated_job("node"), replicated_job("other")))
     assert [each.split(": ")[:2] for each in found] == [
         [f"{JOBS}[1].template.metadata.labels", "Invalid value"]
     ]
 
 
-def test_two_jobs_of_one_name_are_refused() -> None:
+def test_duplicate_job_names_are_rejected() -> None:
     found = errors(plain(replicated_job("node"), replicated_job("node", None)))
     assert found == [f'{JOBS}[1].name: Invalid value: "node": is also the name of job 0']
 
 
-def test_a_trainer_without_its_container_is_refused() -> None:
+def test_trainer_without_its_container_is_rejected() -> None:
     job = replicated_job("node")
     job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "main"
     assert errors(plain(job)) == [
-        f"{JOBS}[0].{POD}.containers: Required value: a container named node, which trains"
+        f"{JOBS}[0].{POD}.containers: Required value: a container named node that runs the training"
     ]
 
 
@@ -82,20 +82,22 @@ def test_a_trainer_without_its_container_is_refused() -> None:
         ),
     ],
 )
-def test_a_job_that_is_not_whole_is_refused_where_it_is_broken(broken: object, path: str) -> None:
+def test_incomplete_job_is_rejected_with_the_path_of_the_error(broken: object, path: str) -> None:
     document = runtime(template={"spec": {"replicatedJobs": [broken]}})
     assert [each.split(": ")[0] for each in errors(document)] == [path]
 
 
 @pytest.mark.parametrize("count", [0, -1, "2", True, 1.5])
-def test_d23_a_count_that_is_none_is_refused(count: object) -> None:
+def test_invalid_parallelism_is_rejected(count: object) -> None:
+    """D23."""
     job = replicated_job("node")
     job["template"]["spec"]["parallelism"] = count
     found = errors(plain(job))
     assert [each.split(": ")[0] for each in found] == [f"{JOBS}[0].template.spec.parallelism"]
 
 
-def test_d23_a_job_that_does_no_step_can_have_no_pods() -> None:
+def test_job_without_a_step_can_have_no_pods() -> None:
+    """D23."""
     jobs = [replicated_job(), replicated_job("other", None)]
     jobs[1]["template"]["spec"]["parallelism"] = 0
     document = plain(*jobs)
@@ -113,12 +115,12 @@ def test_d23_a_job_that_does_no_step_can_have_no_pods() -> None:
     assert len(errors(plain(initializer, replicated_job()))) == 1
 
 
-def test_negative_replicas_are_refused() -> None:
+def test_negative_replicas_are_rejected() -> None:
     found = errors(plain(replicated_job() | {"replicas": -1}))
     assert found == [f"{JOBS}[0].replicas: Invalid value: -1: must be a number of Jobs, at least 0"]
 
 
-def test_two_policies_at_once_are_refused() -> None:
+def test_two_policies_are_rejected() -> None:
     document = runtime(mlPolicy={"torch": {}, "mpi": {}})
     assert errors(document) == [
         'spec.mlPolicy: Invalid value: ["torch","mpi"]: Only one of the policy can be configured'
@@ -127,7 +129,7 @@ def test_two_policies_at_once_are_refused() -> None:
     assert [each.split(": ")[0] for each in errors(document)] == ["spec.podGroupPolicy"]
 
 
-def test_all_that_is_wrong_with_a_runtime_is_told_at_once() -> None:
+def test_all_errors_of_a_runtime_are_reported_together() -> None:
     jobs: list[Object] = [{"name": "a"}, {"name": "b"}]
     with pytest.raises(InvalidRuntimeError) as raised:
         info_of(job_on(runtime()), runtime(jobs=jobs))
@@ -145,7 +147,7 @@ def test_pod_sets_follow_the_order_of_the_template() -> None:
     ]
 
 
-def test_the_trainer_has_as_many_pods_as_the_runtime_has_nodes() -> None:
+def test_number_of_trainer_pods_is_num_nodes_of_the_runtime() -> None:
     job = replicated_job("node")
     job["template"]["spec"]["parallelism"] = 7
     document = runtime(jobs=[job], mlPolicy={"numNodes": 3})
@@ -154,7 +156,7 @@ def test_the_trainer_has_as_many_pods_as_the_runtime_has_nodes() -> None:
     assert info_of(job_on(unsaid), unsaid).trainer.count == 1
 
 
-def test_without_a_policy_the_template_says_how_many_pods_there_are() -> None:
+def test_template_sets_the_number_of_pods_without_a_policy() -> None:
     job = replicated_job("node")
     job["template"]["spec"]["parallelism"] = 7
     document = runtime(jobs=[job])
@@ -162,7 +164,7 @@ def test_without_a_policy_the_template_says_how_many_pods_there_are() -> None:
     assert info_of(job_on(document), document).trainer.count == 7
 
 
-def test_other_jobs_have_as_many_pods_as_the_template_says_in_each_replica() -> None:
+def test_parallelism_sets_the_pods_of_each_replica_of_other_jobs() -> None:
     other = replicated_job("other", None) | {"replicas": 3}
     other["template"]["spec"]["parallelism"] = 2
     document = runtime(jobs=[replicated_job(), other], mlPolicy={"numNodes": 5})
@@ -171,13 +173,13 @@ def test_other_jobs_have_as_many_pods_as_the_template_says_in_each_replica() -> 
     assert (pod_set.count, pod_set.replicas, pod_set.total) == (2, 3, 6)
 
 
-def test_steps_have_one_replica_whatever_the_template_says() -> None:
+def test_jobs_of_steps_have_one_replica() -> None:
     document = plain(replicated_job() | {"replicas": 4})
     info = info_of(job_on(document), document)
     assert (info.trainer.replicas, info.template["replicatedJobs"][0]["replicas"]) == (1, 1)
 
 
-def test_labels_and_annotations_of_the_job_win_over_those_of_the_template() -> None:
+def test_labels_and_annotations_of_the_trainjob_take_precedence() -> None:
     document = plain()
     document["spec"]["template"]["metadata"] = {
         "labels": {"a": "runtime", "b": "runtime"},
@@ -188,7 +190,8 @@ def test_labels_and_annotations_of_the_job_win_over_those_of_the_template() -> N
     assert info.annotations == {"x": "runtime", "y": "job"}
 
 
-def test_d24_resources_merge_by_name_over_those_of_the_runtime() -> None:
+def test_resources_are_merged_by_name() -> None:
+    """D24."""
     resources = {"limits": {"nvidia.com/gpu": 4, "memory": "8Gi"}, "requests": {"cpu": 2}}
     document = plain(replicated_job("node", resources=resources))
     job = job_on(document, trainer={"resourcesPerNode": {"requests": {"cpu": "8000m"}}})
@@ -198,21 +201,23 @@ def test_d24_resources_merge_by_name_over_those_of_the_runtime() -> None:
     }
 
 
-def test_d24_resource_claims_are_passed_on() -> None:
+def test_resource_claims_are_kept() -> None:
+    """D24."""
     document = plain(replicated_job("node", resources={"claims": [{"name": "a"}]}))
     job = job_on(document, trainer={"resourcesPerNode": {"claims": [{"name": "b"}]}})
     container = info_of(job, document).trainer_container
     assert container.resources["claims"] == [{"name": "a"}, {"name": "b"}]
 
 
-def test_d24_resources_count_on_runtimes_without_a_policy() -> None:
+def test_resources_apply_to_runtimes_without_a_policy() -> None:
+    """D24."""
     document = plain()
     del document["spec"]["mlPolicy"]
     job = job_on(document, trainer={"resourcesPerNode": {"limits": {"cpu": 1}}})
     assert info_of(job, document).trainer_container.resources == {"limits": {"cpu": "1"}}
 
 
-def test_quantities_are_written_as_the_api_server_writes_them() -> None:
+def test_quantities_are_in_canonical_form() -> None:
     resources = {"requests": {"cpu": "1500m", "memory": "1024Mi"}, "limits": {"cpu": 2.0}}
     job = replicated_job("node", resources=resources)
     pod = job["template"]["spec"]["template"]["spec"]
@@ -228,7 +233,7 @@ def test_quantities_are_written_as_the_api_server_writes_them() -> None:
     assert spec["overhead"] == {"cpu": "1"}
 
 
-def test_a_quantity_of_the_runtime_that_is_none_is_told_with_its_path() -> None:
+def test_invalid_quantity_of_the_runtime_is_reported_with_its_path() -> None:
     document = plain(replicated_job("node", resources={"limits": {"cpu": "many"}}))
     with pytest.raises(InvalidRuntimeError) as raised:
         info_of(job_on(document), document)
@@ -236,7 +241,7 @@ def test_a_quantity_of_the_runtime_that_is_none_is_told_with_its_path() -> None:
     assert [error.path for error in raised.value.errors] == [path]
 
 
-def test_a_quantity_of_the_job_that_is_none_is_told_with_its_path() -> None:
+def test_invalid_quantity_of_the_trainjob_is_reported_with_its_path() -> None:
     document = plain()
     job = job_on(document, trainer={"resourcesPerNode": {"requests": {"memory": "8GiB"}}})
     with pytest.raises(InvalidTrainJobError) as raised:
@@ -246,7 +251,7 @@ def test_a_quantity_of_the_job_that_is_none_is_told_with_its_path() -> None:
     assert str(raised.value).startswith("TrainJob team/demo: ")
 
 
-def test_what_was_read_is_not_changed() -> None:
+def test_template_does_not_modify_its_input() -> None:
     document = plain(replicated_job("node", resources={"limits": {"cpu": "1000m"}}))
     job = job_on(document, trainer={"resourcesPerNode": {"limits": {"cpu": "2000m"}}})
     before = deepcopy((document, job))
@@ -290,7 +295,7 @@ def test_what_was_read_is_not_changed() -> None:
         ),
     ],
 )
-def test_what_is_no_quantity_is_told_wherever_it_is(
+def test_invalid_quantity_is_reported_in_every_field(
     container: Object, pod: Object, path: str
 ) -> None:
     job = replicated_job("node", **container)
@@ -302,13 +307,15 @@ def test_what_is_no_quantity_is_told_wherever_it_is(
 
 
 @pytest.mark.parametrize("name", ["No_De", "0node", "a.b", "x" * 64, "node-"])
-def test_d45_names_that_jobset_refuses_in_every_job_are_the_runtimes_fault(name: str) -> None:
+def test_job_name_that_jobset_rejects_is_an_error_of_the_runtime(name: str) -> None:
+    """D45."""
     job = replicated_job("node") | {"name": name}
     found = errors(plain(job))
     assert [each.split(": ")[0] for each in found] == [f"{JOBS}[0].name"]
 
 
-def test_d45_a_subdomain_is_a_label() -> None:
+def test_subdomain_must_be_a_dns_label() -> None:
+    """D45."""
     document = plain()
     document["spec"]["template"]["spec"]["network"] = {"subdomain": "Bad_Sub"}
     assert [each.split(": ")[0] for each in errors(document)] == [

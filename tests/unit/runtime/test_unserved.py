@@ -60,7 +60,7 @@ def test_stored_runtime_is_unusable_unless_the_field_never_had_an_effect(case: U
         assert said in str(raised.value)
         return
     assert [*plan(job_on(document), document)] == ["JobSet"]
-    findings = runtime_findings(TrainingRuntime.parse(document))
+    findings = runtime_findings(RUNTIMES.framework, TrainingRuntime.parse(document))
     assert findings.errors == []
     [warning] = findings.warnings
     assert warning.startswith(f"{INERT}: has no effect: {case.named}")

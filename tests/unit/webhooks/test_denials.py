@@ -11,6 +11,7 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAIN
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 from kftrainer.machinery.metrics.text_format import exposition
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse
+from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.denials import MOST_RULES, Denials
 from kftrainer.webhooks.registration import KINDS, webhook_path
@@ -53,7 +54,7 @@ class Board:
         }
 
 
-def test_each_broken_rule_counts_not_each_request() -> None:
+def test_denied_request_counts_each_violated_rule() -> None:
     board = Board()
     board.deny("runtime-missing")
     board.deny("name-too-long", "mpi-processes", "runtime-missing")
@@ -63,13 +64,13 @@ def test_each_broken_rule_counts_not_each_request() -> None:
         ("TrainJob", "mpi-processes"): 1,
     }
     assert (
-        "# HELP kftrainer_admission_denials_total Rules of admission that were broken, not "
-        "requests: one that breaks three counts for each of them. Dry runs do not count.\n"
+        "# HELP kftrainer_admission_denials_total Violated admission rules: a request that "
+        "violates several rules counts for each of them. Dry runs do not count.\n"
         "# TYPE kftrainer_admission_denials_total counter\n"
     ) in exposition(board.registry).decode()
 
 
-def test_the_kind_is_that_of_the_path_whatever_the_request_says() -> None:
+def test_kind_label_is_that_of_the_path() -> None:
     board = Board()
     for resource in KINDS:
         board.deny("schema", path=webhook_path(resource), kind="Anything")
@@ -89,13 +90,13 @@ def test_dry_runs_do_not_count() -> None:
     [(), ("",), ("no such name",), ('a"b',), ("\ud800",), ("x" * 64,), ("-",), ("a\n",)],
     ids=repr,
 )
-def test_what_has_no_name_that_can_be_shown_is_other(rules: Sequence[str]) -> None:
+def test_rule_with_an_invalid_name_counts_as_other(rules: Sequence[str]) -> None:
     board = Board()
     board.deny(*rules)
     assert board.counts() == {("TrainJob", OTHER): 1}
 
 
-def test_too_many_rules_become_one_but_ours_do_not() -> None:
+def test_rules_beyond_the_limit_count_as_other_except_built_in_ones() -> None:
     board = Board()
     made_up = [f"acme.com/rule-{number}" for number in range(1000)]
     board.deny(*made_up)
@@ -103,7 +104,7 @@ def test_too_many_rules_become_one_but_ours_do_not() -> None:
     assert len(rules) <= MOST_RULES + 1
     assert made_up[0] in rules
     assert board.counts()["TrainJob", OTHER] == 1
-    ours = (*Rule, "timeout", "too-many-requests", "internal-error")
+    ours = (*Rule, *PLUGIN_RULES, "timeout", "too-many-requests", "internal-error")
     board.deny(*ours)
     board.deny(made_up[0])
     counts = board.counts()
@@ -115,7 +116,7 @@ def test_too_many_rules_become_one_but_ours_do_not() -> None:
 
 
 @given(st.lists(st.lists(st.text() | st.from_regex("[a-z]{1,3}", fullmatch=True))))
-def test_whatever_rules_there_are_each_denial_counts(denials: list[list[str]]) -> None:
+def test_every_denial_is_counted(denials: list[list[str]]) -> None:
     board = Board()
     for rules in denials:
         before = sum(board.counts().values())

@@ -19,7 +19,7 @@ RULES = {
 }
 
 
-def test_the_configuration_has_the_names_of_the_original() -> None:
+def test_configuration_has_the_names_of_kubeflow_trainer() -> None:
     configuration = registration.configuration("service", "system")
     assert configuration["metadata"] == {"name": "validator.trainer.kubeflow.org"}
     webhooks = configuration["webhooks"]
@@ -40,7 +40,7 @@ def test_the_configuration_has_the_names_of_the_original() -> None:
         assert webhook["admissionReviewVersions"] == ["v1"]
 
 
-def test_the_webhook_is_not_called_for_objects_being_deleted_and_bookkeeping() -> None:
+def test_webhook_is_not_called_for_deleted_objects_and_bookkeeping() -> None:
     webhooks = registration.configuration("service", "system")["webhooks"]
     conditions = [
         {each["name"]: each["expression"] for each in webhook["matchConditions"]}
@@ -71,17 +71,17 @@ def test_the_webhook_is_not_called_for_objects_being_deleted_and_bookkeeping() -
     ]
 
 
-def test_what_is_not_required_does_not_block_anybody() -> None:
+def test_optional_webhook_has_failure_policy_ignore() -> None:
     configuration = registration.configuration("service", "system", required=False)
     assert {each["failurePolicy"] for each in configuration["webhooks"]} == {"Ignore"}
 
 
-def test_the_api_server_asks_by_the_first_host_name() -> None:
+def test_api_server_uses_the_first_host_name() -> None:
     assert registration.host_names("service", "system")[0] == "service.system.svc"
 
 
-def test_beside_a_cluster_the_service_is_another_name_of_the_host() -> None:
-    namespace, service, configuration = registration.beside(
+def test_external_manager_is_registered_by_an_external_name_service() -> None:
+    namespace, service, configuration = registration.external_objects(
         "service", "system", host="127.0.0.1", port=1234
     )
     assert namespace["metadata"]["name"] == service["metadata"]["namespace"] == "system"

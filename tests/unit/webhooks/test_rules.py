@@ -10,6 +10,7 @@ from kftrainer.api.schema.defaults import KINDS, stored
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse, Validator
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
+from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.runtimes import Runtimes
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.webhooks.registration import webhook_path
@@ -68,7 +69,7 @@ def as_stored(document: Object) -> Any:
 
 @each_kind
 @pytest.mark.parametrize("case", JOB_CASES, ids=str)
-def test_who_breaks_a_rule_about_train_jobs(case: JobCase, kind: str) -> None:
+def test_trainjob_denial_reports_the_violated_rule(case: JobCase, kind: str) -> None:
     name = case.runtime["metadata"]["name"] if case.runtime else "None"
     runtimes = [placed(case.runtime, kind, name, NAMESPACE)] if case.runtime else []
     job = as_stored(job_of(case, case.wrong, kind, name, NAMESPACE))
@@ -82,15 +83,15 @@ def test_who_breaks_a_rule_about_train_jobs(case: JobCase, kind: str) -> None:
 
 @each_kind
 @pytest.mark.parametrize("case", RUNTIME_CASES, ids=str)
-def test_who_breaks_a_rule_about_runtimes(case: RuntimeCase, kind: str) -> None:
+def test_runtime_denial_reports_the_violated_rule(case: RuntimeCase, kind: str) -> None:
     verdict = verdict_on(as_stored(placed(case.wrong, kind, "runtime", NAMESPACE)))
     assert verdict.allowed is case.is_warning
     assert verdict.rules == (() if case.is_warning else (case.rule,))
 
 
-def test_what_chance_makes_of_documents_is_refused_for_a_rule() -> None:
+def test_denials_of_random_documents_report_a_rule() -> None:
     """They come as no API server would let them: most are refused as no such objects."""
-    ours = {*map(str, Rule)}
+    ours = {*map(str, (*Rule, *PLUGIN_RULES))}
     seen: set[str] = set()
     for what, mutant in mutants(SEED, MUTANTS):
         verdict = verdict_on(mutant, *SHIPPED)

@@ -8,6 +8,7 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, AdmissionResponse
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from tests.support.objects import Object, replicated_job, runtime
+from tests.support.plans import RUNTIMES
 from tests.support.runtimes import SHIPPED
 
 RESOURCES = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
@@ -36,7 +37,7 @@ async def asked(
         old_object=old,
         dry_run=False,
     )
-    verdict = await RuntimeAdmission(resource)(request)
+    verdict = await RuntimeAdmission(resource, RUNTIMES.framework)(request)
     return replace(verdict, warnings=tuple(verdict.warnings))
 
 
@@ -48,18 +49,18 @@ def deprecated(document: Object) -> Object:
     return with_metadata(document, labels={**document["metadata"]["labels"], SUPPORT: "deprecated"})
 
 
-async def test_a_good_runtime_may_be_created(resource: AnyResource) -> None:
+async def test_valid_runtime_is_admitted(resource: AnyResource) -> None:
     assert await asked(resource, GOOD) == ALLOWED
 
 
 @pytest.mark.parametrize("document", SHIPPED, ids=lambda each: each["metadata"]["name"])
-async def test_the_shipped_runtimes_pass_without_a_word(
+async def test_bundled_runtimes_are_admitted_without_warnings(
     resource: AnyResource, document: Object
 ) -> None:
     assert await asked(resource, document) == ALLOWED
 
 
-async def test_a_bad_one_may_not(resource: AnyResource) -> None:
+async def test_invalid_runtime_is_denied(resource: AnyResource) -> None:
     verdict = await asked(resource, BAD)
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "Forbidden")
     assert verdict.message == REPLICAS
@@ -69,7 +70,7 @@ async def test_a_bad_one_may_not(resource: AnyResource) -> None:
     ]
 
 
-async def test_all_that_is_wrong_is_told(resource: AnyResource) -> None:
+async def test_denial_lists_all_errors(resource: AnyResource) -> None:
     job = {**replicated_job(), "replicas": 2}
     job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "main"
     verdict = await asked(resource, runtime(jobs=[job]))
@@ -79,20 +80,21 @@ async def test_all_that_is_wrong_is_told(resource: AnyResource) -> None:
     )
 
 
-async def test_g6_a_good_runtime_may_not_become_a_bad_one(resource: AnyResource) -> None:
+async def test_update_that_makes_a_runtime_invalid_is_denied(resource: AnyResource) -> None:
+    """G6."""
     assert (await asked(resource, BAD, GOOD)).message == REPLICAS
     assert await asked(resource, GOOD, BAD) == ALLOWED
 
 
-async def test_what_was_wrong_before_only_warns(resource: AnyResource) -> None:
+async def test_error_of_the_stored_runtime_is_a_warning(resource: AnyResource) -> None:
     other = deepcopy(BAD)
     other["spec"]["mlPolicy"]["numNodes"] = 4
     verdict = await asked(resource, other, BAD)
     assert verdict.allowed
-    assert list(verdict.warnings) == [f"not refused, because it was so before: {REPLICAS}"]
+    assert list(verdict.warnings) == [f"the stored object already has this error: {REPLICAS}"]
 
 
-async def test_a_bad_one_may_not_become_worse(resource: AnyResource) -> None:
+async def test_update_that_adds_an_error_is_denied(resource: AnyResource) -> None:
     other = deepcopy(BAD)
     other["spec"]["podGroupPolicy"] = {"coscheduling": {}, "volcano": {}}
     verdict = await asked(resource, other, BAD)
@@ -101,7 +103,7 @@ async def test_a_bad_one_may_not_become_worse(resource: AnyResource) -> None:
     assert REPLICAS not in verdict.message
 
 
-async def test_one_of_an_older_schema_can_be_edited(resource: AnyResource) -> None:
+async def test_runtime_of_an_older_schema_can_be_edited(resource: AnyResource) -> None:
     """As with `numProcPerNode: 0`, which Kubeflow Trainer stored."""
     old = deepcopy(GOOD)
     old["spec"]["mlPolicy"] = {"numNodes": 1, "mpi": {"numProcPerNode": 0}}
@@ -115,24 +117,24 @@ async def test_one_of_an_older_schema_can_be_edited(resource: AnyResource) -> No
     assert (await asked(resource, worse, old)).code == 400
 
 
-async def test_a_finalizer_may_come_to_a_bad_runtime(resource: AnyResource) -> None:
+async def test_finalizer_can_be_added_to_an_invalid_runtime(resource: AnyResource) -> None:
     in_use = with_metadata(BAD, finalizers=["trainer.kubeflow.org/resource-in-use"])
     assert await asked(resource, in_use, BAD) == ALLOWED
     assert await asked(resource, BAD, in_use) == ALLOWED
 
 
-async def test_a_finalizer_may_come_to_what_is_no_runtime_at_all(resource: AnyResource) -> None:
+async def test_finalizer_can_be_added_to_an_undecodable_runtime(resource: AnyResource) -> None:
     odd = {**GOOD, "spec": {"mlPolicy": {"numNodes": "many"}}}
     assert await asked(resource, with_metadata(odd, finalizers=["a"]), odd) == ALLOWED
     assert await asked(resource, deprecated(odd), odd) == ALLOWED
 
 
-async def test_a_runtime_that_is_being_deleted_may_become_anything(resource: AnyResource) -> None:
+async def test_update_of_a_runtime_being_deleted_is_admitted(resource: AnyResource) -> None:
     leaving = with_metadata(BAD, deletionTimestamp="2026-01-01T00:00:00Z")
     assert await asked(resource, leaving, GOOD) == ALLOWED
 
 
-async def test_nobody_creates_a_bad_one_by_saying_that_it_is_being_deleted(
+async def test_create_with_a_deletion_timestamp_is_validated(
     resource: AnyResource,
 ) -> None:
     leaving = with_metadata(BAD, deletionTimestamp="2026-01-01T00:00:00Z")
@@ -140,22 +142,24 @@ async def test_nobody_creates_a_bad_one_by_saying_that_it_is_being_deleted(
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
-async def test_what_writes_nothing_is_allowed(resource: AnyResource, operation: str) -> None:
+async def test_delete_request_is_allowed(resource: AnyResource, operation: str) -> None:
     assert await asked(resource, None, BAD, operation) == ALLOWED
 
 
-async def test_w1_a_deprecated_runtime_is_warned_of_when_it_is_created(
+async def test_creating_a_deprecated_runtime_causes_a_warning(
     resource: AnyResource,
 ) -> None:
+    """W1."""
     verdict = await asked(resource, deprecated(GOOD))
     assert verdict.allowed
     [warning] = verdict.warnings
     assert warning.startswith(f'{resource.kind} "runtime" is deprecated and will be removed in a ')
 
 
-async def test_w1_it_is_warned_of_when_the_label_or_the_spec_changes_and_not_else(
+async def test_deprecation_warning_appears_when_label_or_spec_change(
     resource: AnyResource,
 ) -> None:
+    """W1."""
     old = deprecated(GOOD)
     changed = deepcopy(old)
     changed["spec"]["mlPolicy"]["numNodes"] = 2
@@ -165,7 +169,7 @@ async def test_w1_it_is_warned_of_when_the_label_or_the_spec_changes_and_not_els
     assert await asked(resource, GOOD, old) == ALLOWED
 
 
-async def test_removed_framework_label_is_warned_of(resource: AnyResource) -> None:
+async def test_removing_the_framework_label_causes_a_warning(resource: AnyResource) -> None:
     unlabelled = with_metadata(GOOD, labels={})
     [warning] = (await asked(resource, unlabelled, GOOD)).warnings
     assert warning.startswith("metadata.labels: without the label trainer.kubeflow.org/framework ")
@@ -173,13 +177,15 @@ async def test_removed_framework_label_is_warned_of(resource: AnyResource) -> No
     assert await asked(resource, with_metadata(unlabelled, finalizers=["a"]), unlabelled) == ALLOWED
 
 
-async def test_a_label_on_a_bad_runtime_brings_no_other_warnings(resource: AnyResource) -> None:
+async def test_label_change_of_an_invalid_runtime_causes_no_other_warnings(
+    resource: AnyResource,
+) -> None:
     odd = runtime(jobs=[replicated_job("a", "b"), replicated_job()])
     assert len((await asked(resource, deprecated(odd), odd)).warnings) == 1
     assert len((await asked(resource, deprecated(odd))).warnings) == 2
 
 
-async def test_a_refusal_comes_with_warnings(resource: AnyResource) -> None:
+async def test_denial_includes_warnings(resource: AnyResource) -> None:
     verdict = await asked(resource, deprecated(BAD))
     assert not verdict.allowed
     assert len(verdict.warnings) == 1
@@ -196,7 +202,7 @@ ODD_DOCUMENTS: dict[str, Object] = {
 
 
 @pytest.mark.parametrize("what", ODD_DOCUMENTS)
-async def test_what_is_no_runtime_is_a_bad_request_whose_values_are_not_repeated(
+async def test_undecodable_runtime_is_a_bad_request_without_values(
     resource: AnyResource, what: str
 ) -> None:
     verdict = await asked(resource, ODD_DOCUMENTS[what])
@@ -206,15 +212,15 @@ async def test_what_is_no_runtime_is_a_bad_request_whose_values_are_not_repeated
     assert "hunter2" not in verdict.message
 
 
-async def test_a_document_need_not_say_what_the_request_says(resource: AnyResource) -> None:
+async def test_kind_and_api_version_may_be_missing_in_the_object(resource: AnyResource) -> None:
     bare = {field: GOOD[field] for field in ("metadata", "spec")}
     assert await asked(resource, bare) == ALLOWED
 
 
-async def test_a_bug_of_ours_is_not_told_as_a_mistake_of_others(
+async def test_internal_error_is_not_reported_as_an_invalid_object(
     resource: AnyResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_: object) -> None:
+    def fails(*_: object) -> None:
         raise LookupError("a bug")
 
     monkeypatch.setattr("kftrainer.webhooks.training_runtime.runtime_findings", fails)

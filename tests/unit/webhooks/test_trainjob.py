@@ -18,8 +18,9 @@ from kftrainer.runtime.framework.extension_points import CustomValidation
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.runtimes import Runtimes
-from kftrainer.webhooks import live_reads
+from kftrainer.runtime.runtimes import RuntimeKey, Runtimes
+from kftrainer.webhooks import trainjob
+from kftrainer.webhooks.live_reads import LiveReader
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 from tests.support.live_objects import LiveObjects
 from tests.support.objects import Object, runtime
@@ -73,11 +74,11 @@ def with_metadata(job: Object, **metadata: Any) -> Object:
     return {**job, "metadata": {**job["metadata"], **metadata}}
 
 
-def test_a_train_job_that_is_well_is_let_in() -> None:
+def test_valid_trainjob_is_admitted() -> None:
     assert answer(request(JOB), PLAIN) == ALLOWED
 
 
-def test_a_train_job_without_its_runtime_is_refused() -> None:
+def test_trainjob_without_its_runtime_is_denied() -> None:
     verdict = answer(request(JOB))
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "Forbidden")
     assert verdict.message.startswith("spec.runtimeRef: Invalid value: ")
@@ -89,7 +90,7 @@ def test_a_train_job_without_its_runtime_is_refused() -> None:
     assert verdict.details["causes"][0]["field"] == "spec.runtimeRef"
 
 
-def test_warnings_are_told_with_and_without_a_refusal() -> None:
+def test_warnings_are_returned_with_and_without_a_denial() -> None:
     labels = {"trainer.kubeflow.org/support": "deprecated"}
     old = with_metadata(PLAIN, labels=labels)
     bad = changed(JOB, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
@@ -99,47 +100,50 @@ def test_warnings_are_told_with_and_without_a_refusal() -> None:
         assert ["is deprecated" in each for each in verdict.warnings] == [True]
 
 
-def test_other_namespaces_are_not_ours_to_judge() -> None:
+def test_trainjob_in_an_unwatched_namespace_is_admitted() -> None:
     assert answer(request(JOB), namespaces=("other",)) == ALLOWED
     assert not answer(request(JOB), namespaces=("other", NAMESPACE)).allowed
 
 
-def test_what_the_object_leaves_out_is_in_the_request() -> None:
+def test_missing_metadata_is_taken_from_the_request() -> None:
     bare = {"metadata": {}, "spec": JOB["spec"]}
     assert answer(request(bare), PLAIN) == ALLOWED
     nameless = {"metadata": {"generateName": "demo-", "name": "", "namespace": ""}}
     assert answer(request({**bare, **nameless}, name=""), PLAIN) == ALLOWED
 
 
-def test_without_an_object_there_is_nothing_to_judge() -> None:
+def test_request_without_an_object_is_admitted() -> None:
     assert answer(request(None)) == ALLOWED
 
 
 # Updates that nobody should stand in the way of.
 
 
-def test_g7_a_train_job_that_goes_may_be_anything() -> None:
+def test_update_of_a_trainjob_being_deleted_is_admitted() -> None:
+    """G7."""
     gone = with_metadata(changed(JOB, podTemplateOverrides=3), deletionTimestamp="2026-01-01")
     assert answer(request(gone, JOB)) == ALLOWED
     assert not answer(request(gone)).allowed
 
 
-def test_g7_bookkeeping_is_not_looked_at() -> None:
+def test_change_of_bookkeeping_fields_is_not_validated() -> None:
+    """G7."""
     odd = changed(JOB, trainer={"numNodes": "three"})
     kept = with_metadata(odd, finalizers=["a"], managedFields=[{}], resourceVersion="7")
     assert answer(request(kept, odd)) == ALLOWED
 
 
-def test_g7_labels_may_change_whatever_has_become_of_the_runtime() -> None:
+def test_labels_can_change_when_the_runtime_is_invalid() -> None:
+    """G7."""
     assert answer(request(with_metadata(JOB, labels={"a": "b"}), JOB)) == ALLOWED
     assert answer(request(with_metadata(JOB, annotations={"a": "b"}), JOB), BROKEN) == ALLOWED
 
 
-def test_suspending_works_whatever_has_become_of_the_runtime() -> None:
+def test_trainjob_can_be_suspended_when_the_runtime_is_invalid() -> None:
     for existing in ((), (BROKEN,)):
         verdict = answer(request(changed(JOB, suspend=True), JOB), *existing)
         assert verdict.allowed
-        assert verdict.warnings[0].startswith("not refused, because it was so before: ")
+        assert verdict.warnings[0].startswith("the stored object already has this error: ")
 
 
 class Rooted(CustomValidation):
@@ -152,7 +156,7 @@ class Rooted(CustomValidation):
         return ValidationResult([forbidden("metadata.labels", "stay")] if moved else [])
 
 
-def test_a_plugin_can_have_a_rule_about_labels() -> None:
+def test_plugin_rule_about_labels_is_checked_on_label_changes() -> None:
     runtimes = Runtimes(Framework([*load_framework().plugins, Rooted()]))
     moved = with_metadata(JOB, labels={"a": "b"})
     assert answer(request(moved, JOB), PLAIN, runtimes=runtimes).message == (
@@ -160,7 +164,7 @@ def test_a_plugin_can_have_a_rule_about_labels() -> None:
     )
 
 
-def test_an_old_object_that_nobody_understands_can_be_mended() -> None:
+def test_undecodable_stored_trainjob_can_be_fixed() -> None:
     odd = changed(JOB, trainer={"numNodes": "three"})
     assert answer(request(JOB, odd), PLAIN).allowed
     assert not answer(request(changed(JOB, suspend=True), odd)).allowed
@@ -176,15 +180,16 @@ JOB_SET = {
 EDITED = changed(JOB, trainer={"image": "new"})
 
 
-def test_g20_a_change_that_no_jobset_follows_is_refused() -> None:
+def test_change_of_a_field_that_is_fixed_by_the_jobset_is_denied() -> None:
+    """G20."""
     verdict = answer(request(EDITED, JOB), PLAIN, JOB_SET)
-    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed once")
+    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed after")
 
 
-def test_edit_is_refused_if_the_jobset_exists_and_the_cache_does_not_show_it() -> None:
+def test_edit_is_denied_if_only_the_api_server_has_the_jobset() -> None:
     server = LiveObjects(PLAIN, JOB_SET)
     verdict = answer(request(EDITED, JOB), PLAIN, server=server)
-    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed once")
+    assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed after")
     assert server.asked[0] == f"JobSet {NAMESPACE}/demo"
 
 
@@ -204,7 +209,7 @@ def test_edit_is_accepted_if_the_jobset_belongs_to_another_trainjob() -> None:
 @pytest.mark.parametrize(
     "error", [ForbiddenError(403, "Forbidden", "no"), TransportError("reset")], ids=["403", "reset"]
 )
-def test_edit_is_refused_while_the_jobset_cannot_be_read(error: KubeError) -> None:
+def test_edit_is_denied_while_the_jobset_cannot_be_read(error: KubeError) -> None:
     server = LiveObjects(PLAIN, failing=lambda _: error)
     verdict = answer(request(EDITED, JOB), PLAIN, server=server)
     assert (verdict.allowed, verdict.code, verdict.reason, verdict.rules) == (
@@ -215,7 +220,7 @@ def test_edit_is_refused_while_the_jobset_cannot_be_read(error: KubeError) -> No
     )
 
 
-def test_edit_is_refused_for_its_own_errors_while_the_jobset_cannot_be_read() -> None:
+def test_edit_is_denied_for_its_own_errors_while_the_jobset_cannot_be_read() -> None:
     server = LiveObjects(PLAIN, failing=lambda _: TransportError("reset"))
     bad = changed(JOB, suspend=True, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
     assert "override-unknown-job" in answer(request(bad, JOB), PLAIN, server=server).rules
@@ -224,7 +229,7 @@ def test_edit_is_refused_for_its_own_errors_while_the_jobset_cannot_be_read() ->
 @pytest.mark.parametrize(
     "change", [{"suspend": True}, {"labels": {"a": "b"}}, {"annotations": {"a": "b"}}], ids=str
 )
-def test_change_that_every_jobset_follows_is_not_confirmed(change: Object) -> None:
+def test_change_of_mutable_fields_needs_no_live_read(change: Object) -> None:
     server = LiveObjects(PLAIN)
     assert answer(request(changed(JOB, **change), JOB), PLAIN, server=server) == ALLOWED
     assert server.asked == []
@@ -253,7 +258,7 @@ def test_change_that_every_jobset_follows_is_not_confirmed(change: Object) -> No
         ),
     ],
 )
-def test_what_is_no_train_job_is_a_bad_request(odd: Object, said: str) -> None:
+def test_undecodable_trainjob_is_a_bad_request(odd: Object, said: str) -> None:
     verdict = answer(request(odd), PLAIN)
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
     assert verdict.rules == ("schema",)
@@ -261,7 +266,7 @@ def test_what_is_no_train_job_is_a_bad_request(odd: Object, said: str) -> None:
     assert "hunter2" not in verdict.message
 
 
-def test_of_very_many_problems_some_are_told() -> None:
+def test_number_of_reported_problems_is_limited() -> None:
     verdict = answer(request(changed(JOB, podTemplateOverrides=[{}] * 100)), PLAIN)
     assert verdict.message.endswith("; and 90 more")
     assert len(verdict.message) < 1000
@@ -276,14 +281,14 @@ class Crashing(CustomValidation):
         raise KeyError("oops")
 
 
-def test_a_plugin_with_a_bug_is_named() -> None:
+def test_denial_names_a_plugin_that_fails() -> None:
     runtimes = Runtimes(Framework([*load_framework().plugins, Crashing()]))
     with structlog.testing.capture_logs() as logs:
         verdict = answer(request(JOB), PLAIN, runtimes=runtimes)
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 500, "InternalError")
     assert verdict.rules == ("plugin-failed",)
     assert verdict.message == "plugin crashing failed: KeyError: 'oops'"
-    assert [each["event"] for each in logs] == ["admission.plugin_failed"]
+    assert [each["event"] for each in logs] == ["admission_plugin_failed"]
 
 
 class Odd(GivenObjects):
@@ -291,7 +296,7 @@ class Odd(GivenObjects):
         raise RuntimeError("a bug of ours")
 
 
-def test_a_bug_of_ours_is_not_hidden() -> None:
+def test_internal_error_is_raised() -> None:
     with pytest.raises(RuntimeError, match="a bug of ours"):
         answer(request(JOB), existing=Odd())
 
@@ -299,18 +304,18 @@ def test_a_bug_of_ours_is_not_hidden() -> None:
 # The second look.
 
 
-def test_a_runtime_that_the_cache_has_not_heard_of_is_looked_for() -> None:
+def test_runtime_missing_in_the_cache_is_read_live() -> None:
     server = LiveObjects(PLAIN)
     assert answer(request(JOB), server=server) == ALLOWED
     assert server.asked == [f"TrainingRuntime {NAMESPACE}/runtime"]
 
 
-def test_a_runtime_that_has_changed_since_is_read_again() -> None:
+def test_stale_runtime_is_read_live() -> None:
     assert answer(request(JOB), BROKEN, server=LiveObjects(PLAIN)) == ALLOWED
     assert not answer(request(JOB), BROKEN, server=LiveObjects(BROKEN)).allowed
 
 
-def test_priority_classes_are_looked_for_too() -> None:
+def test_priority_class_missing_in_the_cache_is_read_live() -> None:
     gang = in_namespace(runtime(mlPolicy={}, podGroupPolicy={"volcano": {}}))
     (job,) = gang["spec"]["template"]["spec"]["replicatedJobs"]
     job["template"]["spec"]["template"]["spec"]["priorityClassName"] = "new"
@@ -320,13 +325,13 @@ def test_priority_classes_are_looked_for_too() -> None:
     assert answer(request(JOB), gang, CLASSES, server=LiveObjects(gang, made)).allowed
 
 
-def test_who_is_let_in_is_not_looked_at_twice() -> None:
+def test_admitted_trainjob_causes_no_live_reads() -> None:
     server = LiveObjects(PLAIN)
     assert answer(request(JOB), PLAIN, server=server).allowed
     assert server.asked == []
 
 
-def test_a_runtime_that_is_not_there_is_not_there() -> None:
+def test_runtime_missing_on_the_api_server_is_reported() -> None:
     verdict = answer(request(JOB), server=LiveObjects())
     assert "must be created before the TrainJob is created" in verdict.message
 
@@ -334,10 +339,10 @@ def test_a_runtime_that_is_not_there_is_not_there() -> None:
 @pytest.mark.parametrize(
     "error", [ForbiddenError(403, "Forbidden", "no"), TransportError("gone"), None]
 )
-def test_a_look_that_fails_leaves_the_first_answer(
+def test_failed_live_read_keeps_the_first_result(
     error: KubeError | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_reads, "WITHIN", 0.01)
+    monkeypatch.setattr(trainjob, "READ_TIMEOUT", 0.01)
 
     class Deaf(LiveObjects):
         async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
@@ -348,12 +353,11 @@ def test_a_look_that_fails_leaves_the_first_answer(
     with structlog.testing.capture_logs() as logs:
         verdict = answer(request(JOB), server=Deaf())
     assert "must be created before the TrainJob is created" in verdict.message
-    assert [(each["log_level"], each["event"][:18]) for each in logs] == [
-        ("warning", "admission.not_read")
-    ]
+    event = "admission_read_timeout" if error is None else "admission_read_failed"
+    assert [(each["log_level"], each["event"]) for each in logs] == [("warning", event)]
 
 
-def test_one_look_that_fails_does_not_spoil_the_others() -> None:
+def test_failed_live_read_does_not_affect_other_reads() -> None:
     gang = in_namespace(runtime(mlPolicy={}, podGroupPolicy={"volcano": {}}))
     (job,) = gang["spec"]["template"]["spec"]["replicatedJobs"]
     job["template"]["spec"]["template"]["spec"]["priorityClassName"] = "new"
@@ -363,7 +367,8 @@ def test_one_look_that_fails_does_not_spoil_the_others() -> None:
 
     server = LiveObjects(PLAIN, failing=failing)
     assert answer(request(JOB), gang, CLASSES, server=server).allowed
-    assert sorted(each.split()[0] for each in server.asked) == ["PriorityClass", "TrainingRuntime"]
+    kinds = sorted(each.split()[0] for each in server.asked)
+    assert kinds == ["JobSet", "PriorityClass", "TrainingRuntime"]
 
 
 class Counted(Runtimes):
@@ -421,7 +426,7 @@ def test_trainjob_of_a_missing_runtime_is_validated_once() -> None:
     assert validations(request(JOB), [], []) == (False, 1)
 
 
-def test_edit_that_no_jobset_follows_is_validated_once() -> None:
+def test_edit_of_a_fixed_field_is_validated_once() -> None:
     live = versioned(JOB_SET, 1)
     assert validations(request(EDITED, JOB), [AS_CACHED], [AS_CACHED]) == (True, 1)
     assert validations(request(EDITED, JOB), [AS_CACHED], [AS_CACHED, live]) == (False, 1)
@@ -437,7 +442,7 @@ def test_runtime_that_was_read_again_is_decoded_once() -> None:
         return decode(manifest)
 
     counted = replace(TRAINING_RUNTIMES, decode=counting)
-    read = live_reads.Refreshed(GivenObjects(), {(counted, key_of(PLAIN)): versioned(PLAIN, 2)})
+    read = LiveReader(GivenObjects(), {(counted, key_of(PLAIN)): versioned(PLAIN, 2)})
     first, again = (read.get(counted, key_of(PLAIN)) for _ in range(2))
     assert first is again
     assert decoded == ["2"]
@@ -464,7 +469,7 @@ def test_secrets_are_never_read() -> None:
     assert {each.split()[0] for each in server.asked} == {"TrainingRuntime", "JobSet"}
 
 
-def test_one_of_an_older_schema_can_be_suspended() -> None:
+def test_trainjob_of_an_older_schema_can_be_suspended() -> None:
     """As with `numNodes: 0`, which Kubeflow Trainer stored."""
     old = changed(JOB, trainer={"numNodes": 0})
     verdict = answer(request(changed(old, suspend=True), old), PLAIN)
@@ -474,12 +479,12 @@ def test_one_of_an_older_schema_can_be_suspended() -> None:
     assert answer(request(worse, old), PLAIN).code == 400
 
 
-def test_large_runtime_is_read_from_the_server_before_the_verdict() -> None:
+def test_large_runtime_is_read_live_before_validation() -> None:
     server = LiveObjects(PLAIN)
     kind, key = TRAINING_RUNTIMES, key_of(PLAIN)
 
-    def reduced(job: ObjectKey, of: str, name: str) -> list[tuple[Resource[Any], ObjectKey]]:
-        return [(kind, key)] if (of, name) == (kind.kind, key.name) else []
+    def reduced(job: ObjectKey, runtime: RuntimeKey | None) -> list[RuntimeKey]:
+        return [(kind, key)] if runtime == (kind, key) else []
 
     class Partial(GivenObjects):
         """A cache that must not be asked for what it holds a part of."""
@@ -522,9 +527,9 @@ def test_trainjob_beyond_a_limit_is_rejected_before_anything_is_read() -> None:
 def test_trainjob_that_exceeded_the_limit_before_can_be_suspended() -> None:
     verdict = answer(request(changed(LARGE, suspend=True), LARGE), existing=Untouched())
     assert verdict.allowed
-    assert verdict.warnings == (f"not refused, because it was so before: {TOO_MANY}",)
+    assert verdict.warnings == (f"the stored object already has this error: {TOO_MANY}",)
     assert not answer(request(LARGE, JOB), PLAIN).allowed
 
 
-def test_trainjob_that_exceeded_a_limit_before_can_be_made_smaller() -> None:
+def test_trainjob_that_exceeded_a_limit_before_can_be_reduced() -> None:
     assert answer(request(JOB, LARGE), PLAIN) == ALLOWED

@@ -177,7 +177,7 @@ class Case:
     def create_runtime(self) -> bool:
         """Review the creation of the runtime; whether it is allowed."""
         request = decoded(orjson.dumps(review(self.runtime)))
-        return asyncio.run(RuntimeAdmission(TRAINING_RUNTIMES)(request)).allowed
+        return asyncio.run(RuntimeAdmission(TRAINING_RUNTIMES, RUNTIMES.framework)(request)).allowed
 
     def plan(self) -> bool:
         """Plan the stored TrainJob on the stored runtime; whether that has a result."""

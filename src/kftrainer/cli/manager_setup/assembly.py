@@ -155,7 +155,7 @@ class Assembly:
         self._jobs: Controller | None = None
         watches = framework.watches()
         watched: tuple[Resource[Any], ...] = (*OUR_KINDS, *(each.resource for each in watches))
-        unowned = {*OUR_KINDS, *(each.resource for each in watches if each.wakes is not None)}
+        unowned = {*OUR_KINDS, *(each.resource for each in watches if each.map_func is not None)}
         self._view = OverlayCache(
             self._cache,
             watched,

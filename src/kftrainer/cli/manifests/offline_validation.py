@@ -16,11 +16,10 @@ from kftrainer.cli.manifests.documents import Reading
 from kftrainer.cli.manifests.identification import KNOWN
 from kftrainer.cli.manifests.problems import UNREADABLE, DocumentProblem, Tally, unreadable
 from kftrainer.kube.objects.field_errors import ErrorType, FieldError
-from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import PlanningError, PluginFailedError
 from kftrainer.runtime.framework.framework import Framework
-from kftrainer.runtime.runtimes import Runtimes
+from kftrainer.runtime.runtimes import Runtimes, referenced_runtime
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.runtime import runtime_findings
 
@@ -94,13 +93,16 @@ class OfflineAdmission:
 
     def runtime_of(self, job: TrainJob) -> Case | None:
         """Return the runtime that the TrainJob refers to, if it is in the documents."""
-        kind = _kind_of_runtime(job)
-        return None if kind is None else self._runtimes_by_key.get((kind, _key(kind, job)))
+        found = referenced_runtime(job)
+        return None if found is None else self._runtimes_by_key.get(found)
 
     def _judge_runtimes(self) -> None:
         for case in self.of_kind(*RUNTIMES):
             if case.model is not None:
-                case.take(runtime_findings(case.model))
+                try:
+                    case.take(runtime_findings(self.runtimes.framework, case.model))
+                except PluginFailedError as error:
+                    case.refuse(internal_error(error))
 
     def _judge_train_jobs(self) -> None:
         existing = self.existing()
@@ -114,15 +116,15 @@ class OfflineAdmission:
     def _has_runtime(self, case: Case) -> bool:
         """Return whether the TrainJob can be validated; warn if its runtime is not available."""
         job: TrainJob = case.model
-        kind = _kind_of_runtime(job)
-        if kind is None:
+        reference = referenced_runtime(job)
+        if reference is None:
             return True  # validation reports the invalid reference
         runtime = self.runtime_of(job)
         if runtime is not None:
             return not runtime.is_refused  # reported at the runtime
-        name, key = job.spec.runtime_ref.name, _key(kind, job)
+        kind, key = reference
         is_complete = not self._reading.unread  # a missing object does not exist
-        is_shipped = kind is CLUSTER_TRAINING_RUNTIMES and name in names.SHIPPED_RUNTIMES
+        is_shipped = kind is CLUSTER_TRAINING_RUNTIMES and key.name in names.SHIPPED_RUNTIMES
         if is_complete and kind in self._kinds_here and not is_shipped:
             return True  # validation reports it: there are others of this kind, but not this one
         missing = f"{kind.kind} {key} is in none of the files"
@@ -137,16 +139,3 @@ class OfflineAdmission:
 def internal_error(error: PlanningError) -> FieldError:
     """Return the error for a plugin that fails or builds an invalid object."""
     return FieldError("", ErrorType.INTERNAL, str(error), rule=Rule.PLUGIN_FAILED)
-
-
-def _key(kind: AnyResource, job: TrainJob) -> ObjectKey:
-    namespace = job.metadata.namespace or "" if kind.namespaced else ""
-    return ObjectKey(namespace, job.spec.runtime_ref.name)
-
-
-def _kind_of_runtime(job: TrainJob) -> AnyResource | None:
-    reference = job.spec.runtime_ref
-    for kind in RUNTIMES:
-        if (reference.kind, reference.api_group) == (kind.kind, kind.group):
-            return kind
-    return None

@@ -41,7 +41,7 @@ class Plan:
                 lines: list[object] = [*self.explanation.settings()]
             else:
                 lines = [*self.explanation.settings_of(planned, manifest)]
-                lines = lines or [f"built by {self.explanation.maker(planned)}"]
+                lines = lines or [f"built by {self.explanation.builder_of(planned)}"]
             yield from (f"{manifest['kind']} {name}: {line}" for line in lines)
 
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Literal
 
 from kftrainer.api import names
-from kftrainer.controllers.trainjob_index import LONGEST_NAME
 from kftrainer.kube.objects.resource import Manifest
+from kftrainer.kube.schema.metadata import LONGEST_NAME
 
 State = Literal["Pending", "Running", "Suspended", "Blocked", "Complete", "Failed"]
 ENDED: frozenset[State] = frozenset(("Complete", "Failed"))

@@ -18,7 +18,9 @@ from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.runtime.cluster_reader import ClusterReader
-from kftrainer.runtime.info import Info
+from kftrainer.runtime.framework.policies import Policy
+from kftrainer.runtime.info import AnyRuntime, Info
+from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject
 
 
@@ -106,18 +108,56 @@ class CustomValidation(Plugin, Protocol):
         ...
 
 
+@runtime_checkable
+class RuntimeValidation(Plugin, Protocol):
+    """At admission: validate a TrainingRuntime or ClusterTrainingRuntime before it is stored.
+
+    `info` is in the state that phase 1 receives for a TrainJob that sets only its runtimeRef. It is
+    None if the runtime cannot be used; the framework reports why.
+    """
+
+    @abstractmethod
+    def validate_runtime(self, runtime: AnyRuntime, info: Info | None) -> ValidationResult:
+        """Return errors, which reject the runtime, and warnings."""
+        ...
+
+
+@runtime_checkable
+class PolicyExtension(Plugin, Protocol):
+    """The policy that the plugin implements.
+
+    The framework validates the policy of third-party plugins, and rejects TrainJobs whose runtime
+    has the policy of a disabled plugin.
+    """
+
+    @abstractmethod
+    def declare_policy(self) -> Policy[Any]:
+        """Return where the policy is in a runtime, and its type."""
+        ...
+
+
+@runtime_checkable
+class NodeLayoutExtension(Plugin, Protocol):
+    """Before phase 1: the jobs of the runtime that train, if that is not only the trainer."""
+
+    @abstractmethod
+    def node_layout(self, runtime: AnyRuntime) -> NodeLayout | None:
+        """Return the layout; None if the runtime does not have the plugin's policy."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Watch:
     """A kind to watch, and the TrainJobs to enqueue when one of its objects changes.
 
-    Without `wakes`, the TrainJob that controls the object is enqueued; objects without such an
-    owner are not cached, unless another watch of the kind has `wakes`. With `wakes`, the keys that
-    it returns are enqueued. If it iterates over many objects, it should yield None for each one
-    that is not affected, so that the event loop can run other tasks in between.
+    Without `map_func`, the TrainJob that controls the object is enqueued; objects without such an
+    owner are not cached, unless another watch of the kind has `map_func`. With `map_func`, the keys
+    that it returns are enqueued. If it iterates over many objects, it should yield None for each
+    one that is not affected, so that the event loop can run other tasks in between.
     """
 
     resource: Resource[Any]
-    wakes: Callable[[Any, ClusterReader], Iterable[ObjectKey | None]] | None = None
+    map_func: Callable[[Any, ClusterReader], Iterable[ObjectKey | None]] | None = None
     metadata_only: bool = False  # cache only the metadata, unless another watch needs the object
 
 
@@ -131,6 +171,37 @@ class WatchExtension(Plugin, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class RBACRule:
+    """A permission that the manager needs for a plugin."""
+
+    resource: Resource[Any]
+    verbs: tuple[str, ...]
+
+    def manifest(self) -> dict[str, list[str]]:
+        """Return the rule as in a ClusterRole."""
+        return {
+            "apiGroups": [self.resource.group],
+            "resources": [self.resource.plural],
+            "verbs": [*self.verbs],
+        }
+
+
+# Verbs for kinds that a plugin only watches, and for those that it also builds.
+WATCH_VERBS = ("list", "watch")
+APPLY_VERBS = ("get", "list", "watch", "create", "patch")
+
+
+@runtime_checkable
+class RBACExtension(Plugin, Protocol):
+    """The permissions that the manager needs for the plugin; `kftrainer plugins` prints them."""
+
+    @abstractmethod
+    def declare_rbac_rules(self) -> Sequence[RBACRule]:
+        """Return the rules for the kinds that the plugin builds, watches or reads."""
+        ...
+
+
 EXTENSION_POINTS = (
     EnforceMLPolicy,
     EnforcePodGroupPolicy,
@@ -138,5 +209,9 @@ EXTENSION_POINTS = (
     ComponentBuilder,
     TrainJobStatus,
     CustomValidation,
+    RuntimeValidation,
+    PolicyExtension,
+    NodeLayoutExtension,
     WatchExtension,
+    RBACExtension,
 )

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from kftrainer.api import names
 from kftrainer.api.configuration import DEFAULT, Admission
-from kftrainer.api.trainingruntime import MPIPolicy, TorchPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, forbidden, invalid
-from kftrainer.runtime.cluster_reader import ClusterReader
+from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,
@@ -20,16 +20,23 @@ from kftrainer.runtime.framework.extension_points import (
     CustomValidation,
     EnforceMLPolicy,
     EnforcePodGroupPolicy,
+    NodeLayoutExtension,
     Observed,
     Plugin,
     PodNetwork,
+    PolicyExtension,
+    RBACExtension,
+    RBACRule,
+    RuntimeValidation,
     TrainJobStatus,
     Watch,
     WatchExtension,
 )
-from kftrainer.runtime.info import Info
+from kftrainer.runtime.framework.policies import Policy
+from kftrainer.runtime.info import AnyRuntime, Info
+from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject, apply_order
-from kftrainer.runtime.template import subject_of
+from kftrainer.runtime.template import new_info, subject_of
 from kftrainer.runtime.trace import NO_TRACE, Trace
 from kftrainer.runtime.validation.rules import Rule
 
@@ -46,14 +53,23 @@ class FrameworkError(Exception):
 
 
 class Framework:
-    """Run the phases of planning and validation; within a phase, in the order of `plugins`."""
+    """Run the phases of planning and validation; within a phase, in the order of `plugins`.
+
+    `disabled` plugins do not run: they only declare which policies cannot be used, and the layout
+    of runtimes with these policies.
+    """
 
     def __init__(
-        self, plugins: Iterable[Plugin], *, admission: Admission = DEFAULT.admission
+        self,
+        plugins: Iterable[Plugin],
+        *,
+        disabled: Iterable[Plugin] = (),
+        admission: Admission = DEFAULT.admission,
     ) -> None:
         self.plugins = tuple(plugins)
+        self.disabled = tuple(disabled)
         self.admission = admission
-        _refuse_namesakes(self.plugins)
+        _require_unique_names(self.plugins)
         self._ml_policies = [each for each in self.plugins if isinstance(each, EnforceMLPolicy)]
         self._group_policies = [
             each for each in self.plugins if isinstance(each, EnforcePodGroupPolicy)
@@ -61,75 +77,128 @@ class Framework:
         self._networks = [each for each in self.plugins if isinstance(each, PodNetwork)]
         self._builders = [each for each in self.plugins if isinstance(each, ComponentBuilder)]
         self._validations = [each for each in self.plugins if isinstance(each, CustomValidation)]
+        self._runtime_validations = [
+            each for each in self.plugins if isinstance(each, RuntimeValidation)
+        ]
+        self._layouts = [
+            each
+            for each in (*self.plugins, *self.disabled)
+            if isinstance(each, NodeLayoutExtension)
+        ]
+        self._rbac = [each for each in self.plugins if isinstance(each, RBACExtension)]
         self._watching = [each for each in self.plugins if isinstance(each, WatchExtension)]
         self._status = _only_status(self.plugins)
+        self._policies = dict(_declared_policies(self.plugins))
+        self._unserved = [*_unserved(self.plugins, self.disabled, self._policies.values())]
 
-    def missing_for(self, info: Info) -> str | None:
-        """Return the name of a disabled plugin that the runtime's policies need, else None."""
-        groups = info.pod_group_policy
-        needed = {
-            "Torch": isinstance(info.policy, TorchPolicy),
-            "MPI": isinstance(info.policy, MPIPolicy),
-            "CoScheduling": groups is not None and groups.coscheduling is not None,
-            "Volcano": groups is not None and groups.volcano is not None,
-        }
-        running = {plugin.name for plugin in self.plugins}
-        missing = (name for name, is_needed in needed.items() if is_needed and name not in running)
-        return next(missing, None)
+    def layout(self, runtime: AnyRuntime) -> NodeLayout:
+        """Return which jobs of the runtime train; raises PluginFailedError."""
+        with _PluginCalls() as calls:
+            for each in calls.each(self._layouts):
+                if (found := each.node_layout(runtime)) is not None:
+                    return _checked(NodeLayout, found)
+        return TRAINER_ONLY
+
+    def new_info(
+        self,
+        job: TrainJob,
+        runtime: AnyRuntime,
+        existing: ClusterReader = NO_OBJECTS,
+        trace: Trace = NO_TRACE,
+    ) -> Info:
+        """Return the Info that phase 1 receives; raises PlanningError."""
+        return new_info(job, runtime, existing, trace, self.layout(runtime))
 
     def plan(self, info: Info, job: TrainJob) -> list[PlannedObject]:
         """Run the planning phases and return the objects in the order to apply them.
 
         Raises PlanningError.
         """
-        missing = self.missing_for(info)
-        if missing is not None:
-            detail = f"the plugin {missing}, which the runtime's policy needs, is switched off"
-            error = forbidden("spec", detail, rule=Rule.PLUGIN_OFF)
-            raise InvalidRuntimeError(subject_of(info.runtime), error)
+        if self._unserved:  # usually empty
+            self._require_plugins(info.runtime)
         self.enforce(info, job)
         return self.build(info, job)
 
+    def _require_plugins(self, runtime: AnyRuntime) -> None:
+        """Raise InvalidRuntimeError if the runtime has the policy of a disabled plugin."""
+        for name, policy in self._unserved:
+            if policy.is_set(runtime):
+                detail = f"needs the plugin {name}, which is disabled"
+                error = forbidden(policy.path, detail, rule=Rule.PLUGIN_OFF)
+                raise InvalidRuntimeError(subject_of(runtime), error)
+
     def enforce(self, info: Info, job: TrainJob) -> None:
         """Run phases 1 to 3, which change `info` in place."""
-        with _AnsweringFor() as answering:
-            for ml_policy in answering.turns(self._ml_policies, info.trace):
+        with _PluginCalls() as calls:
+            for ml_policy in calls.each(self._ml_policies, info.trace):
                 ml_policy.enforce_ml_policy(info, job)
-            for group_policy in answering.turns(self._group_policies, info.trace):
+            for group_policy in calls.each(self._group_policies, info.trace):
                 group_policy.enforce_pod_group_policy(info, job)
-            for network in answering.turns(self._networks, info.trace):
+            for network in calls.each(self._networks, info.trace):
                 network.identify_pod_network(info, job)
 
     def build(self, info: Info, job: TrainJob) -> list[PlannedObject]:
         """Run phase 4: return the objects in the order to apply them."""
         planned: list[PlannedObject] = []
-        with _AnsweringFor() as answering:
-            for builder in answering.turns(self._builders, info.trace):
-                made = _all(PlannedObject, builder.build_components(info, job))
-                info.trace.made(made)
-                planned += made
+        with _PluginCalls() as calls:
+            for builder in calls.each(self._builders, info.trace):
+                built = _all(PlannedObject, builder.build_components(info, job))
+                info.trace.built(built)
+                planned += built
         return sorted(planned, key=apply_order)
 
     def validate(self, info: Info, old: TrainJob | None, new: TrainJob) -> ValidationResult:
         """Return the errors and warnings of all CustomValidation plugins."""
         findings = ValidationResult()
-        with _AnsweringFor() as answering:
-            for validation in answering.turns(self._validations):
+        with _PluginCalls() as calls:
+            for validation in calls.each(self._validations):
                 findings.add(_found(validation, info, old, new))
+        return findings
+
+    def validate_runtime(self, runtime: AnyRuntime) -> ValidationResult:
+        """Return the errors of the policies, and the results of RuntimeValidation plugins.
+
+        A plugin that declares a policy validates only the runtimes that have it.
+        """
+        findings = ValidationResult()
+        for policy in self._policies.values():
+            findings.refuse(*policy.errors(runtime))
+        validations = [
+            each
+            for each in self._runtime_validations
+            if each.name not in self._policies or self._policies[each.name].is_set(runtime)
+        ]
+        if not validations:
+            return findings
+        try:
+            info = self.new_info(_plain_job(runtime), runtime)
+        except InvalidRuntimeError:
+            info = None
+        with _PluginCalls() as calls:
+            for validation in calls.each(validations):
+                findings.add(_found_in_runtime(validation, runtime, info))
         return findings
 
     def observe(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
         """Run phase 5: return the observed status; None if there is nothing to observe yet."""
-        with _AnsweringFor(self._status):
+        with _PluginCalls(self._status):
             return self._status.observe_status(job, existing)
 
     def watches(self) -> list[Watch]:
         """Return the watches that plugins declare."""
         watches: list[Watch] = []
-        with _AnsweringFor() as answering:
-            for each in answering.turns(self._watching):
+        with _PluginCalls() as calls:
+            for each in calls.each(self._watching):
                 watches += _all(Watch, each.declare_watches())
         return watches
+
+    def rbac_rules(self) -> list[RBACRule]:
+        """Return the permissions that plugins declare."""
+        rules: list[RBACRule] = []
+        with _PluginCalls() as calls:
+            for each in calls.each(self._rbac):
+                rules += _all(RBACRule, each.declare_rbac_rules())
+        return rules
 
 
 def in_one_line(error: BaseException) -> str:
@@ -140,22 +209,69 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _refuse_namesakes(plugins: Sequence[Plugin]) -> None:
+def _require_unique_names(plugins: Sequence[Plugin]) -> None:
     seen: set[str] = set()
     for plugin in plugins:
         if plugin.name in seen:
-            raise FrameworkError(f"there are two plugins named {plugin.name}")
+            raise FrameworkError(f"two plugins are named {plugin.name}")
         seen.add(plugin.name)
 
 
 def _only_status(plugins: Sequence[Plugin]) -> TrainJobStatus:
     found = [each for each in plugins if isinstance(each, TrainJobStatus)]
     if not found:
-        raise FrameworkError("no plugin tells the status of TrainJobs: JobSet is the one that does")
+        raise FrameworkError(
+            "no plugin implements TrainJobStatus, which observes the status of TrainJobs"
+        )
     if len(found) > 1:
-        who = ", ".join(plugin.name for plugin in found)
-        raise FrameworkError(f"too many TrainJobStatus plugins are registered: {who}")
+        names_found = ", ".join(plugin.name for plugin in found)
+        raise FrameworkError(f"too many TrainJobStatus plugins are registered: {names_found}")
     return found[0]
+
+
+def _declared_policies(plugins: Iterable[Plugin]) -> Iterator[tuple[str, Policy[Any]]]:
+    """Yield the names of the plugins that declare a policy, and the policies."""
+    with _PluginCalls() as calls:
+        for each in calls.each(each for each in plugins if isinstance(each, PolicyExtension)):
+            policy: Policy[Any] = each.declare_policy()
+            yield each.name, _checked(Policy, policy)  # type: ignore[type-abstract]
+
+
+def _unserved(
+    plugins: Sequence[Plugin], disabled: Sequence[Plugin], served: Iterable[Policy[Any]]
+) -> Iterator[tuple[str, Policy[Any]]]:
+    """Yield the names of disabled plugins whose policies no plugin serves, and these policies.
+
+    A plugin of the same name, or with the same policy, replaces a disabled one.
+    """
+    running, paths = {each.name for each in plugins}, {each.path for each in served}
+    for name, policy in _declared_policies(disabled):
+        if name not in running and policy.path not in paths:
+            yield name, policy
+
+
+def _plain_job(runtime: AnyRuntime) -> TrainJob:
+    """Return a TrainJob that sets only its runtimeRef."""
+    reference = {"apiGroup": names.GROUP, "kind": runtime.kind, "name": "any"}
+    return TrainJob.parse(
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": names.TRAIN_JOB,
+            "metadata": {"name": "any"},
+            "spec": {"runtimeRef": reference},
+        }
+    )
+
+
+def _found_in_runtime(
+    validation: RuntimeValidation, runtime: AnyRuntime, info: Info | None
+) -> ValidationResult:
+    """Return the plugin's result; an invalid-runtime error that it raises is part of it."""
+    try:
+        found = validation.validate_runtime(runtime, info)
+        return ValidationResult(_all(FieldError, found.errors), _all(str, found.warnings))
+    except InvalidRuntimeError as error:
+        return ValidationResult([*error.errors])
 
 
 def _found(
@@ -176,15 +292,16 @@ def _found(
 
 def _all(kind: type[T], given: Iterable[object]) -> list[T]:
     """Check the type of what a plugin returned; third-party code may not be type-checked."""
-    checked = []
-    for each in given:
-        if not isinstance(each, kind):
-            raise TypeError(f"it gave a {type(each).__name__} instead of a {kind.__name__}")
-        checked.append(each)
-    return checked
+    return [_checked(kind, each) for each in given]
 
 
-class _AnsweringFor:
+def _checked(kind: type[T], given: object) -> T:
+    if not isinstance(given, kind):
+        raise TypeError(f"it returned a {type(given).__name__} instead of a {kind.__name__}")
+    return given
+
+
+class _PluginCalls:
     """Context manager that adds the name of the failing plugin to its exception.
 
     It is a class, and one instance serves all plugins of a phase, because `contextmanager` or one
@@ -196,14 +313,14 @@ class _AnsweringFor:
     def __init__(self, plugin: Plugin | None = None) -> None:
         self._plugin = plugin
 
-    def turns(self, plugins: Iterable[P], trace: Trace = NO_TRACE) -> Iterator[P]:
+    def each(self, plugins: Iterable[P], trace: Trace = NO_TRACE) -> Iterator[P]:
         """Yield the plugins; each is responsible for errors until the next one is requested."""
         for plugin in plugins:
             self._plugin = plugin
             if trace is NO_TRACE:
                 yield plugin
             else:
-                with trace.turn(plugin.name):
+                with trace.changes_of(plugin.name):
                     yield plugin
 
     def __enter__(self) -> Self:
@@ -216,5 +333,5 @@ class _AnsweringFor:
             return
         # SystemExit is included so that a plugin cannot end the process.
         if isinstance(error, Exception | SystemExit) and not isinstance(error, PlanningError):
-            who = self._plugin.name
-            raise PluginFailedError(f"plugin {who} failed: {in_one_line(error)}") from error
+            name = self._plugin.name
+            raise PluginFailedError(f"plugin {name} failed: {in_one_line(error)}") from error

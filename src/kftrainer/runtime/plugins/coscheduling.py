@@ -3,24 +3,48 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kftrainer.api import names
 from kftrainer.api.resources import COSCHEDULING_POD_GROUPS
 from kftrainer.api.trainingruntime import CoschedulingPolicy
 from kftrainer.api.trainjob import TrainJob
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.runtime.framework.extension_points import (
     ComponentBuilder,
     EnforcePodGroupPolicy,
+    PolicyExtension,
+    RBACExtension,
+    RBACRule,
+    RuntimeValidation,
     Watch,
     WatchExtension,
 )
-from kftrainer.runtime.info import RUNTIME, Info
+from kftrainer.runtime.framework.policies import FieldPolicy
+from kftrainer.runtime.info import RUNTIME, AnyRuntime, Info
 from kftrainer.runtime.planned_object import PlannedObject
-from kftrainer.runtime.plugins.gang import gang_of, pod_group, watches
+from kftrainer.runtime.plugins.gang import (
+    gang_of,
+    pod_group,
+    rbac_rules,
+    scheduler_warnings,
+    watches,
+)
 
-SOURCE = f"{RUNTIME} spec.podGroupPolicy.coscheduling"
+POD_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
+PATH = "spec.podGroupPolicy.coscheduling"
+SOURCE = f"{RUNTIME} {PATH}"
+ADVICE = "schedulerName, unless the default scheduler has the plugin"
+POLICY = FieldPolicy(
+    PATH, lambda spec: spec.pod_group_policy.coscheduling if spec.pod_group_policy else None
+)
 
 
-class CoScheduling(EnforcePodGroupPolicy, ComponentBuilder, WatchExtension):
+class CoScheduling(
+    EnforcePodGroupPolicy,
+    ComponentBuilder,
+    RuntimeValidation,
+    PolicyExtension,
+    WatchExtension,
+    RBACExtension,
+):
     """Build the PodGroup and label its pods, for runtimes with a coscheduling policy."""
 
     name: ClassVar[str] = "CoScheduling"
@@ -29,7 +53,7 @@ class CoScheduling(EnforcePodGroupPolicy, ComponentBuilder, WatchExtension):
         """Label the pods of the gang."""
         if _policy(info) is not None:
             for pod_set in gang_of(info).members:
-                pod_set.set_pod_label(names.LABEL_POD_GROUP, job.metadata.name, SOURCE)
+                pod_set.set_pod_label(POD_GROUP_LABEL, job.metadata.name, SOURCE)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         """Return the PodGroup, unless it exists and the TrainJob runs."""
@@ -39,6 +63,18 @@ class CoScheduling(EnforcePodGroupPolicy, ComponentBuilder, WatchExtension):
         field = "scheduleTimeoutSeconds"
         spec = {field: policy.schedule_timeout_seconds}
         return pod_group(COSCHEDULING_POD_GROUPS, info, job, spec, {field: f"{SOURCE}.{field}"})
+
+    def validate_runtime(self, _runtime: AnyRuntime, info: Info | None) -> ValidationResult:
+        """Warn about pods of the gang without a scheduler."""
+        return ValidationResult(warnings=[*scheduler_warnings(info, PATH, ADVICE)])
+
+    def declare_policy(self) -> FieldPolicy[CoschedulingPolicy]:
+        """Return the policy `coscheduling`."""
+        return POLICY
+
+    def declare_rbac_rules(self) -> Sequence[RBACRule]:
+        """Return the rules for PodGroups and the kinds that affect their minimum resources."""
+        return rbac_rules(COSCHEDULING_POD_GROUPS)
 
     def declare_watches(self) -> Sequence[Watch]:
         """Watch PodGroups, and the kinds that affect their minimum resources."""

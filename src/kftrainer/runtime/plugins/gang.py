@@ -17,7 +17,12 @@ from kftrainer.kube.objects.quantity import ZERO, Quantity, QuantityError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import PlanningError
-from kftrainer.runtime.framework.extension_points import Watch
+from kftrainer.runtime.framework.extension_points import (
+    APPLY_VERBS,
+    WATCH_VERBS,
+    RBACRule,
+    Watch,
+)
 from kftrainer.runtime.info import AnyRuntime, Info, key_of_job, runs
 from kftrainer.runtime.manifests import owned
 from kftrainer.runtime.planned_object import PlannedObject
@@ -48,11 +53,11 @@ def gang_of(info: Info) -> Gang:
     """
     waits = dict(_waits(info))
     in_order = (info.template.get("startupPolicy") or {}).get("startupPolicyOrder") == IN_ORDER
-    over = _over_before(waits, in_order=in_order)
-    anchor = info.trainer or max(info.pod_sets, key=lambda each: over[each.name].bit_count())
-    at_start = over[anchor.name]
-    members = [each for each in info.pod_sets if over[each.name] == at_start]
-    return Gang(members, list(_unhindered(members, waits, in_order=in_order)))
+    completed = _completed_before(waits, in_order=in_order)
+    anchor = info.trainer or max(info.pod_sets, key=lambda each: completed[each.name].bit_count())
+    at_start = completed[anchor.name]
+    members = [each for each in info.pod_sets if completed[each.name] == at_start]
+    return Gang(members, list(_first_to_start(members, waits, in_order=in_order)))
 
 
 def pod_group(
@@ -71,17 +76,40 @@ def pod_group(
     manifest = owned(resource, job)
     manifest["spec"] = {**_minimum(info, job), **spec}
     counted = {"minMember": "pods of the gang", "minResources": "requests of the gang's pods"}
-    said = {f"spec.{field}": source for field, source in {**counted, **sources}.items()}
-    return (PlannedObject(resource, manifest, sources=said),)
+    by_path = {f"spec.{field}": source for field, source in {**counted, **sources}.items()}
+    return (PlannedObject(resource, manifest, sources=by_path),)
 
 
 def watches(resource: Resource[Manifest]) -> Sequence[Watch]:
     """Return watches of these PodGroups and of the kinds that affect their minimum resources."""
     return (
         Watch(resource),
-        Watch(LIMIT_RANGES, wakes=waiting_in_namespace),
-        Watch(RUNTIME_CLASSES, wakes=waiting_for_class),
+        Watch(LIMIT_RANGES, map_func=waiting_in_namespace),
+        Watch(RUNTIME_CLASSES, map_func=waiting_for_class),
     )
+
+
+def rbac_rules(resource: Resource[Manifest]) -> Sequence[RBACRule]:
+    """Return the rules for these PodGroups and for the kinds that affect their resources."""
+    return (
+        RBACRule(resource, APPLY_VERBS),
+        RBACRule(LIMIT_RANGES, WATCH_VERBS),
+        RBACRule(RUNTIME_CLASSES, WATCH_VERBS),
+    )
+
+
+def scheduler_warnings(info: Info | None, path: str, advice: str) -> Iterator[str]:
+    """Yield a warning if pods of the gang are not assigned to a scheduler.
+
+    `path` is the policy's, `advice` is what the pods need.
+    """
+    members = gang_of(info).members if info is not None else ()
+    without = [each.name for each in members if not each.spec.get("schedulerName")]
+    if without:
+        yield (
+            f"{path}: the pods of {', '.join(without)} name no scheduler that would start them "
+            f"together: give them {advice}"
+        )
 
 
 def waiting_in_namespace(
@@ -123,40 +151,48 @@ def _waits(info: Info) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield each job with the earlier jobs that it depends on and the status that it awaits."""
     earlier: set[str] = set()
     for pod_set in info.pod_sets:
-        said = {each.get("name"): each.get("status") for each in pod_set.job.get("dependsOn") or ()}
+        statuses = {
+            each.get("name"): each.get("status") for each in pod_set.job.get("dependsOn") or ()
+        }
         # JobSet rejects a dependency on a job that does not exist or comes later.
-        yield pod_set.name, {name: said[name] for name in said if name in earlier}
+        yield pod_set.name, {name: statuses[name] for name in statuses if name in earlier}
         earlier.add(pod_set.name)
 
 
-def _over_before(waits: Mapping[str, Mapping[str, str]], *, in_order: bool) -> Mapping[str, int]:
+def _completed_before(
+    waits: Mapping[str, Mapping[str, str]], *, in_order: bool
+) -> Mapping[str, int]:
     """Return by job the set of jobs that are complete before it starts, as a bit mask.
 
     With `in_order`, each job waits for all earlier ones: until they are ready, unless dependsOn
     specifies otherwise.
     """
     bits = {name: 1 << place for place, name in enumerate(waits)}
-    over: dict[str, int] = {}
-    of_earlier = 0
+    completed: dict[str, int] = {}
+    before_earlier = 0
     for name, awaited in waits.items():
-        found = of_earlier if in_order else 0
+        found = before_earlier if in_order else 0
         for other, state in awaited.items():
-            found |= over[other] | (bits[other] if state == COMPLETE else 0)
-        over[name] = found
-        of_earlier |= found
-    return over
+            found |= completed[other] | (bits[other] if state == COMPLETE else 0)
+        completed[name] = found
+        before_earlier |= found
+    return completed
 
 
-def _unhindered(
+def _first_to_start(
     members: Sequence[PodSet], waits: Mapping[str, Mapping[str, str]], *, in_order: bool
 ) -> Iterator[PodSet]:
     """Yield the members with pods that do not wait for other members."""
-    hindering: set[str] = set()
+    earlier_members: set[str] = set()
     for pod_set in members:
-        hindered = bool(hindering) if in_order else not hindering.isdisjoint(waits[pod_set.name])
-        if hindered or pod_set.total:  # a job without pods is ready at once
-            hindering.add(pod_set.name)
-        if pod_set.total and not hindered:
+        waits_for_member = (
+            bool(earlier_members)
+            if in_order
+            else not earlier_members.isdisjoint(waits[pod_set.name])
+        )
+        if waits_for_member or pod_set.total:  # a job without pods is ready at once
+            earlier_members.add(pod_set.name)
+        if pod_set.total and not waits_for_member:
             yield pod_set
 
 
@@ -184,7 +220,7 @@ def _requests(
         return pod_requests({**admitted, "overhead": overhead})
     except QuantityError as error:
         raise PlanningError(
-            f"what the pods of the job {pod_set.name} ask for with the LimitRanges and the "
+            f"the requests of the pods of the job {pod_set.name} with the LimitRanges and the "
             f"RuntimeClass that apply: {error.path}: {error}"
         ) from None
 

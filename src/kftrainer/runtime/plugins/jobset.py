@@ -5,17 +5,19 @@ from typing import Any, ClassVar
 
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
-from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import Asset, Initializer, JobStatus, TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid, required
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
+    APPLY_VERBS,
     ComponentBuilder,
     CustomValidation,
     Observed,
     PodNetwork,
+    RBACExtension,
+    RBACRule,
     TrainJobStatus,
     Watch,
     WatchExtension,
@@ -42,7 +44,14 @@ FINISHED = {"Completed": names.CONDITION_COMPLETE, "Failed": names.CONDITION_FAI
 JOB_COUNTS = ("ready", "succeeded", "failed", "active", "suspended")
 
 
-class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, WatchExtension):
+class JobSet(
+    PodNetwork,
+    ComponentBuilder,
+    TrainJobStatus,
+    CustomValidation,
+    WatchExtension,
+    RBACExtension,
+):
     """Build the JobSet from the template, and translate its status for the TrainJob."""
 
     name: ClassVar[str] = "JobSet"
@@ -88,14 +97,18 @@ class JobSet(PodNetwork, ComponentBuilder, TrainJobStatus, CustomValidation, Wat
         counts = [count_of(each, info, new) for each in info.pod_sets]
         findings.refuse(*_missing_initializers(info, new), *name_errors(info, new, counts))
         findings.refuse(*step_env_overrides(new))
-        asked = (new.spec.trainer or NO_TRAINER).resources_per_node
+        requested = (new.spec.trainer or NO_TRAINER).resources_per_node
         for container in _training(info):
-            findings.warn(*requests_above_limits(container, asked))
+            findings.warn(*requests_above_limits(container, requested))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:
         """Watch the JobSets of TrainJobs."""
         return (Watch(JOB_SETS),)
+
+    def declare_rbac_rules(self) -> Sequence[RBACRule]:
+        """Return the rule to build and watch JobSets."""
+        return (RBACRule(JOB_SETS, APPLY_VERBS),)
 
 
 def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
@@ -115,7 +128,7 @@ def _missing_initializers(info: Info, job: TrainJob) -> Iterator[FieldError]:
             detail = f"must have {step} job when trainJob is configured with input {config}"
             if info.pod_set(step) is not None:
                 label = f"{names.LABEL_ANCESTOR_STEP}: {step}"
-                detail += f": the job {step} is there, but lacks the label {label}"
+                detail += f": the job {step} exists, but lacks the label {label}"
             yield invalid("spec.runtimeRef", reference, detail, rule=Rule.INITIALIZER_MISSING)
         elif not any(pod_set.container(step) for pod_set in pod_sets):
             detail = f"must have container with name - {step} in the {step} job"
@@ -142,8 +155,8 @@ def _set_initializers(info: Info, job: TrainJob) -> None:
 def _set_asset(container: Container, asset: Asset, path: str) -> None:
     if asset.storage_uri:
         container.set_env(env_var(names.ENV_STORAGE_URI, asset.storage_uri), f"{path}.storageUri")
-    leave = (names.ENV_STORAGE_URI,) if asset.storage_uri else ()
-    set_all(container, asset.env or (), f"{path}.env", leave=leave)
+    skip = (names.ENV_STORAGE_URI,) if asset.storage_uri else ()
+    set_all(container, asset.env or (), f"{path}.env", skip=skip)
     if asset.secret_ref:
         origin = {"secretRef": {"name": asset.secret_ref["name"]}}
         container.add_env_from(origin, f"{path}.secretRef")
@@ -167,11 +180,10 @@ def _set_trainer_container(container: Container, info: Info, job: TrainJob) -> N
 
 
 def _training(info: Info) -> Iterator[Container]:
-    """Yield the containers that train; with MPI also those of the workers."""
+    """Yield the containers that train: the trainer's and those of the workers."""
     if info.trainer_container is not None:
         yield info.trainer_container
-    worker = info.pod_set(names.JOB_NODE)
-    if isinstance(info.policy, MPIPolicy) and worker is not None and worker is not info.trainer:
+    if (worker := info.worker) is not None:
         container = worker.container(names.CONTAINER_NODE)
         if container is not None:
             yield container

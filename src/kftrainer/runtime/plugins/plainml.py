@@ -32,5 +32,7 @@ class PlainML(EnforceMLPolicy, CustomValidation):
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
         """Warn about numProcPerNode, which has no effect without a Torch or MPI policy."""
-        asked = (new.spec.trainer or NO_TRAINER).num_proc_per_node
-        return ValidationResult(warnings=[NO_PROCESSES] if info.policy is None and asked else [])
+        requested = (new.spec.trainer or NO_TRAINER).num_proc_per_node
+        return ValidationResult(
+            warnings=[NO_PROCESSES] if info.policy is None and requested else []
+        )

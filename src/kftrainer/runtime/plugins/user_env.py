@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Sequence
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import NO_TRAINER, Info
-from kftrainer.runtime.manifests import Piece, by_name, places_by_name, thaw
-from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, place
+from kftrainer.runtime.manifests import Piece, by_name, indices_by_name, thaw
+from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, path_in
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.trace import NO_TRACE
 from kftrainer.runtime.validation.rules import Rule
@@ -15,43 +15,41 @@ from kftrainer.runtime.validation.rules import Rule
 def set_user_env(container: Container, job: TrainJob, reserved: Collection[str]) -> None:
     """Set the TrainJob's variables, except those that are reserved for a framework."""
     env = (job.spec.trainer or NO_TRAINER).env or ()
-    set_all(container, env, "spec.trainer.env", leave=reserved)
+    set_all(container, env, "spec.trainer.env", skip=reserved)
 
 
 def set_all(
-    container: Container, env: Sequence[Piece], path: str, *, leave: Collection[str] = ()
+    container: Container, env: Sequence[Piece], path: str, *, skip: Collection[str] = ()
 ) -> None:
-    """Set the variables at this path, except those in `leave`, in linear time.
+    """Set the variables at this path, except those in `skip`, in linear time.
 
     A TrainJob has room for 40,000 variables, too many to search the list for each one.
     """
-    there = container.env
-    places = places_by_name(there)
+    current = container.env
+    indices = indices_by_name(current)
     for variable in env:
         name = variable.get("name")
-        if name in leave:
+        if name in skip:
             continue
-        if (index := places.get(name)) is None:
-            places[name] = len(there)
-            there.append(said(variable))
-        elif there[index] != variable:  # usually another plugin has set the same value before
-            there[index] = said(variable)
-    if there:
-        container.body["env"] = there  # the field was missing or null
+        if (index := indices.get(name)) is None:
+            indices[name] = len(current)
+            current.append(with_value(variable))
+        elif current[index] != variable:  # usually another plugin has set the same value before
+            current[index] = with_value(variable)
+    if current:
+        container.body["env"] = current  # the field was missing or null
     if container.trace is not NO_TRACE:  # formatting many paths is the most expensive part
-        _note_all(container, env, path, leave)
+        _note_all(container, env, path, skip)
 
 
-def _note_all(
-    container: Container, env: Sequence[Piece], path: str, leave: Collection[str]
-) -> None:
+def _note_all(container: Container, env: Sequence[Piece], path: str, skip: Collection[str]) -> None:
     for index, name in enumerate(map(by_name, env)):
-        if name not in leave:
+        if name not in skip:
             container.trace.note(f"{container.path}.env[{name}]", f"{path}[{index}]")
 
 
 def reserved_env_errors(
-    info: Info, job: TrainJob, reserved: Collection[str], *, rule: Rule = Rule.RESERVED_ENV
+    info: Info, job: TrainJob, reserved: Collection[str], *, rule: str = Rule.RESERVED_ENV
 ) -> Iterator[FieldError]:
     """Yield errors for reserved variables that the TrainJob sets in the trainer container."""
     env = (job.spec.trainer or NO_TRAINER).env or ()
@@ -64,12 +62,12 @@ def reserved_env_errors(
             for index, container in enumerate((override.spec or {}).get("containers") or ()):
                 # For a step container, every variable in an override is rejected elsewhere.
                 if container.get("name") == trains.name not in STEP_CONTAINERS:
-                    where = place(path, f"spec.containers[{index}].env")
+                    where = path_in(path, f"spec.containers[{index}].env")
                     yield from _taken(where, container.get("env") or (), reserved, rule)
 
 
 def _taken(
-    path: str, env: Sequence[Piece], reserved: Collection[str], rule: Rule
+    path: str, env: Sequence[Piece], reserved: Collection[str], rule: str
 ) -> Iterator[FieldError]:
     taken = sorted(frozenset(reserved).intersection([each.get("name") for each in env]))
     if taken:
@@ -77,7 +75,7 @@ def _taken(
         yield invalid(path, taken, detail, rule=rule)  # names only: values may be secret
 
 
-def said(variable: Piece) -> Piece:
+def with_value(variable: Piece) -> Piece:
     """Return a copy of the variable to apply; a missing value becomes the empty string."""
     if "valueFrom" in variable:
         copy: Piece = thaw(variable)

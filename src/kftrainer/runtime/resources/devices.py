@@ -81,6 +81,6 @@ def without_accelerators(resources: Mapping[str, Any]) -> dict[str, Any]:
 def _amount(name: str, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> int:
     """Return the request, or else the limit, rounded up."""
     for amounts in (requests, limits):
-        if name in amounts and (asked := Quantity.parse(amounts[name]).ceil()):
-            return asked
+        if name in amounts and (amount := Quantity.parse(amounts[name]).ceil()):
+            return amount
     return 0

@@ -40,8 +40,8 @@ def _defaults(limit_ranges: Iterable[Manifest]) -> tuple[Amounts, Amounts]:
                 # The API server stores LimitRanges with these defaults; a file may lack them.
                 of_item = {**(item.get("max") or {}), **(item.get("default") or {})}
                 limits |= of_item
-                asked = item.get("defaultRequest") or {}
-                requests |= {**(item.get("min") or {}), **of_item, **asked}
+                requested = item.get("defaultRequest") or {}
+                requests |= {**(item.get("min") or {}), **of_item, **requested}
     return limits, requests
 
 
@@ -63,7 +63,7 @@ def _settled(spec: Spec) -> Spec:
     limits = resources.get("limits")
     if not limits:
         return spec
-    asked = pod_requests({**spec, "overhead": None})
-    requests = {name: str(asked[name]) for name in limits if name in asked}
+    requested = pod_requests({**spec, "overhead": None})
+    requests = {name: str(requested[name]) for name in limits if name in requested}
     requests |= resources.get("requests") or {}
     return {**spec, "resources": {**resources, "requests": requests}}

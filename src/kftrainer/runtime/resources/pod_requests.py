@@ -44,17 +44,17 @@ def merge_resources(
 
 def _of_containers(spec: Mapping[str, Any]) -> Requests:
     total: Requests = {}
-    for _, asked in _each(spec, "containers"):
-        _add(total, asked)
+    for _, requested in _each(spec, "containers"):
+        _add(total, requested)
     sidecars: Requests = {}
     peak: Requests = {}  # while the init containers run, one after the other
-    for container, asked in _each(spec, "initContainers"):
+    for container, requested in _each(spec, "initContainers"):
         if container.get("restartPolicy") == "Always":
-            _add(total, asked)
-            _add(sidecars, asked)
+            _add(total, requested)
+            _add(sidecars, requested)
         else:
-            _add(asked, sidecars)  # those that started earlier
-            _raise(peak, asked)
+            _add(requested, sidecars)  # those that started earlier
+            _raise(peak, requested)
     _raise(total, peak)
     return total
 
@@ -77,8 +77,8 @@ def _of_the_pod(spec: Mapping[str, Any], by_containers: ResourceList) -> Request
         if name not in by_containers or name.startswith(HUGE_PAGES):
             requests.setdefault(name, limit)
     return {
-        name: asked
-        for name, asked in requests.items()
+        name: requested
+        for name, requested in requests.items()
         if name in {"cpu", "memory"} or name.startswith(HUGE_PAGES)
     }
 

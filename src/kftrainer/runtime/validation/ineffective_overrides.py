@@ -13,64 +13,66 @@ from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.overrides import apply_override, overrides
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 
-CHANGES_NOTHING = "{} changes nothing: the pods of its jobs are like that already"
-UNDONE = "{} has no effect: a later override says otherwise about all of it"
+NO_CHANGE = "{} has no effect: the pods of its jobs already have these values"
+REPLACED = "{} has no effect: later overrides replace all of its values"
 # More overrides than this are rare, and comparing them would take long.
 MOST_MERGED, MOST_COMPARED = 64, 8
 MOST_WORK = 512 * 1024  # bytes of pods and overrides to process; beyond, there is no warning
 MOST_VALUES = 500  # fields and items of all overrides
 
-Placed = tuple[str, PodTemplateOverride]
+OverrideWithPath = tuple[str, PodTemplateOverride]
 
 
 def ineffective_overrides(runtime: AnyRuntime, job: TrainJob) -> Iterator[str]:
     """Yield a warning for each override without which all pods would be the same."""
-    said = [*overrides(job)]
-    if not 0 < len(said) <= MOST_MERGED:
+    listed = [*overrides(job)]
+    if not 0 < len(listed) <= MOST_MERGED:
         return
-    if _have_many_values(said):
+    if _have_many_values(listed):
         return
     template = _template(runtime)
-    work = _work(template, said)
+    work = _work(template, listed)
     if work > MOST_WORK:
         return
     before, changing = _pods(template), []
-    for path, override in said:
+    for path, override in listed:
         _apply(template, [(path, override)])
         after = _pods(template)
         if after == before:
-            yield CHANGES_NOTHING.format(path)
+            yield NO_CHANGE.format(path)
         else:
             changing.append((path, override))
         before = after
     if 1 < len(changing) <= MOST_COMPARED and work * len(changing) <= MOST_WORK:
-        yield from _undone(runtime, changing, before)
+        yield from _replaced(runtime, changing, before)
 
 
-def _have_many_values(said: Sequence[Placed]) -> bool:
+def _have_many_values(listed: Sequence[OverrideWithPath]) -> bool:
     """Whether the overrides have more than MOST_VALUES fields; stops counting there."""
     values = 0
-    for _, override in said:
+    for _, override in listed:
         values += values_in(override.spec or {})
         if values > MOST_VALUES:
             return True
     return False
 
 
-def _undone(runtime: AnyRuntime, said: Sequence[Placed], result: list[Any]) -> Iterator[str]:
-    """Yield a warning for each override whose effect later overrides undo."""
-    for index, (path, _) in enumerate(said[:-1]):
+def _replaced(
+    runtime: AnyRuntime, listed: Sequence[OverrideWithPath], result: list[Any]
+) -> Iterator[str]:
+    """Yield a warning for each override whose values later overrides replace."""
+    for index, (path, _) in enumerate(listed[:-1]):
         template = _template(runtime)
-        _apply(template, [*said[:index], *said[index + 1 :]])
+        _apply(template, [*listed[:index], *listed[index + 1 :]])
         if _pods(template) == result:
-            yield UNDONE.format(path)
+            yield REPLACED.format(path)
 
 
-def _work(template: dict[str, Any], said: Sequence[Placed]) -> int:
+def _work(template: dict[str, Any], listed: Sequence[OverrideWithPath]) -> int:
     """Return an upper bound of the bytes to process to merge all overrides once."""
-    merges = sum(len({target.name for target in each.target_jobs}) for _, each in said)
+    merges = sum(len({target.name for target in each.target_jobs}) for _, each in listed)
     largest = max(len(orjson.dumps(pod)) for pod in _pods(template))
-    return merges * (largest + sum(len(orjson.dumps(each.dump())) for _, each in said))
+    return merges * (largest + sum(len(orjson.dumps(each.dump())) for _, each in listed))
 
 
 def _template(runtime: AnyRuntime) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def _pods(template: dict[str, Any]) -> list[Any]:
     return [job["template"]["spec"]["template"] for job in template["replicatedJobs"]]
 
 
-def _apply(template: dict[str, Any], said: Sequence[Placed]) -> None:
-    for path, override in said:
+def _apply(template: dict[str, Any], listed: Sequence[OverrideWithPath]) -> None:
+    for path, override in listed:
         for _ in apply_override(path, override, template):
             pass

@@ -8,15 +8,15 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import own_job_set
+from kftrainer.runtime.overrides import MUTABLE_POD_FIELDS
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.updates import (
-    AGAIN,
-    CHANGEABLE,
     FINISHED,
-    FOLLOWED,
-    MADE,
+    JOBSET_EXISTS,
+    MUTABLE,
+    RECREATE,
     is_finished,
-    untimely_overrides,
+    override_change_errors,
 )
 
 Spec = Mapping[str, Any]
@@ -27,7 +27,7 @@ LEGACY_OVERRIDES = "podSpecOverrides"
 SHORTENED = frozenset({OVERRIDES, LEGACY_OVERRIDES, "runtimePatches"})
 SUSPENSION = frozenset({"suspend"})
 MOST_OVERRIDES = 4 * limits.OVERRIDES  # overrides that are compared one by one
-NOT_LASTING = frozenset({*CHANGEABLE, "targetJobs"})
+NOT_LASTING = frozenset({*MUTABLE_POD_FIELDS, "targetJobs"})
 # Parts that are immutable once the JobSet exists.
 PARTS = (("trainer",), ("initializer", "dataset"), ("initializer", "model"))
 
@@ -60,11 +60,15 @@ def large_change_errors(
         (old.get(each) or []) != (new.get(each) or []) for each in (OVERRIDES, LEGACY_OVERRIDES)
     ):
         is_suspended = old.get("suspend") is True or job.spec.suspend
-        yield from untimely_overrides(f"spec.{field}", job_set or {}, is_suspended=is_suspended)
+        yield from override_change_errors(f"spec.{field}", job_set or {}, is_suspended=is_suspended)
     if is_finished(job):
         why, rule, rule_of_overrides = FINISHED, Rule.CHANGE_AFTER_END, Rule.OVERRIDE_AFTER_END
     elif job_set is not None:
-        why, rule, rule_of_overrides = MADE, Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET
+        why, rule, rule_of_overrides = (
+            JOBSET_EXISTS,
+            Rule.CHANGE_AFTER_JOBSET,
+            Rule.OVERRIDE_AFTER_JOBSET,
+        )
     else:
         return
     for path in PARTS:
@@ -72,9 +76,9 @@ def large_change_errors(
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
                 where = ".".join(("spec", *path, name))
-                yield forbidden(where, f"{why}: {AGAIN}", rule=rule)
+                yield forbidden(where, f"{why}: {RECREATE}", rule=rule)
     if _lasting_overrides(old) != _lasting_overrides(new):
-        detail = f"{why}, {FOLLOWED}: {AGAIN}"
+        detail = f"{why}, {MUTABLE}: {RECREATE}"
         yield forbidden(f"spec.{field}", detail, rule=rule_of_overrides)
 
 

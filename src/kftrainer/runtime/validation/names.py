@@ -18,24 +18,24 @@ POD_SUFFIX = "-abcde"  # same length as the suffix that the Job controller adds
 TEMPLATE = "spec.template.spec"
 
 
-class Room(NamedTuple):
+class NameLimit(NamedTuple):
     """The maximum length of a TrainJob's name, given one name that is derived from it."""
 
     characters: int
-    whose: str
+    subject: str
     path: str  # path of the runtime's part of the derived name
 
-    def why(self, after: str) -> str:
+    def reason(self, after: str) -> str:
         """Return the reason for the limit; `after` is what the name is derived from."""
         return (
-            f"{self.whose} is named after {after}, and such names must be no more than "
+            f"{self.subject} is named after {after}, and such names must be no more than "
             f"{LONGEST_LABEL} characters"
         )
 
     @property
-    def too_little(self) -> str:
+    def no_name_fits(self) -> str:
         """The error message for a runtime that leaves no room for a TrainJob's name."""
-        return f"leaves no room for the name of a TrainJob: {self.why('both')}"
+        return f"leaves no room for the name of a TrainJob: {self.reason('both')}"
 
 
 def is_label(text: object) -> bool:
@@ -65,48 +65,48 @@ def name_errors(info: Info, job: TrainJob, counts: Sequence[int]) -> Iterator[Fi
         yield invalid("metadata.name", name, LABEL_WORDS, rule=Rule.SCHEMA)
         return
     replicas = (each.replicas for each in info.pod_sets)
-    room = least_room(info.template, [*zip(replicas, counts, strict=True)])
-    if room.characters < 1:  # no name of a TrainJob could fix that
+    limit = name_limit(info.template, [*zip(replicas, counts, strict=True)])
+    if limit.characters < 1:  # no name of a TrainJob could fix that
         runtime = f"{info.runtime.kind} {info.runtime.metadata.name}"
-        detail = f"{room.path} of {runtime} {room.too_little}"
+        detail = f"{limit.path} of {runtime} {limit.no_name_fits}"
         reference = job.spec.runtime_ref.dump()
         yield invalid("spec.runtimeRef", reference, detail, rule=Rule.NAME_TOO_LONG)
-    elif len(name) > room.characters:
-        detail = f"must be no more than {room.characters} characters: {room.why('it')}"
+    elif len(name) > limit.characters:
+        detail = f"must be no more than {limit.characters} characters: {limit.reason('it')}"
         yield invalid("metadata.name", name, detail, rule=Rule.NAME_TOO_LONG)
 
 
-def least_room(template: Mapping[str, Any], sizes: Sequence[tuple[int, int]]) -> Room:
-    """Return the smallest Room; `sizes` are the replicas of each job and the pods in each."""
-    pods = map(_room_of_pods, range(len(sizes)), template["replicatedJobs"], sizes)
-    return min((*pods, *_room_of_others(template)))
+def name_limit(template: Mapping[str, Any], sizes: Sequence[tuple[int, int]]) -> NameLimit:
+    """Return the smallest NameLimit; `sizes` are the replicas of each job and the pods in each."""
+    pods = map(_limit_of_pods, range(len(sizes)), template["replicatedJobs"], sizes)
+    return min((*pods, *_limits_of_others(template)))
 
 
-def _room_of_pods(index: int, job: Mapping[str, Any], size: tuple[int, int]) -> Room:
-    """Return the Room that the longest name among the pods of a job leaves."""
+def _limit_of_pods(index: int, job: Mapping[str, Any], size: tuple[int, int]) -> NameLimit:
+    """Return the limit due to the longest name among the pods of a job."""
     name, replicas, count = job["name"], *size
     rest = f"-{name}-{max(0, replicas - 1)}-{max(0, count - 1)}{POD_SUFFIX}"
     path = f"{TEMPLATE}.replicatedJobs[{index}].name"
-    return Room(LONGEST_LABEL - len(rest), f"each pod of the job {name}", path)
+    return NameLimit(LONGEST_LABEL - len(rest), f"each pod of the job {name}", path)
 
 
-def _room_of_others(spec: Mapping[str, Any]) -> Iterator[Room]:
-    """Yield the Room that the coordinator's address, which becomes a label, and claims leave."""
+def _limits_of_others(spec: Mapping[str, Any]) -> Iterator[NameLimit]:
+    """Yield the limits due to the coordinator's address, which becomes a label, and to claims."""
     if coordinator := _object(spec.get("coordinator")):
         pod = f"{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
         rest = f"-{coordinator.get('replicatedJob', '')}-{pod}."
         subdomain = _object(spec.get("network")).get("subdomain")
         left = LONGEST_LABEL - len(rest)
-        whose = "the coordinator's address"
+        subject = "the coordinator's address"
         if subdomain:
-            yield Room(left - len(subdomain), whose, f"{TEMPLATE}.network.subdomain")
+            yield NameLimit(left - len(subdomain), subject, f"{TEMPLATE}.network.subdomain")
         else:  # the address contains the name twice
-            yield Room(left // 2, whose, f"{TEMPLATE}.coordinator")
+            yield NameLimit(left // 2, subject, f"{TEMPLATE}.coordinator")
     for index, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
-        for place, template in enumerate(_object(policy).get("templates") or ()):
+        for position, template in enumerate(_object(policy).get("templates") or ()):
             claim = _object(_object(template).get("metadata")).get("name") or ""
-            path = f"{TEMPLATE}.volumeClaimPolicies[{index}].templates[{place}].metadata.name"
-            yield Room(LONGEST_LABEL - len(f"{claim}-"), f"each claim {claim}", path)
+            path = f"{TEMPLATE}.volumeClaimPolicies[{index}].templates[{position}].metadata.name"
+            yield NameLimit(LONGEST_LABEL - len(f"{claim}-"), f"each claim {claim}", path)
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -4,7 +4,10 @@ from enum import StrEnum
 
 
 class Rule(StrEnum):
-    """The rule that an admission error belongs to; docs/admission.md describes each."""
+    """The rule that an admission error belongs to; docs/admission.md describes each.
+
+    Plugins have rules of their own.
+    """
 
     # TrainJobs.
     RUNTIME_UNSUPPORTED = "runtime-unsupported"
@@ -18,21 +21,7 @@ class Rule(StrEnum):
     RESERVED_ENV = "reserved-env"
     QUANTITY_NEGATIVE = "quantity-negative"
     METADATA_FOR_OBJECTS = "metadata-for-objects"
-    TORCH_RESERVED_ENV = "torch-reserved-env"
-    TORCHTUNE_NO_MODEL = "torchtune-no-model"
-    TORCHTUNE_UNKNOWN_MODEL = "torchtune-unknown-model"
-    TORCHTUNE_ONE_NODE = "torchtune-one-node"
-    TORCHTUNE_LORA_ONE_NODE = "torchtune-lora-one-node"
-    TORCHTUNE_NO_QLORA = "torchtune-no-qlora"
-    TORCHTUNE_QLORA_DEVICES = "torchtune-qlora-devices"
-    TORCHTUNE_IMMUTABLE_CONFIG = "torchtune-immutable-config"
     PROCESSES_NOT_INTEGER = "processes-not-integer"
-    MPI_PROCESSES = "mpi-processes"
-    MPI_ONE_NODE = "mpi-one-node"
-    MPI_RESERVED_ENV = "mpi-reserved-env"
-    MPI_HOSTFILE_TOO_LARGE = "mpi-hostfile-too-large"
-    VOLCANO_QUEUE = "volcano-queue"
-    VOLCANO_PRIORITY = "volcano-priority"
     OVERRIDE_UNKNOWN_JOB = "override-unknown-job"
     OVERRIDE_UNKNOWN_CONTAINER = "override-unknown-container"
     OVERRIDE_STEP_ENV = "override-step-env"
@@ -55,10 +44,7 @@ class Rule(StrEnum):
     RUNTIME_COUNT = "runtime-count"
     RUNTIME_NAMES = "runtime-names"
     RUNTIME_NAMES_TOO_LONG = "runtime-names-too-long"
-    RUNTIME_VOLCANO_QUEUE = "runtime-volcano-queue"
     RUNTIME_QUANTITY = "runtime-quantity"
-    RUNTIME_MPI_WORKERS = "runtime-mpi-workers"
-    RUNTIME_MPI_CONTAINER = "runtime-mpi-container"
     RUNTIME_JOBSET_REFUSES = "runtime-jobset-refuses"
     # Both.
     TOO_LARGE = "too-large"

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import islice
 
 from kftrainer.api import names
-from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.kube.objects.field_errors import (
     ErrorType,
     FieldError,
@@ -13,77 +12,71 @@ from kftrainer.kube.objects.field_errors import (
     forbidden,
     invalid,
 )
-from kftrainer.runtime.info import AnyRuntime, container_names
-from kftrainer.runtime.jobset_rules import refusals
+from kftrainer.runtime.framework.framework import Framework
+from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.manifests import thaw
-from kftrainer.runtime.plugins.mpi.validation import mpi_errors
-from kftrainer.runtime.plugins.volcano.queue import queue_errors
+from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.resources.quantities import rewrite_quantities
-from kftrainer.runtime.template import JOBS_PATH, STEPS, policy_of, runtime_errors
-from kftrainer.runtime.validation.names import least_room
+from kftrainer.runtime.template import JOBS_PATH, STEPS, runtime_errors
+from kftrainer.runtime.validation.jobset_names import jobset_rejections
+from kftrainer.runtime.validation.names import name_limit
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.runtime_jobs import RuntimeJob, whole_jobs
 from kftrainer.runtime.validation.runtime_warnings import TEMPLATE, nodes_of, runtime_hints
 from kftrainer.runtime.validation.warnings import deprecation
 
-MOST_REFUSALS = 200  # rejections by JobSet that are reported
+MOST_REJECTIONS = 200  # rejections by JobSet that are reported
 
 
-def runtime_findings(runtime: AnyRuntime) -> ValidationResult:
-    """Return errors for a runtime that no TrainJob could use, and warnings for likely mistakes."""
+def runtime_findings(framework: Framework, runtime: AnyRuntime) -> ValidationResult:
+    """Return errors for a runtime that no TrainJob could use, and warnings for likely mistakes.
+
+    Raises PluginFailedError.
+    """
     findings = ValidationResult()
-    findings.refuse(*_errors(runtime))
+    layout, of_plugins = framework.layout(runtime), framework.validate_runtime(runtime)
+    findings.refuse(*_errors(runtime, layout, of_plugins.errors))
     if (deprecated := deprecation(runtime)) is not None:
         findings.warn(deprecated)
     if not findings.errors:
-        findings.warn(*runtime_hints(runtime))
-    findings.add(_jobset_findings(runtime, {error.path for error in findings.errors}))
+        findings.warn(*runtime_hints(runtime, layout), *of_plugins.warnings)
+    findings.refuse(*_jobset_errors(runtime, {error.path for error in findings.errors}))
     return findings
 
 
-def _jobset_findings(runtime: AnyRuntime, known: Collection[str]) -> ValidationResult:
-    """Return what JobSet would reject, except at paths that already have an error.
-
-    A field that needs a feature gate of JobSet causes a warning: the gate's state is not known.
-    """
-    findings = ValidationResult()
+def _jobset_errors(runtime: AnyRuntime, reported: Collection[str]) -> Iterator[FieldError]:
+    """Yield errors for names that JobSet would reject, except at paths that have an error."""
     template = runtime.spec.template if runtime.spec else None
-    found = refusals((template and template.spec) or {}, name=None)
-    errors, warnings = list[FieldError](), list[str]()
-    for refusal in islice(found, MOST_REFUSALS):
-        path = f"{TEMPLATE}.{refusal.path}"
-        if path in known:
-            continue
-        detail = f"JobSet would refuse every TrainJob's JobSet: {refusal.text}"
-        if refusal.gated:
-            warnings.append(f"{path}: {detail}")
-        else:
-            errors.append(forbidden(path, detail, rule=Rule.RUNTIME_JOBSET_REFUSES))
-    findings.refuse(*errors)
-    findings.warn(*warnings)
-    return findings
+    found = jobset_rejections((template and template.spec) or {})
+    for rejection in islice(found, MOST_REJECTIONS):
+        path = f"{TEMPLATE}.{rejection.path}"
+        if path not in reported:
+            detail = f"JobSet would reject every JobSet of the runtime: {rejection.message}"
+            yield forbidden(path, detail, rule=Rule.RUNTIME_JOBSET_REFUSES)
 
 
-def _errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+def _errors(
+    runtime: AnyRuntime, layout: NodeLayout, of_plugins: Iterable[FieldError]
+) -> Iterator[FieldError]:
     """Yield all errors; if several rules concern the same field, only the first one's."""
-    told: set[str] = set()
-    for errors in (_step_errors(runtime), runtime_errors(runtime), _policy_errors(runtime)):
-        fresh = [*_not_told(errors, told)]
-        told.update(error.path for error in fresh)
-        yield from fresh
-    if not told:  # the following checks rely on a well-formed runtime
+    reported: set[str] = set()
+    for errors in (_step_errors(runtime, layout), runtime_errors(runtime, layout), of_plugins):
+        found = [*_unreported(errors, reported)]
+        reported.update(error.path for error in found)
+        yield from found
+    if not reported:  # the following checks rely on a well-formed runtime
         yield from _quantity_errors(runtime)
-        yield from _room_errors(runtime)
+        yield from _name_limit_errors(runtime, layout)
 
 
-def _not_told(errors: Iterable[FieldError], told: set[str]) -> Iterator[FieldError]:
+def _unreported(errors: Iterable[FieldError], reported: set[str]) -> Iterator[FieldError]:
     for error in errors:
         # The list of jobs can have several errors, one per missing job.
-        if error.path not in told or error.path == JOBS_PATH:
+        if error.path not in reported or error.path == JOBS_PATH:
             yield error
 
 
-def _step_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+def _step_errors(runtime: AnyRuntime, layout: NodeLayout) -> Iterator[FieldError]:
     """Yield errors for jobs of a step that have several replicas or lack its container."""
     for job in whole_jobs(runtime):
         if job.step not in STEPS:
@@ -92,7 +85,7 @@ def _step_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
         if replicas is not None and replicas != 1:
             where, rule = f"{job.path}.replicas", Rule.RUNTIME_REPLICAS
             yield invalid(where, replicas, "always must be 1", rule=rule)
-        if not any(name in _accepted(job, runtime) for name in job.containers):
+        if not any(name in _accepted(job, layout) for name in job.containers):
             # Only the names: other fields of a container may be secret.
             containers = [{"name": name} for name in job.containers]
             detail = f"must contain the required container for the ancestor: {job.step}"
@@ -100,34 +93,29 @@ def _step_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
             yield invalid(where, containers, detail, rule=rule)
 
 
-def _accepted(job: RuntimeJob, runtime: AnyRuntime) -> tuple[str, ...]:
+def _accepted(job: RuntimeJob, layout: NodeLayout) -> tuple[str, ...]:
     """Return the possible names of the container for the job's step."""
     if job.step == names.STEP_TRAINER:
-        return container_names(job.name, policy_of(runtime))
+        return layout.container_names(job.name)
     return (job.step or job.name,)
 
 
-def _policy_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
-    policy = policy_of(runtime)
-    if isinstance(policy, MPIPolicy):
-        yield from mpi_errors(runtime, policy)
-    yield from queue_errors(runtime)
-
-
-def _room_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
+def _name_limit_errors(runtime: AnyRuntime, layout: NodeLayout) -> Iterator[FieldError]:
     """Yield an error if the runtime's names leave no room for a TrainJob's name."""
     jobs = whole_jobs(runtime)
     template = runtime.spec.template if runtime.spec else None
     spec = (template and template.spec) or {}
-    room = least_room(spec, [_size(runtime, job, jobs) for job in jobs])
-    if room.characters < 1:
+    limit = name_limit(spec, [_size(runtime, layout, job, jobs) for job in jobs])
+    if limit.characters < 1:
         rule = Rule.RUNTIME_NAMES_TOO_LONG
-        yield FieldError(room.path, ErrorType.TOO_LONG, room.too_little, rule=rule)
+        yield FieldError(limit.path, ErrorType.TOO_LONG, limit.no_name_fits, rule=rule)
 
 
-def _size(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> tuple[int, int]:
+def _size(
+    runtime: AnyRuntime, layout: NodeLayout, job: RuntimeJob, jobs: list[RuntimeJob]
+) -> tuple[int, int]:
     """Return the number of replicas of the job and of pods in each, from the runtime."""
-    counts = (nodes_of(runtime, job, jobs), job.job_spec.get("parallelism"), 1)
+    counts = (nodes_of(runtime, layout, job, jobs), job.job_spec.get("parallelism"), 1)
     replicas = job.body.get("replicas")
     return 1 if replicas is None else replicas, next(each for each in counts if each is not None)
 

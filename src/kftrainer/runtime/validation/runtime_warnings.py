@@ -4,11 +4,9 @@ from collections.abc import Iterator
 
 from kftrainer.api import names
 from kftrainer.api.schema.not_served import unserved_fields
-from kftrainer.api.trainingruntime import MPIPolicy
-from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.plugins.gang import gang_of
-from kftrainer.runtime.template import JOBS_PATH, STEPS, new_info, policy_of
+from kftrainer.runtime.node_layout import NodeLayout
+from kftrainer.runtime.template import JOBS_PATH, STEPS
 from kftrainer.runtime.validation.runtime_jobs import RuntimeJob, whole_jobs
 from kftrainer.runtime.validation.warnings import TRAINER_LABEL
 
@@ -20,16 +18,15 @@ LABEL = names.LABEL_ANCESTOR_STEP
 TEMPLATE = "spec.template"
 
 
-def runtime_hints(runtime: AnyRuntime) -> Iterator[str]:
+def runtime_hints(runtime: AnyRuntime, layout: NodeLayout) -> Iterator[str]:
     """Yield the warnings about a runtime that has no errors."""
     jobs = whole_jobs(runtime)
-    yield from _sdk_hints(runtime, jobs)
+    yield from _sdk_hints(runtime, layout, jobs)
     yield from _label_hints(jobs)
     for job in jobs:
-        yield from _count_hints(runtime, job, jobs)
+        yield from _count_hints(runtime, layout, job, jobs)
     yield from _unserved_hints(runtime)
     yield from _suspend_hints(runtime)
-    yield from _scheduler_hints(runtime)
 
 
 def framework_hints(runtime: AnyRuntime) -> Iterator[str]:
@@ -41,14 +38,14 @@ def framework_hints(runtime: AnyRuntime) -> Iterator[str]:
         )
 
 
-def _sdk_hints(runtime: AnyRuntime, jobs: list[RuntimeJob]) -> Iterator[str]:
+def _sdk_hints(runtime: AnyRuntime, layout: NodeLayout, jobs: list[RuntimeJob]) -> Iterator[str]:
     """Yield warnings about valid runtimes that the Kubeflow SDK cannot read."""
     yield from framework_hints(runtime)
     if runtime.spec is not None and runtime.spec.ml_policy is None:
         yield "spec.mlPolicy: the Kubeflow SDK cannot read runtimes without it: set it to {}"
     if all(job.step != names.STEP_TRAINER for job in jobs):
-        is_mpi = isinstance(policy_of(runtime), MPIPolicy)
-        fields = "image, command and args in spec.trainer" if is_mpi else "spec.trainer"
+        has_workers = layout.worker is not None
+        fields = "image, command and args in spec.trainer" if has_workers else "spec.trainer"
         yield (
             f"{JOBS_PATH}: no job has the label {TRAINER_LABEL}: {fields} of TrainJobs will have "
             "no effect, and the Kubeflow SDK cannot read the runtime"
@@ -62,7 +59,7 @@ def _label_hints(jobs: list[RuntimeJob]) -> Iterator[str]:
         path = f"{job.path}.template.metadata.labels"
         if job.step is not None and job.step not in STEPS:
             yield (
-                f"{path}[{LABEL}]: {job.step} has no effect, it must be one of {', '.join(STEPS)}"
+                f"{path}[{LABEL}]: {job.step} has no effect: it must be one of {', '.join(STEPS)}"
             )
         elif job.step is None and job.name in INITIALIZERS and job.name not in steps:
             yield (
@@ -71,36 +68,39 @@ def _label_hints(jobs: list[RuntimeJob]) -> Iterator[str]:
             )
 
 
-def _count_hints(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> Iterator[str]:
+def _count_hints(
+    runtime: AnyRuntime, layout: NodeLayout, job: RuntimeJob, jobs: list[RuntimeJob]
+) -> Iterator[str]:
     """Yield warnings about numbers of pods that planning replaces."""
-    said = job.job_spec.get("parallelism")
-    nodes = nodes_of(runtime, job, jobs)
-    if nodes is not None and said is not None and said != nodes:
+    parallelism = job.job_spec.get("parallelism")
+    nodes = nodes_of(runtime, layout, job, jobs)
+    if nodes is not None and parallelism is not None and parallelism != nodes:
         yield (
-            f"{job.path}.template.spec.parallelism: {said} has no effect, there are {nodes} pods: "
-            "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does"
+            f"{job.path}.template.spec.parallelism: {parallelism} has no effect: there are {nodes} "
+            "pods because of spec.mlPolicy.numNodes, unless the TrainJob sets numNodes"
         )
-    pods = next(count for count in (nodes, said, 1) if count is not None)
+    pods = next(count for count in (nodes, parallelism, 1) if count is not None)
     completions = job.job_spec.get("completions")
     if completions is not None and completions != pods:
         yield (
-            f"{job.path}.template.spec.completions: {completions} has no effect, "
+            f"{job.path}.template.spec.completions: {completions} has no effect: "
             f"it is always the number of pods ({pods})"
         )
 
 
-def nodes_of(runtime: AnyRuntime, job: RuntimeJob, jobs: list[RuntimeJob]) -> int | None:
+def nodes_of(
+    runtime: AnyRuntime, layout: NodeLayout, job: RuntimeJob, jobs: list[RuntimeJob]
+) -> int | None:
     """Return the number of pods that the mlPolicy sets for the job; None if it does not."""
     ml_policy = runtime.spec.ml_policy if runtime.spec else None
-    policy = policy_of(runtime)
     if ml_policy is None:
         return None
-    if not isinstance(policy, MPIPolicy):
+    if layout.worker is None:
         return (ml_policy.num_nodes or 1) if job.step == names.STEP_TRAINER else None
-    if job.name != names.JOB_NODE or ml_policy.num_nodes is None:
+    if job.name != layout.worker or ml_policy.num_nodes is None:
         return None
-    has_launcher = any(each.name == names.JOB_LAUNCHER for each in jobs)
-    return ml_policy.num_nodes - (policy.run_launcher_as_node and has_launcher)
+    has_launcher = any(each.name == layout.launcher for each in jobs)
+    return layout.workers(ml_policy.num_nodes, has_launcher=has_launcher)
 
 
 def _unserved_hints(runtime: AnyRuntime) -> Iterator[str]:
@@ -112,36 +112,4 @@ def _unserved_hints(runtime: AnyRuntime) -> Iterator[str]:
 def _suspend_hints(runtime: AnyRuntime) -> Iterator[str]:
     template = runtime.spec.template if runtime.spec else None
     if template and (template.spec or {}).get("suspend"):
-        yield f"{TEMPLATE}.spec.suspend: has no effect, each TrainJob says whether it is suspended"
-
-
-def _scheduler_hints(runtime: AnyRuntime) -> Iterator[str]:
-    """Yield a warning if pods of a gang are not assigned to the gang's scheduler."""
-    policy = runtime.spec.pod_group_policy if runtime.spec else None
-    if policy is None or not (policy.coscheduling or policy.volcano):
-        return
-    which, advice = (
-        ("volcano", "schedulerName: volcano")
-        if policy.volcano
-        else ("coscheduling", "schedulerName, unless the default scheduler has the plugin")
-    )
-    members = gang_of(new_info(_plain_job(runtime), runtime)).members
-    without = [each.name for each in members if not each.spec.get("schedulerName")]
-    if without:
-        yield (
-            f"spec.podGroupPolicy.{which}: the pods of {', '.join(without)} name no scheduler "
-            f"that would start them together: give them {advice}"
-        )
-
-
-def _plain_job(runtime: AnyRuntime) -> TrainJob:
-    """Return a TrainJob that sets only its runtimeRef."""
-    reference = {"apiGroup": names.GROUP, "kind": runtime.kind, "name": "any"}
-    return TrainJob.parse(
-        {
-            "apiVersion": names.API_VERSION,
-            "kind": names.TRAIN_JOB,
-            "metadata": {"name": "any"},
-            "spec": {"runtimeRef": reference},
-        }
-    )
+        yield f"{TEMPLATE}.spec.suspend: has no effect: spec.suspend of each TrainJob is used"

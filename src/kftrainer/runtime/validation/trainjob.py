@@ -1,14 +1,16 @@
 """Validates a TrainJob against its runtime: with the plugins, and by planning it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid
+from kftrainer.kube.objects.field_errors import ErrorType, FieldError, ValidationResult, invalid
 from kftrainer.kube.objects.resource import ObjectKey, Resource
-from kftrainer.runtime.cluster_reader import ClusterReader
+from kftrainer.kube.schema.metadata import metadata_errors
+from kftrainer.runtime.cluster_reader import ClusterReader, DerivedReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
     InvalidTrainJobError,
@@ -16,15 +18,15 @@ from kftrainer.runtime.errors import (
     PluginFailedError,
 )
 from kftrainer.runtime.framework.framework import Framework
-from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
-from kftrainer.runtime.jobset_rules import Refusal, refusals
+from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info, is_controlled_by
+from kftrainer.runtime.overrides import LEGACY, MODERN, overrides
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
-from kftrainer.runtime.template import new_info
+from kftrainer.runtime.resources.quantities import HALVES
+from kftrainer.runtime.template import RESOURCES_PATH
 from kftrainer.runtime.validation.ineffective_overrides import ineffective_overrides
-from kftrainer.runtime.validation.partial_trainjob import without_faults
+from kftrainer.runtime.validation.jobset_names import jobset_rejections
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.template_metadata import template_metadata_errors
 from kftrainer.runtime.validation.warnings import (
     deprecation,
     string_processes,
@@ -33,8 +35,13 @@ from kftrainer.runtime.validation.warnings import (
 
 T = TypeVar("T")
 
-MOST_OF_A_RUNTIME = 10  # errors of the runtime that are reported
-MOST_REFUSALS = 200  # rejections by JobSet that are reported
+MOST_RUNTIME_ERRORS = 10  # errors of the runtime that are reported
+MOST_REJECTIONS = 200  # rejections by JobSet that are reported
+MOST_METADATA_ERRORS = 100
+OVERRIDES = (f"spec.{MODERN}", f"spec.{LEGACY}")
+LABELS, ANNOTATIONS = "labels", "annotations"
+
+Texts = Mapping[str, str] | None
 
 
 def validate(
@@ -51,13 +58,13 @@ def validate(
     Without `hints`, expensive warnings are left out.
     """
     findings = ValidationResult()
-    if said := deprecation(runtime):
-        findings.warn(f"Referenced {said}")
-    findings.refuse(*template_metadata_errors(new))
+    if warning := deprecation(runtime):
+        findings.warn(f"Referenced {warning}")
+    findings.refuse(*islice(_metadata_errors(new), MOST_METADATA_ERRORS))
     undecodable = string_processes(old, new, framework.admission)
     findings.refuse(*undecodable.errors)
     try:
-        info = _info(new, runtime, existing, findings)
+        info = _info(framework, new, runtime, existing, findings)
         findings.add(framework.validate(info, old, new))
         if not findings.errors:
             findings.add(_plan_findings(framework, info, new, hints=hints))
@@ -68,32 +75,90 @@ def validate(
     except PluginFailedError:
         raise
     except PlanningError as error:  # caused by other objects in the cluster, which may change
-        findings.warn(f"there is no plan for this TrainJob yet: {error}")
+        findings.warn(f"the TrainJob cannot be planned yet: {error}")
     if not findings.errors:
         findings.warn(*undecodable.warnings)
     return findings
 
 
 def _info(
-    job: TrainJob, runtime: AnyRuntime, existing: ClusterReader, findings: ValidationResult
+    framework: Framework,
+    job: TrainJob,
+    runtime: AnyRuntime,
+    existing: ClusterReader,
+    findings: ValidationResult,
 ) -> Info:
     """Return the Info for plugins, without invalid parts, which are added to `findings`."""
     try:
-        return new_info(job, runtime, existing)
+        return framework.new_info(job, runtime, existing)
     except InvalidTrainJobError as error:
-        sound = without_faults(job, error.errors)
-        if sound is None:
+        rest = _without_invalid_parts(job, error.errors)
+        if rest is None:
             raise
         findings.refuse(*error.errors)
-    return _info(sound, runtime, existing, findings)
+    return _info(framework, rest, runtime, existing, findings)
+
+
+def _without_invalid_parts(job: TrainJob, errors: Sequence[FieldError]) -> TrainJob | None:
+    """Return the TrainJob without the overrides or resource quantities that have errors.
+
+    Returns None if the errors concern neither.
+    """
+    paths = {error.path for error in errors}
+    changes: dict[str, Any] = {}
+    if any(path.startswith(OVERRIDES) for path in paths) and job.spec.overrides():
+        changes |= {"pod_template_overrides": None, "pod_spec_overrides": None}
+    trainer = job.spec.trainer or NO_TRAINER
+    resources = trainer.resources_per_node or {}
+    valid = _without_paths(resources, paths)
+    if valid != resources:
+        changes["trainer"] = trainer.model_copy(update={"resources_per_node": valid})
+    if not changes:
+        return None
+    return job.model_copy(update={"spec": job.spec.model_copy(update=changes)})
+
+
+def _without_paths(resources: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+    """Return the resources without the quantities at these paths."""
+    return {
+        half: {
+            name: amount
+            for name, amount in amounts.items()
+            if f"{RESOURCES_PATH}.{half}[{name}]" not in paths
+        }
+        if half in HALVES and isinstance(amounts, Mapping)
+        else amounts
+        for half, amounts in resources.items()
+    }
+
+
+def _metadata_errors(job: TrainJob) -> Iterator[FieldError]:
+    """Yield errors for keys and values that the API server would reject in the JobSet or pods."""
+    yield from _metadata_errors_at("spec", job.spec.labels, job.spec.annotations)
+    for path, override in overrides(job):
+        if metadata := override.metadata:
+            where = f"{path}.metadata"
+            yield from _metadata_errors_at(where, metadata.labels, metadata.annotations)
+
+
+def _metadata_errors_at(path: str, labels: Texts, annotations: Texts) -> Iterator[FieldError]:
+    if not (labels or annotations):
+        return
+    metadata = {"name": "any", LABELS: labels, ANNOTATIONS: annotations}
+    for error in metadata_errors(metadata, namespaced=True):
+        where, rule = f"{path}{error.path.removeprefix('metadata')}", Rule.METADATA_FOR_OBJECTS
+        # The API server reports an invalid key as the value of its map.
+        is_key = error.path.endswith((LABELS, ANNOTATIONS)) and error.fault is ErrorType.INVALID
+        where = f"{where}[{error.value}]" if is_key else where
+        yield replace(error, path=where, rule=rule)
 
 
 def unusable(job: TrainJob, error: InvalidRuntimeError) -> FieldError:
-    """Return the error for a TrainJob whose runtime is invalid, with the first errors of that."""
-    told = [*map(str, error.errors[:MOST_OF_A_RUNTIME])]
-    if (more := len(error.errors) - len(told)) > 0:
-        told.append(f"and {more} more")
-    detail = f"{error.subject}: {'; '.join(told)}"
+    """Return the error for a TrainJob whose runtime is invalid, with the runtime's first errors."""
+    messages = [*map(str, error.errors[:MOST_RUNTIME_ERRORS])]
+    if (more := len(error.errors) - len(messages)) > 0:
+        messages.append(f"and {more} more")
+    detail = f"{error.subject}: {'; '.join(messages)}"
     is_off = any(each.rule == Rule.PLUGIN_OFF for each in error.errors)  # due to configuration
     rule = Rule.PLUGIN_OFF if is_off else Rule.RUNTIME_UNUSABLE
     return invalid("spec.runtimeRef", job.spec.runtime_ref.dump(), detail, rule=rule)
@@ -103,75 +168,46 @@ def _plan_findings(
     framework: Framework, info: Info, job: TrainJob, *, hints: bool
 ) -> ValidationResult:
     """Return the errors and warnings that only a complete plan finds, as for a new TrainJob."""
-    info.existing = Unmade(info.existing, job)
+    info.existing = WithoutOwnObjects(info.existing, job)
     planned = framework.plan(info, job)
     findings = ValidationResult()
     findings.refuse(*reserved_env_errors(info, job, info.reserved_env))
     if hints:
         findings.warn(*ineffective_overrides(info.runtime, job))
         findings.warn(*unused_trainer_fields(info, job))
-    findings.add(_jobset_findings(planned, info.runtime, job))
+    findings.refuse(*_jobset_errors(planned, info.runtime, job))
     return findings
 
 
-def _jobset_findings(
+def _jobset_errors(
     planned: Sequence[PlannedObject], runtime: AnyRuntime, job: TrainJob
-) -> ValidationResult:
-    """Return what JobSet would reject in the planned JobSet, with the field that causes it.
-
-    A field that needs a feature gate of JobSet causes a warning: the gate's state is not known.
-    """
-    findings = ValidationResult()
-    made = [each.manifest["spec"] for each in planned if each.resource is JOB_SETS]
-    found = (each for spec in made for each in refusals(spec, name=job.metadata.name))
-    refused = [*islice(found, MOST_REFUSALS)]
-    always = _always_refused(runtime) if refused else frozenset()
-    errors, warnings = list[FieldError](), list[str]()
-    reference = job.spec.runtime_ref.dump()
-    for refusal in refused:
-        source = f"spec.template.{refusal.path} of {runtime.kind} {runtime.metadata.name}"
-        mixed = "" if refusal in always else ", with what this TrainJob says"
-        detail = f"JobSet will refuse what comes of this: {refusal}; it comes from {source}{mixed}"
-        if refusal.gated:
-            warnings.append(detail)
-        else:
-            error = invalid("spec.runtimeRef", reference, detail, rule=Rule.JOBSET_REFUSES)
-            errors.append(error)
-    findings.refuse(*errors)
-    findings.warn(*warnings)
-    return findings
+) -> Iterator[FieldError]:
+    """Yield errors for names in the planned JobSet that JobSet would reject."""
+    specs = [each.manifest["spec"] for each in planned if each.resource is JOB_SETS]
+    found = (each for spec in specs for each in jobset_rejections(spec))
+    reference, rule = job.spec.runtime_ref.dump(), Rule.JOBSET_REFUSES
+    for rejection in islice(found, MOST_REJECTIONS):
+        source = f"spec.template.{rejection.path} of {runtime.kind} {runtime.metadata.name}"
+        detail = f"JobSet would reject the JobSet: {rejection}; the field is {source}"
+        yield invalid("spec.runtimeRef", reference, detail, rule=rule)
 
 
-def _always_refused(runtime: AnyRuntime) -> frozenset[Refusal]:
-    """Return what JobSet rejects in every JobSet of the runtime."""
-    template = runtime.spec.template if runtime.spec else None
-    return frozenset(refusals((template and template.spec) or {}, name=None))
-
-
-class Unmade:
+class WithoutOwnObjects(DerivedReader):
     """ClusterReader without the objects of a TrainJob, to plan it as if it were new."""
 
-    def __init__(self, existing: ClusterReader, job: TrainJob) -> None:
-        self._existing = existing
+    def __init__(self, reader: ClusterReader, job: TrainJob) -> None:
+        super().__init__(reader)
         self._job = job
-
-    def knows(self, resource: Resource[Any]) -> bool:
-        """Whether an object of this kind that is not found can be assumed not to exist."""
-        return self._existing.knows(resource)
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
         """Return the object with this key, unless the TrainJob controls it."""
-        found = self._existing.get(resource, key)
-        return None if self._is_made(found) else found
-
-    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """Return the objects of the kind, without those of the TrainJob."""
-        return [*self.iterate(resource, namespace)]
+        found = super().get(resource, key)
+        return None if self._is_own(found) else found
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """Yield the objects that `list` returns, decoded one by one."""
-        found = self._existing.iterate(resource, namespace)
-        return (each for each in found if not self._is_made(each))
+        """Yield the objects of the kind that the TrainJob does not control."""
+        found = super().iterate(resource, namespace)
+        return (each for each in found if not self._is_own(each))
 
-    def _is_made(self, found: object) -> bool:
+    def _is_own(self, found: object) -> bool:
         return isinstance(found, dict) and is_controlled_by(found, self._job)

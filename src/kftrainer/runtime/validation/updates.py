@@ -12,7 +12,7 @@ from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import own_job_set, runs
 from kftrainer.runtime.manifests import thaw
-from kftrainer.runtime.overrides import METADATA, overrides_field
+from kftrainer.runtime.overrides import METADATA, MUTABLE_POD_FIELDS, overrides_field
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 from kftrainer.runtime.validation.rules import Rule
 
@@ -20,32 +20,32 @@ CHANGED_WHILE_RUNNING = "PodTemplateOverrides can only be modified when the Trai
 CHANGED_WHILE_ACTIVE = (
     "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} is still active"
 )
-AGAIN = "to train with the change, delete the TrainJob and create it again"
-MADE = "cannot be changed once the JobSet has been made from it"
+RECREATE = "to train with the change, delete the TrainJob and create it again"
+JOBSET_EXISTS = "cannot be changed after the JobSet was created"
 FINISHED = "cannot be changed after the TrainJob has finished"
-FOLLOWED = "but for labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
-# Mutable fields in the pods of a suspended JobSet.
-CHANGEABLE = ("nodeSelector", "tolerations", "schedulingGates")
+MUTABLE = "except labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
 # Maps in which an empty string is a value; elsewhere Go clients omit it.
 TEXTS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 # Fields for which {} has a meaning: everything, or a volume of this type.
-TELLING = frozenset({"labelSelector", "namespaceSelector", "emptyDir"})
+MEANINGFUL_IF_EMPTY = frozenset({"labelSelector", "namespaceSelector", "emptyDir"})
 # Numbers that Go clients omit if they are 0; others are pointers in Go, for which 0 is a value.
 NUMBERS = frozenset({"partition"})
 ZERO_DIVISOR = ("divisor", "0")
-NOT_NEW = "not refused, because it was so before: {}"
+STORED_ERROR = "the stored object already has this error: {}"
 
 
-def news(found: ValidationResult, before: ValidationResult) -> ValidationResult:
+def with_stored_errors_as_warnings(
+    result: ValidationResult, before: ValidationResult
+) -> ValidationResult:
     """Return the result with errors that existed before the update turned into warnings.
 
     The runtime may have been edited or deleted since. That must not prevent a user from suspending
     or resuming the TrainJob.
     """
-    told = ValidationResult(without(before.errors, found.errors))
-    old = without(told.errors, found.errors)
-    told.warn(*(NOT_NEW.format(error) for error in old), *found.warnings)
-    return told
+    changed = ValidationResult(without(before.errors, result.errors))
+    stored = without(changed.errors, result.errors)
+    changed.warn(*(STORED_ERROR.format(error) for error in stored), *result.warnings)
+    return changed
 
 
 def change_errors(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iterator[FieldError]:
@@ -53,13 +53,15 @@ def change_errors(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iter
     job_set = own_job_set(old, existing)
     if _override_changes(old, new):
         is_suspended = old.spec.suspend or new.spec.suspend
-        yield from untimely_overrides(_field(old, new), job_set or {}, is_suspended=is_suspended)
+        yield from override_change_errors(
+            _field(old, new), job_set or {}, is_suspended=is_suspended
+        )
     if is_finished(old):
         rules = (Rule.CHANGE_AFTER_END, Rule.OVERRIDE_AFTER_END)
         yield from _lasting_changes(old, new, FINISHED, *rules)
     elif job_set is not None:
         rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
-        yield from _lasting_changes(old, new, MADE, *rules)
+        yield from _lasting_changes(old, new, JOBSET_EXISTS, *rules)
 
 
 def change_warnings(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iterator[str]:
@@ -85,7 +87,7 @@ def is_fixed_by_job_set(old: TrainJob, new: TrainJob) -> bool:
     if _override_changes(old, new):
         return True
     rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
-    return any(True for _ in _lasting_changes(old, new, MADE, *rules))
+    return any(True for _ in _lasting_changes(old, new, JOBSET_EXISTS, *rules))
 
 
 def is_finished(job: TrainJob) -> bool:
@@ -95,7 +97,7 @@ def is_finished(job: TrainJob) -> bool:
     return any(each.type in ends and each.status == "True" for each in conditions)
 
 
-def untimely_overrides(
+def override_change_errors(
     field: str, job_set: Mapping[str, Any], *, is_suspended: bool
 ) -> Iterator[FieldError]:
     """Yield errors for a change of overrides while pods may exist."""
@@ -117,9 +119,9 @@ def _lasting_changes(
         ("spec.initializer.model", _asset(old, "model"), _asset(new, "model")),
     ):
         for field in _differing(_part(before), _part(after)):
-            yield forbidden(f"{path}.{field}", f"{why}: {AGAIN}", rule=rule)
+            yield forbidden(f"{path}.{field}", f"{why}: {RECREATE}", rule=rule)
     if _lasting_overrides(old) != _lasting_overrides(new):
-        detail = f"{why}, {FOLLOWED}: {AGAIN}"
+        detail = f"{why}, {MUTABLE}: {RECREATE}"
         yield forbidden(_field(old, new), detail, rule=rule_of_overrides)
 
 
@@ -144,10 +146,10 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable[str]:
 
 def _part(part: KubeModel | None) -> dict[str, Any]:
     """Return a trainer or an initializer in canonical form."""
-    said = thaw(part.dump()) if part is not None else {}
-    container = {"env": said.get("env"), "resources": said.get("resourcesPerNode")}
+    fields = thaw(part.dump()) if part is not None else {}
+    container = {"env": fields.get("env"), "resources": fields.get("resourcesPerNode")}
     _write_quantities({"containers": [container]})
-    return _canonical_fields(said)
+    return _canonical_fields(fields)
 
 
 def _override_changes(old: TrainJob, new: TrainJob) -> bool:
@@ -177,7 +179,7 @@ def _lasting_overrides(job: TrainJob) -> list[Any]:
 def _lasting_part(override: Mapping[str, Any]) -> dict[str, Any]:
     """Return the target jobs and the immutable part of an override in canonical form."""
     spec = override.get("spec") or {}
-    lasting = {field: value for field, value in spec.items() if field not in CHANGEABLE}
+    lasting = {field: value for field, value in spec.items() if field not in MUTABLE_POD_FIELDS}
     targets = {"targetJobs": override["targetJobs"]}
     return {**targets, "spec": lasting} if lasting else targets
 
@@ -185,10 +187,10 @@ def _lasting_part(override: Mapping[str, Any]) -> dict[str, Any]:
 def _override(override: PodTemplateOverride) -> dict[str, Any]:
     metadata = override.metadata.dump() if override.metadata else {}
     kept = {key: metadata.get(key) for key in METADATA}
-    said = thaw({"metadata": kept, "spec": override.spec or {}})
-    _write_quantities(said["spec"])
+    template = thaw({"metadata": kept, "spec": override.spec or {}})
+    _write_quantities(template["spec"])
     targets = sorted({target.name for target in override.target_jobs})
-    return {"targetJobs": targets, **_canonical_fields(said)}
+    return {"targetJobs": targets, **_canonical_fields(template)}
 
 
 class _CanonicalOverrides:
@@ -227,19 +229,19 @@ def _canonical(value: Any, field: str = "") -> Any:
 def _canonical_fields(
     value: Mapping[str, Any], *, keep_empty_texts: bool = False
 ) -> dict[str, Any]:
-    said = {}
+    kept = {}
     for field, each in value.items():
         if type(each) is str:  # the most common type
             if (each or keep_empty_texts) and (field, each) != ZERO_DIVISOR:
-                said[field] = each
+                kept[field] = each
             continue
         canonical = _canonical(each, field)
-        if not _says_nothing(field, canonical):
-            said[field] = canonical
-    return said
+        if not _is_meaningless(field, canonical):
+            kept[field] = canonical
+    return kept
 
 
-def _says_nothing(field: str, value: object) -> bool:
+def _is_meaningless(field: str, value: object) -> bool:
     """Whether a Go client omits the field, or its absence has the same meaning.
 
     All booleans in a TrainJob default to false.
@@ -247,5 +249,5 @@ def _says_nothing(field: str, value: object) -> bool:
     if value is None or value is False or value == []:
         return True
     if value == {}:
-        return field not in TELLING
+        return field not in MEANINGFUL_IF_EMPTY
     return field in NUMBERS and value == 0

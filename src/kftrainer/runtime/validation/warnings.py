@@ -5,7 +5,6 @@ from typing import Any
 
 from kftrainer.api import names
 from kftrainer.api.configuration import Admission
-from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import ValidationResult, invalid, shown
 from kftrainer.kube.objects.quantity import Quantity
@@ -28,31 +27,32 @@ def oversubscribed_devices(
         noun = "accelerator" if devices == 1 else "accelerators"
         yield (
             f"{source}: {processes} processes on each node share {devices} {noun}: "
-            f"run {devices}, or ask for more in spec.trainer.resourcesPerNode"
+            f"run {devices}, or request more in spec.trainer.resourcesPerNode"
         )
 
 
-def requests_above_limits(container: Container, asked: Mapping[str, Any] | None) -> Iterator[str]:
+def requests_above_limits(container: Container, own: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield a warning for each request of a container that exceeds its limit.
 
-    `asked` are the TrainJob's own resources, which are merged into the container's.
+    `own` are the TrainJob's own resources, which are merged into the container's.
     """
     limits, requests = (container.resources.get(half) or {} for half in HALVES)
     for name, request in requests.items():
         limit = limits.get(name)
         if limit is not None and Quantity.parse(request) > Quantity.parse(limit):
-            is_own = any(name in ((asked or {}).get(half) or ()) for half in HALVES)
+            is_own = any(name in ((own or {}).get(half) or ()) for half in HALVES)
             yield (
                 f"{'spec.trainer.resourcesPerNode' if is_own else 'spec.runtimeRef'}: "
                 f"the container {container.name} requests {request} of {name}, above its limit of "
-                f"{limit}: such pods will be refused"
+                f"{limit}: the API server will reject such pods"
             )
 
 
 TRAINER_LABEL = f"{names.LABEL_ANCESTOR_STEP}: {names.STEP_TRAINER}"
-# Fields that MPI uses without a trainer: the first for the hostfile, the others in the job `node`.
-MPI_FIELDS = frozenset({"numProcPerNode"})
-MPI_NODE_FIELDS = frozenset({"numNodes", "env", "resourcesPerNode"})
+# Fields that are used without a trainer if workers train: the first by the plugin, the others in
+# the pods of the workers.
+LAUNCH_FIELDS = frozenset({"numProcPerNode"})
+WORKER_FIELDS = frozenset({"numNodes", "env", "resourcesPerNode"})
 
 
 def unused_trainer_fields(info: Info, job: TrainJob) -> Iterator[str]:
@@ -68,10 +68,9 @@ def unused_trainer_fields(info: Info, job: TrainJob) -> Iterator[str]:
 
 
 def _used_fields(info: Info) -> frozenset[str]:
-    if not isinstance(info.policy, MPIPolicy):
+    if info.layout.worker is None:
         return frozenset()
-    has_node = info.pod_set(names.JOB_NODE) is not None
-    return MPI_FIELDS | (MPI_NODE_FIELDS if has_node else frozenset())
+    return LAUNCH_FIELDS if info.worker is None else LAUNCH_FIELDS | WORKER_FIELDS
 
 
 POLICY = (

@@ -333,7 +333,7 @@ def test_plugins_are_those_of_the_configuration(validate: Command, tmp_path: Pat
     assert validate(a=[torch, job()])[0] == 0
     code, lines = validate("--config", f"{tmp_path}/config.yaml", a=[torch, job()])
     assert code == 1
-    assert "switched off" in lines[0]
+    assert "needs the plugin Torch, which is disabled" in lines[0]
 
 
 def test_objects_that_are_neither(validate: Command) -> None:

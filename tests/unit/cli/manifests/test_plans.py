@@ -184,7 +184,7 @@ class Reader(WatchExtension, ComponentBuilder):
     name: ClassVar[str] = "Reader"
 
     def declare_watches(self) -> Sequence[Watch]:
-        return (Watch(QUOTAS, wakes=lambda _quota, _existing: ()),)
+        return (Watch(QUOTAS, map_func=lambda _quota, _existing: ()),)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
         found = info.existing.get(QUOTAS, ObjectKey("default", "quota"))

@@ -36,7 +36,7 @@ def test_errors_are_told_without_what_may_be_a_secret(error: FieldError, message
         ("spec does nothing", "spec"),
         ("metadata.labels[a.b/c]: does nothing", "metadata.labels[a.b/c]"),
         ("specification: does nothing", ""),
-        ("JobSet will refuse what comes of this: spec.a: no", ""),
+        ("JobSet would reject the JobSet: spec.a: no", ""),
     ],
 )
 def test_a_warning_may_begin_with_a_path(warning: str, path: str) -> None:

@@ -25,15 +25,22 @@ from kftrainer.runtime.framework.extension_points import (
     CustomValidation,
     EnforceMLPolicy,
     EnforcePodGroupPolicy,
+    NodeLayoutExtension,
     Observed,
     Plugin,
     PodNetwork,
+    PolicyExtension,
+    RBACExtension,
+    RBACRule,
+    RuntimeValidation,
     TrainJobStatus,
     Watch,
     WatchExtension,
 )
 from kftrainer.runtime.framework.framework import Framework, FrameworkError, in_one_line
-from kftrainer.runtime.info import Info
+from kftrainer.runtime.framework.policies import AnnotationPolicy, PolicyModel
+from kftrainer.runtime.info import AnyRuntime, Info
+from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins import PLUGINS
 from kftrainer.runtime.template import new_info
@@ -63,7 +70,10 @@ class Planner(
     PodNetwork,
     ComponentBuilder,
     CustomValidation,
+    RuntimeValidation,
+    NodeLayoutExtension,
     WatchExtension,
+    RBACExtension,
 ):
     """Is in every phase but the status."""
 
@@ -86,7 +96,16 @@ class Planner(
     ) -> ValidationResult:
         return self._report(ValidationResult())
 
+    def validate_runtime(self, runtime: AnyRuntime, info: Info | None) -> ValidationResult:
+        return self._report(ValidationResult())
+
+    def node_layout(self, runtime: AnyRuntime) -> NodeLayout | None:
+        return self._report()
+
     def declare_watches(self) -> Sequence[Watch]:
+        return self._report(())
+
+    def declare_rbac_rules(self) -> Sequence[RBACRule]:
         return self._report(())
 
 
@@ -113,7 +132,10 @@ CALLS: dict[str, Callable[[Framework], Any]] = {
     "build": lambda framework: framework.build(info(), JOB),
     "validate": lambda framework: framework.validate(info(), None, JOB),
     "observe": lambda framework: framework.observe(JOB, NO_OBJECTS),
+    "validate_runtime": lambda framework: framework.validate_runtime(RUNTIME),
+    "layout": lambda framework: framework.layout(RUNTIME),
     "watches": lambda framework: framework.watches(),
+    "rbac_rules": lambda framework: framework.rbac_rules(),
 }
 
 
@@ -143,7 +165,13 @@ def test_phases_run_in_their_order_and_plugins_in_theirs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "method"), [("validate", "validate_train_job"), ("watches", "declare_watches")]
+    ("call", "method"),
+    [
+        ("validate", "validate_train_job"),
+        ("layout", "node_layout"),
+        ("watches", "declare_watches"),
+        ("rbac_rules", "declare_rbac_rules"),
+    ],
 )
 def test_outside_of_planning_plugins_run_in_their_order_too(call: str, method: str) -> None:
     log: list[str] = []
@@ -164,6 +192,20 @@ def only(phase: type, answer: Callable[..., Any]) -> Framework:
     return Framework([plugin]) if phase is TrainJobStatus else framework(plugin)
 
 
+class Greeting(PolicyModel):
+    """The policy of a plugin."""
+
+    words: str = "hello"
+    max_length: int = 80
+
+
+GREETING = AnnotationPolicy("acme.com/greeting", Greeting)
+ANSWERS: dict[type, Any] = {
+    CustomValidation: ValidationResult(),
+    RuntimeValidation: ValidationResult(),
+    PolicyExtension: GREETING,
+    NodeLayoutExtension: None,
+}
 each_phase = pytest.mark.parametrize("phase", EXTENSION_POINTS, ids=lambda phase: phase.__name__)
 
 
@@ -173,7 +215,7 @@ def test_a_plugin_is_asked_for_what_it_implements_and_nothing_else(phase: type) 
 
     def answer(*arguments: object) -> Any:
         asked.append(len(arguments))
-        return ValidationResult() if phase is CustomValidation else ()
+        return ANSWERS.get(phase, ())
 
     call_everything(only(phase, answer))
     assert len(asked) == 1
@@ -217,7 +259,7 @@ def test_all_watches_are_told() -> None:
 
 
 def test_a_framework_without_a_status_plugin_is_refused() -> None:
-    with pytest.raises(FrameworkError, match="no plugin tells the status of TrainJobs"):
+    with pytest.raises(FrameworkError, match="no plugin implements TrainJobStatus"):
         Framework([Planner("a", [])])
 
 
@@ -228,7 +270,7 @@ def test_a_second_status_plugin_is_refused() -> None:
 
 
 def test_two_plugins_of_one_name_are_refused() -> None:
-    with pytest.raises(FrameworkError, match="there are two plugins named a"):
+    with pytest.raises(FrameworkError, match="two plugins are named a"):
         framework(Planner("a", []), Planner("b", []), Planner("a", []))
 
 
@@ -256,9 +298,8 @@ def test_a_failure_bears_the_name_of_its_plugin(
     def answer(*_: object) -> Any:
         raise error
 
-    whole = only(phase, answer)
     with pytest.raises(PluginFailedError) as raised:
-        call_everything(whole)
+        call_everything(only(phase, answer))
     assert str(raised.value) == f"plugin only failed: {told}"
     assert raised.value.__cause__ is error
 
@@ -301,14 +342,138 @@ def test_a_mistake_in_the_runtime_is_a_finding_at_the_reference_to_it() -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        ("build", "it gave a dict instead of a PlannedObject"),
-        ("watches", "it gave a dict instead of a Watch"),
+        ("build", "it returned a dict instead of a PlannedObject"),
+        ("watches", "it returned a dict instead of a Watch"),
     ],
 )
 def test_a_plugin_that_gives_something_else_fails_by_name(call: str, told: str) -> None:
     with pytest.raises(PluginFailedError) as raised:
         CALLS[call](framework(Planner("bad", [], lambda: [{"kind": "ConfigMap"}])))
     assert str(raised.value) == f"plugin bad failed: TypeError: {told}"
+
+
+@pytest.mark.parametrize(
+    ("phase", "call", "told"),
+    [
+        (NodeLayoutExtension, lambda whole: whole.layout(RUNTIME), "a NodeLayout"),
+        (RBACExtension, lambda whole: whole.rbac_rules(), "a RBACRule"),
+        (PolicyExtension, lambda _: None, "a Policy"),
+    ],
+)
+def test_declaration_of_a_wrong_type_fails_by_name(
+    phase: type, call: Callable[[Framework], object], told: str
+) -> None:
+    answer = ["node"] if phase is RBACExtension else "node"
+    with pytest.raises(PluginFailedError) as raised:
+        call(only(phase, lambda *_: answer))
+    assert (
+        str(raised.value) == f"plugin only failed: TypeError: it returned a str instead of {told}"
+    )
+
+
+def greeter(name: str, **methods: Any) -> Any:
+    """A plugin with the policy GREETING, and the validation of runtimes."""
+
+    def validate_runtime(_self: Any, runtime: AnyRuntime, info: Info | None) -> ValidationResult:
+        return ValidationResult(warnings=[f"{runtime.metadata.name} {info is not None}"])
+
+    bodies = {"declare_policy": lambda _: GREETING, "validate_runtime": validate_runtime}
+    bases = (PolicyExtension, RuntimeValidation)
+    return type("Greeter", bases, {"name": name, **bodies, **methods})()
+
+
+def annotated(value: str, **spec: Any) -> TrainingRuntime:
+    document = runtime(**spec)
+    document["metadata"]["annotations"] = {"acme.com/greeting": value}
+    return TrainingRuntime.parse(document)
+
+
+def test_policy_in_an_annotation_is_parsed() -> None:
+    found = GREETING.of(annotated('{"words": "hi", "maxLength": 3}'))
+    assert found == Greeting.parse({"words": "hi", "maxLength": 3})
+    assert GREETING.of(annotated("{}")) == Greeting()
+    assert GREETING.of(RUNTIME) is None
+
+
+PATH = "metadata.annotations[acme.com/greeting]"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("hi", '"hi": is not valid JSON: '),
+        ("[]", '"[]": must be a JSON object'),
+        ('{"words": 7}', r'"{\"words\": 7}": words: must be a string'),
+        ('{"maxlength": 7}', r'"{\"maxlength\": 7}": maxlength: is not a known field'),
+    ],
+)
+def test_invalid_policy_in_an_annotation_is_an_error_of_the_runtime(value: str, told: str) -> None:
+    [error] = framework(greeter("acme")).validate_runtime(annotated(value)).errors
+    assert str(error).startswith(f"{PATH}: Invalid value: {told}")
+    with pytest.raises(InvalidRuntimeError) as raised:
+        GREETING.of(annotated(value))
+    assert raised.value.errors == (error,)
+
+
+def test_runtime_without_the_policy_is_not_validated() -> None:
+    whole = framework(greeter("acme"))
+    assert whole.validate_runtime(RUNTIME) == ValidationResult()
+    assert whole.validate_runtime(annotated("{}")) == ValidationResult(warnings=["runtime True"])
+
+
+def test_runtime_that_cannot_be_used_is_validated_without_info() -> None:
+    broken = annotated("{}", template={"spec": {"replicatedJobs": []}})
+    found = framework(greeter("acme")).validate_runtime(broken)
+    assert found == ValidationResult(warnings=["runtime False"])
+
+
+def test_invalid_runtime_that_a_validation_raises_is_an_error() -> None:
+    def validate_runtime(_self: Any, _runtime: AnyRuntime, _info: Info | None) -> ValidationResult:
+        raise InvalidRuntimeError("TrainingRuntime runtime", required("spec.a"))
+
+    whole = framework(greeter("acme", validate_runtime=validate_runtime))
+    assert whole.validate_runtime(annotated("{}")) == ValidationResult([required("spec.a")])
+
+
+def test_policy_of_a_disabled_plugin_prevents_planning() -> None:
+    whole = Framework([Status("status", [])], disabled=[greeter("acme")])
+    with pytest.raises(InvalidRuntimeError) as raised:
+        whole.plan(new_info(JOB, annotated("not even valid")), JOB)
+    [error] = raised.value.errors
+    assert str(error) == f"{PATH}: Forbidden: needs the plugin acme, which is disabled"
+    assert whole.plan(info(), JOB) == []
+
+
+@pytest.mark.parametrize("other", [greeter("other"), Planner("acme", [])], ids=["policy", "name"])
+def test_disabled_plugin_is_replaced_by_one_with_its_policy_or_name(other: Plugin) -> None:
+    whole = Framework([other, Status("status", [])], disabled=[greeter("acme")])
+    assert whole.plan(new_info(JOB, annotated("{}")), JOB) == []
+
+
+def test_layout_is_that_of_the_first_plugin_that_returns_one() -> None:
+    one = Planner("one", [])
+    other, third = (Planner(name, [], lambda name=name: NodeLayout(name)) for name in ("b", "c"))
+    assert framework(one, other, third).layout(RUNTIME) == NodeLayout("b")
+    assert framework(one).layout(RUNTIME) == TRAINER_ONLY
+
+
+def test_layout_of_a_disabled_plugin_is_known() -> None:
+    disabled = Planner("off", [], lambda: NodeLayout("worker"))
+    whole = Framework([Status("status", [])], disabled=[disabled])
+    assert whole.layout(RUNTIME) == NodeLayout("worker")
+
+
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_permissions_of_a_built_in_plugin_include_its_watches(plugin: type) -> None:
+    made = plugin()
+    watched = (
+        {each.resource for each in made.declare_watches()}
+        if WatchExtension in plugin.__mro__
+        else set()
+    )
+    rules = made.declare_rbac_rules() if RBACExtension in plugin.__mro__ else ()
+    allowed = {each.resource for each in rules if {"list", "watch"} <= {*each.verbs}}
+    assert watched <= allowed
 
 
 class Numbers(BaseModel):

@@ -25,7 +25,8 @@ class Acme(EnforceMLPolicy):
 """
 POINTS = (
     "EnforceMLPolicy, EnforcePodGroupPolicy, PodNetwork, ComponentBuilder, TrainJobStatus, "
-    "CustomValidation, WatchExtension"
+    "CustomValidation, RuntimeValidation, PolicyExtension, NodeLayoutExtension, WatchExtension, "
+    "RBACExtension"
 )
 
 
@@ -155,7 +156,7 @@ def test_enabling_where_nothing_is_installed_says_so() -> None:
 
 def test_enabling_a_built_in_one_is_told_to_be_needless() -> None:
     assert refusal(enabled=("Torch",)) == (
-        "plugins.enabled: Torch: it is built in, and on unless plugins.disabled names it"
+        "plugins.enabled: Torch: it is built in, and enabled unless plugins.disabled lists it"
     )
 
 
@@ -176,7 +177,7 @@ def test_disabling_what_is_not_built_in_tells_what_is() -> None:
 
 def test_the_only_plugin_that_tells_the_status_cannot_be_disabled() -> None:
     assert refusal(disabled=("JobSet",)) == (
-        "no plugin tells the status of TrainJobs: JobSet is the one that does"
+        "no plugin implements TrainJobStatus, which observes the status of TrainJobs"
     )
 
 
@@ -269,49 +270,49 @@ def test_an_entry_point_that_names_nothing_is_refused(install: Install) -> None:
         (
             "    name",
             "    def __init__(self, url): ...\n    name",
-            "made: TypeError: Acme.__init__() missing 1 required positional argument: 'url'",
+            "created: TypeError: Acme.__init__() missing 1 required positional argument: 'url'",
         ),
         (
             "    name",
             "    def __init__(self): raise KeyError('ACME_URL')\n    name",
-            "made: KeyError: 'ACME_URL'",
+            "created: KeyError: 'ACME_URL'",
         ),
         ("class Acme(EnforceMLPolicy)", "def Acme()", "used: it must be a class, as in module:"),
         ("def enforce_ml_policy", "def enforce", "used: it has no method enforce_ml_policy"),
         ("(EnforceMLPolicy)", "(EnforceMLPolicy, PodNetwork)", "used: it has no method identify_"),
-        ("name =", "title =", 'used: it has no name: its class must say `name = "acme"`'),
-        ('"acme"', '""', 'used: it has no name: its class must say `name = "acme"`'),
-        ('"acme"', "7", 'used: it has no name: its class must say `name = "acme"`'),
+        ("name =", "title =", 'used: it has no name: its class must set `name = "acme"`'),
+        ('"acme"', '""', 'used: it has no name: its class must set `name = "acme"`'),
+        ('"acme"', "7", 'used: it has no name: its class must set `name = "acme"`'),
         ('"acme"', '"Acme"', "used: its name is Acme, but its entry point is named acme"),
         (
             "self, info, job",
             "self, info",
-            "used: enforce_ml_policy must take (info, job), as EnforceMLPolicy says",
+            "used: enforce_ml_policy must take (info, job), as in EnforceMLPolicy",
         ),
         (
             "self, info, job",
             "self, info, job, *, force",
-            "used: enforce_ml_policy must take (info, job), as EnforceMLPolicy says",
+            "used: enforce_ml_policy must take (info, job), as in EnforceMLPolicy",
         ),
         (
             "    def enforce",
             "    async def enforce",
-            "used: enforce_ml_policy is async: planning does not wait for anything",
+            "used: enforce_ml_policy is async: planning is synchronous",
         ),
         (
             "pass",
             "yield",
-            "used: enforce_ml_policy is a generator: it must return what EnforceMLPolicy says",
+            "used: enforce_ml_policy is a generator: it must return a value, as in EnforceMLPolicy",
         ),
         (
             "        pass",
             "        pass\n    identify_pod_network = 3",
-            "used: identify_pod_network must take (info, job), as PodNetwork says",
+            "used: identify_pod_network must take (info, job), as in PodNetwork",
         ),
         (
             "        pass",
             "        pass\n    @property\n    def build_components(self): return 1 / 0",
-            "looked at: ZeroDivisionError: division by zero",
+            "inspected: ZeroDivisionError: division by zero",
         ),
     ],
 )
@@ -339,9 +340,9 @@ class Acme(ComponentBuilder, WatchExtension):
     )
     assert refusal(enabled=("acme",)) == (
         f"{SUBJECT} cannot be used: "
-        "build_components is async: planning does not wait for anything; "
-        "build_components must take (info, job), as ComponentBuilder says; "
-        "declare_watches must take (), as WatchExtension says"
+        "build_components is async: planning is synchronous; "
+        "build_components must take (info, job), as in ComponentBuilder; "
+        "declare_watches must take (), as in WatchExtension"
     )
 
 
@@ -353,7 +354,7 @@ class Acme(WatchExtension):
     def declare_watches(self): return ["secrets"]
 """
     )
-    told = "plugin acme failed: TypeError: it gave a str instead of a Watch"
+    told = "plugin acme failed: TypeError: it returned a str instead of a Watch"
     assert refusal(enabled=("acme",)) == told
 
 

@@ -19,7 +19,7 @@ from kftrainer.runtime.framework.extension_points import Watch
 from kftrainer.runtime.plugins.gang import (
     COMPLETE,
     Gang,
-    _over_before,
+    _completed_before,
     gang_of,
     waiting_for_class,
     waiting_in_namespace,
@@ -525,7 +525,7 @@ def test_memory_for_a_long_chain_of_jobs_does_not_grow_with_its_square() -> None
     chain |= {str(n): {str(n - 1): COMPLETE} for n in range(1, 3000)}
     tracemalloc.start()
     try:
-        over = _over_before(chain, in_order=False)
+        over = _completed_before(chain, in_order=False)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -175,7 +175,7 @@ def test_g14_a_job_of_the_right_name_without_the_label_is_pointed_out() -> None:
         plan(job_on(document, initializer={"dataset": {}}), document)
     assert raised.value.errors[0].detail == (
         f"must have {DATASET} job when trainJob is configured with input datasetConfig: the job "
-        f"{DATASET} is there, but lacks the label trainer.kubeflow.org/trainjob-ancestor-step: "
+        f"{DATASET} exists, but lacks the label trainer.kubeflow.org/trainjob-ancestor-step: "
         f"{DATASET}"
     )
 

@@ -40,13 +40,13 @@ def test_of_two_of_the_same_name_the_last_counts_in_the_place_of_the_first() -> 
 
 def test_some_are_left_to_others() -> None:
     it = container("A")
-    set_all(it, variables("A", "B"), "spec.trainer.env", leave={"A"})
+    set_all(it, variables("A", "B"), "spec.trainer.env", skip={"A"})
     assert values(it) == {"A": "old", "B": "new"}
 
 
 def test_where_there_is_nothing_to_set_nothing_is_set() -> None:
     it = container()
-    set_all(it, variables("A"), "spec.trainer.env", leave={"A"})
+    set_all(it, variables("A"), "spec.trainer.env", skip={"A"})
     assert "env" not in it.body
 
 

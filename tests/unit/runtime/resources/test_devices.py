@@ -54,7 +54,8 @@ GPU = "nvidia.com/gpu"
         "volcano.sh/vgpu-number",
     ],
 )
-def test_d26_devices_of_any_vendor_are_known_by_their_names(resource: str) -> None:
+def test_devices_of_all_vendors_are_accelerators(resource: str) -> None:
+    """D26."""
     assert is_accelerator(resource)
 
 
@@ -77,7 +78,8 @@ def test_d26_devices_of_any_vendor_are_known_by_their_names(resource: str) -> No
         "hygon.com/dcu-share-36c-16g",
     ],
 )
-def test_d26_slices_of_a_device_are_devices(resource: str) -> None:
+def test_slices_of_a_device_are_accelerators(resource: str) -> None:
+    """D26."""
     assert is_accelerator(resource)
 
 
@@ -125,7 +127,8 @@ def test_d26_slices_of_a_device_are_devices(resource: str) -> None:
         "gpu",
     ],
 )
-def test_d26_what_merely_goes_with_devices_is_none(resource: str) -> None:
+def test_resources_that_accompany_devices_are_not_accelerators(resource: str) -> None:
+    """D26."""
     assert not is_accelerator(resource)
 
 
@@ -143,17 +146,17 @@ def test_d26_what_merely_goes_with_devices_is_none(resource: str) -> None:
         ({"limits": {"cpu": "16", "nvidia.com/gpumem": "3000"}}, 0),
     ],
 )
-def test_devices_are_counted_as_asked_for_or_else_as_limited(
-    resources: dict[str, Any], count: int
-) -> None:
+def test_request_or_else_limit_is_counted(resources: dict[str, Any], count: int) -> None:
     assert accelerators(resources) == count
 
 
-def test_d26_helpers_do_not_hide_the_devices_that_they_go_with() -> None:
+def test_accompanying_resources_do_not_hide_devices() -> None:
+    """D26."""
     assert accelerators({"limits": {"nvidia.com/gpumem": "3000", GPU: "2"}}) == 2
 
 
-def test_d26_devices_of_several_kinds_are_counted_together() -> None:
+def test_devices_of_several_kinds_are_added() -> None:
+    """D26."""
     slices = {"nvidia.com/mig-1g.5gb": "1", "nvidia.com/mig-2g.10gb": "2"}
     assert accelerators({"limits": slices, "requests": {"nvidia.com/mig-1g.5gb": "1"}}) == 3
 
@@ -174,7 +177,7 @@ def test_cpus_are_rounded_up(resources: dict[str, Any], count: int) -> None:
     assert cpus(resources) == count
 
 
-def test_a_container_that_does_not_compute_keeps_all_but_the_devices() -> None:
+def test_without_accelerators_keeps_other_resources() -> None:
     resources = {
         "limits": {"cpu": "4", GPU: "8", "amd.com/cpx_nps4": "1"},
         "requests": {"memory": "1Gi", GPU: "8"},

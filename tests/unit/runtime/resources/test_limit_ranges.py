@@ -51,7 +51,7 @@ CPU = limit_range(default={"cpu": "2"}, defaultRequest={"cpu": "500m"})
         ),
     ],
 )
-def test_what_a_container_does_not_say_is_filled_in(resources: Object, expected: Object) -> None:
+def test_missing_resources_of_a_container_get_defaults(resources: Object, expected: Object) -> None:
     assert filled(resources, CPU) == expected
 
 
@@ -64,28 +64,28 @@ def test_what_a_container_does_not_say_is_filled_in(resources: Object, expected:
         ({"max": {"cpu": "4"}, "defaultRequest": {"cpu": "1"}}, {"cpu": "4"}, {"cpu": "1"}),
     ],
 )
-def test_bounds_stand_in_for_defaults(item: Object, limits: Object, requests: Object) -> None:
+def test_bounds_are_used_as_defaults(item: Object, limits: Object, requests: Object) -> None:
     assert filled({}, limit_range(**item)) == {"limits": limits, "requests": requests}
 
 
 @pytest.mark.parametrize(
     "item", [{"min": {"cpu": "1"}}, {"min": {"cpu": "1"}, "defaultRequest": None}]
 )
-def test_a_least_amount_is_asked_for_without_a_limit(item: Object) -> None:
+def test_minimum_is_the_default_request_without_a_limit(item: Object) -> None:
     assert filled({}, limit_range(**item)) == {"requests": {"cpu": "1"}}
 
 
 @pytest.mark.parametrize("kind", ["Pod", "PersistentVolumeClaim"])
-def test_ranges_for_other_things_than_containers_have_no_defaults(kind: str) -> None:
+def test_limits_of_other_types_have_no_defaults(kind: str) -> None:
     assert filled({}, limit_range(type=kind, max={"cpu": "4"}, min={"cpu": "1"})) == {}
 
 
-def test_ranges_that_say_nothing_change_nothing() -> None:
+def test_empty_limit_ranges_have_no_effect() -> None:
     spec = {"containers": [{"name": "main"}]}
     assert with_defaults(spec, [{"metadata": {"name": "empty"}}, limit_range()]) is spec
 
 
-def test_init_containers_are_filled_as_well() -> None:
+def test_init_containers_get_defaults() -> None:
     spec = {"containers": [{"name": "main"}], "initContainers": [{"name": "first"}]}
     resources = {"limits": {"cpu": "2"}, "requests": {"cpu": "500m"}}
     assert with_defaults(spec, [CPU]) == {
@@ -94,7 +94,7 @@ def test_init_containers_are_filled_as_well() -> None:
     }
 
 
-def test_of_several_ranges_the_first_by_name_stands_resource_by_resource() -> None:
+def test_first_limit_range_by_name_takes_precedence_per_resource() -> None:
     ranges = (
         limit_range("b", default={"cpu": "2", "memory": "2Gi"}),
         limit_range("a", default={"cpu": "1"}),
@@ -104,12 +104,12 @@ def test_of_several_ranges_the_first_by_name_stands_resource_by_resource() -> No
     assert filled({}, *ranges) == {"limits": amounts, "requests": amounts}
 
 
-def test_a_limit_of_the_whole_pod_is_its_request_before_containers_are_filled() -> None:
+def test_pod_level_limit_is_the_request_before_container_defaults() -> None:
     spec = {"containers": [{"name": "main"}], "resources": {"limits": {"cpu": "8"}}}
     assert str(pod_requests(with_defaults(spec, [CPU]))["cpu"]) == "8"
 
 
-def test_a_pod_that_asks_as_a_whole_is_not_asked_for_its_overhead_twice() -> None:
+def test_overhead_is_not_added_to_pod_level_requests_twice() -> None:
     spec = {
         "containers": [{"name": "main"}],
         "resources": {"limits": {"cpu": "8"}},
@@ -118,13 +118,13 @@ def test_a_pod_that_asks_as_a_whole_is_not_asked_for_its_overhead_twice() -> Non
     assert str(pod_requests(with_defaults(spec, [CPU]))["cpu"]) == "9"
 
 
-def test_what_a_pod_asks_for_as_a_whole_stays() -> None:
+def test_pod_level_requests_are_kept() -> None:
     resources = {"limits": {"cpu": "8"}, "requests": {"cpu": "6", "memory": "1Gi"}}
     spec = {"containers": [{"name": "main"}], "resources": resources}
     assert with_defaults(spec, [CPU])["resources"] == resources
 
 
-def test_the_pod_and_the_ranges_are_left_as_they_are() -> None:
+def test_input_is_not_modified() -> None:
     spec = {
         "containers": [{"name": "main", "resources": {"limits": {"memory": "1Gi"}}}],
         "resources": {"limits": {"memory": "2Gi"}},

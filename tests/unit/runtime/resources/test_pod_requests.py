@@ -23,7 +23,7 @@ def requests_of(*containers: Object, **spec: Any) -> dict[str, str]:
     return {name: str(amount) for name, amount in found.items()}
 
 
-def test_containers_run_together() -> None:
+def test_requests_of_containers_are_added() -> None:
     assert requests_of(asks(cpu="1", memory="1Gi"), asks(cpu="500m")) == {
         "cpu": "1500m",
         "memory": "1Gi",
@@ -38,16 +38,16 @@ def test_containers_run_together() -> None:
         {"containers": [{}, {"resources": None}, {"resources": {"limits": None}}]},
     ],
 )
-def test_a_pod_that_says_nothing_asks_for_nothing(spec: Object) -> None:
+def test_pod_without_resources_has_no_requests(spec: Object) -> None:
     assert pod_requests(spec) == {}
 
 
-def test_a_limit_stands_in_for_a_request_resource_by_resource() -> None:
+def test_missing_request_defaults_to_the_limit() -> None:
     assert requests_of(asks(limits={"cpu": "4", GPU: 8}, cpu=1)) == {"cpu": "1", GPU: "8"}
     assert requests_of(asks(limits={"cpu": "4"}, cpu="0")) == {"cpu": "0"}
 
 
-def test_init_containers_run_in_turn_before_the_containers() -> None:
+def test_largest_init_container_counts_if_it_exceeds_the_containers() -> None:
     init = [asks(cpu="3", memory="1Gi"), asks(cpu="2", memory="4Gi")]
     assert requests_of(asks(cpu="1", memory="2Gi"), initContainers=init) == {
         "cpu": "3",
@@ -55,7 +55,7 @@ def test_init_containers_run_in_turn_before_the_containers() -> None:
     }
 
 
-def test_a_sidecar_runs_with_all_that_come_after_it() -> None:
+def test_sidecar_is_added_to_later_containers() -> None:
     sidecar = asks("Always", cpu="1")
     assert requests_of(asks(cpu="2"), initContainers=[sidecar]) == {"cpu": "3"}
     assert requests_of(asks(cpu="2"), initContainers=[sidecar, asks(cpu="5")]) == {"cpu": "6"}
@@ -63,7 +63,7 @@ def test_a_sidecar_runs_with_all_that_come_after_it() -> None:
     assert requests_of(asks(), initContainers=[sidecar, sidecar, asks(cpu="5")]) == {"cpu": "7"}
 
 
-def test_what_the_whole_pod_asks_for_replaces_what_its_containers_do() -> None:
+def test_pod_level_requests_replace_those_of_containers() -> None:
     whole = {"requests": {"cpu": "8", "hugepages-2Mi": "8Mi", GPU: "8"}}
     assert requests_of(asks(cpu="1", memory="1Gi"), resources=whole) == {
         "cpu": "8",
@@ -72,7 +72,7 @@ def test_what_the_whole_pod_asks_for_replaces_what_its_containers_do() -> None:
     }
 
 
-def test_a_limit_of_the_whole_pod_counts_where_no_container_asks() -> None:
+def test_pod_level_limit_counts_where_no_container_has_a_request() -> None:
     whole = {"limits": {"cpu": "8", "memory": "8Gi", "hugepages-2Mi": "8Mi"}}
     asked = asks(limits={"hugepages-2Mi": "2Mi"}, cpu="0")
     assert requests_of(asked, resources=whole) == {
@@ -82,7 +82,7 @@ def test_a_limit_of_the_whole_pod_counts_where_no_container_asks() -> None:
     }
 
 
-def test_overhead_comes_on_top_of_everything() -> None:
+def test_overhead_is_added() -> None:
     overhead = {"cpu": "250m", "memory": "64Mi"}
     whole = {"requests": {"cpu": "2"}}
     assert requests_of(asks(cpu="1"), resources=whole, overhead=overhead) == {
@@ -91,7 +91,7 @@ def test_overhead_comes_on_top_of_everything() -> None:
     }
 
 
-def test_each_amount_is_rounded_up_to_a_thousandth() -> None:
+def test_amounts_are_rounded_up_to_thousandths() -> None:
     assert requests_of(asks(cpu="100u"), asks(cpu="100u")) == {"cpu": "2m"}
 
 
@@ -105,7 +105,7 @@ def test_each_amount_is_rounded_up_to_a_thousandth() -> None:
         ({"overhead": {"cpu": "x"}}, "overhead[cpu]"),
     ],
 )
-def test_an_error_says_where_in_the_pod_spec_it_is(spec: Object, path: str) -> None:
+def test_error_has_the_path_in_the_pod_spec(spec: Object, path: str) -> None:
     with pytest.raises(QuantityError) as raised:
         pod_requests(spec)
     assert raised.value.path == path
@@ -190,13 +190,13 @@ def test_resources_are_merged(base: Object, override: Object, merged: Object) ->
     assert (base, override) == before
 
 
-def test_nothing_changes_nothing() -> None:
+def test_merging_empty_resources_has_no_effect() -> None:
     some = resources({"cpu": 1}, {"cpu": 0.5})
     assert merge_resources(some, None) == merge_resources(None, some) == some
     assert merge_resources(None, None) == {}
 
 
-def test_amounts_that_cannot_be_compared_are_an_error_with_a_path() -> None:
+def test_invalid_amounts_are_an_error_with_a_path() -> None:
     with pytest.raises(QuantityError) as raised:
         merge_resources(resources({"cpu": 1}), resources(None, {"cpu": "x"}))
     assert raised.value.path == "requests[cpu]"
@@ -210,9 +210,7 @@ halves = st.fixed_dictionaries({}, optional={"limits": amounts, "requests": amou
 
 
 @given(base=halves, override=halves)
-def test_the_override_has_what_it_asks_for_and_nothing_is_lost(
-    base: Object, override: Object
-) -> None:
+def test_merged_resources_contain_the_override_and_the_rest(base: Object, override: Object) -> None:
     merged = merge_resources(base, override)
     for half, given_amounts in override.items():
         assert {**merged.get(half, {}), **given_amounts} == merged.get(half, {})
@@ -222,13 +220,13 @@ def test_the_override_has_what_it_asks_for_and_nothing_is_lost(
 
 
 @given(base=halves, override=halves)
-def test_merging_the_same_twice_changes_nothing_more(base: Object, override: Object) -> None:
+def test_merging_is_idempotent(base: Object, override: Object) -> None:
     once = merge_resources(base, override)
     assert merge_resources(once, override) == once
 
 
 @given(st.lists(halves), st.lists(st.tuples(halves, st.booleans())), halves)
-def test_a_pod_asks_for_no_less_than_any_of_its_containers(
+def test_pod_requests_are_at_least_those_of_each_container(
     containers: list[Object], init: list[tuple[Object, bool]], overhead: Object
 ) -> None:
     each = [{"resources": one} for one in containers]

@@ -63,7 +63,7 @@ def test_update_of_a_stored_string_is_not_rejected() -> None:
     findings = found(job("auto", suspend=True), job("auto"), runtimes=STRICT)
     assert findings.errors == []
     [warning] = findings.warnings
-    assert warning.startswith("not refused, because it was so before: spec.trainer.numProcPerNode")
+    assert warning.startswith("the stored object already has this error: spec.trainer.num")
 
 
 def test_update_to_a_string_is_rejected_where_the_configuration_demands_it() -> None:

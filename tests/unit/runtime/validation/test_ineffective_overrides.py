@@ -37,15 +37,15 @@ def warned(*overrides: Object, dialect: str = "podTemplateOverrides") -> list[st
 
 def idle(index: int) -> str:
     return (
-        f"spec.podTemplateOverrides[{index}] changes nothing: "
-        "the pods of its jobs are like that already"
+        f"spec.podTemplateOverrides[{index}] has no effect: "
+        "the pods of its jobs already have these values"
     )
 
 
 def undone(index: int) -> str:
     return (
         f"spec.podTemplateOverrides[{index}] has no effect: "
-        "a later override says otherwise about all of it"
+        "later overrides replace all of its values"
     )
 
 
@@ -61,7 +61,7 @@ def undone(index: int) -> str:
         override("node", "other"),
     ],
 )
-def test_an_override_that_says_what_is_there_is_idle(same: Object) -> None:
+def test_override_with_existing_values_is_reported(same: Object) -> None:
     assert warned(same) == [idle(0)]
 
 
@@ -75,16 +75,16 @@ def test_an_override_that_says_what_is_there_is_idle(same: Object) -> None:
         override("node", "other", serviceAccountName="me"),  # new for one of the two
     ],
 )
-def test_an_override_that_changes_something_is_not(other: Object) -> None:
+def test_override_that_changes_a_value_is_not_reported(other: Object) -> None:
     assert warned(other) == []
 
 
-def test_the_second_of_two_twins_is_idle() -> None:
+def test_second_of_two_equal_overrides_is_reported() -> None:
     twin = override(serviceAccountName="you")
     assert warned(twin, twin) == [idle(1)]
 
 
-def test_an_override_is_told_that_a_later_one_undoes() -> None:
+def test_override_replaced_by_a_later_one_is_reported() -> None:
     first, last = override(serviceAccountName="you"), override(serviceAccountName="they")
     more = override(serviceAccountName="we", tolerations=[{"operator": "Exists"}])
     assert warned(first, last) == [undone(0)]
@@ -92,13 +92,13 @@ def test_an_override_is_told_that_a_later_one_undoes() -> None:
     assert warned(first, override(serviceAccountName="me"), last) == [undone(0), undone(1)]
 
 
-def test_the_old_dialect_is_called_by_its_name() -> None:
+def test_legacy_field_name_is_used_in_the_warning() -> None:
     legacy = {"targetJobs": [{"name": "node"}], "serviceAccountName": "me"}
     (warning,) = warned(legacy, dialect="podSpecOverrides")
-    assert warning.startswith("spec.podSpecOverrides[0] changes nothing")
+    assert warning.startswith("spec.podSpecOverrides[0] has no effect")
 
 
-def test_very_many_overrides_are_not_compared_with_each_other() -> None:
+def test_overrides_beyond_a_number_are_not_compared() -> None:
     def many(count: int) -> list[Object]:
         return [override(serviceAccountName=f"user-{index}") for index in range(count)]
 

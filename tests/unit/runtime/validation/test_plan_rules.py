@@ -160,7 +160,7 @@ RULES = {
         tuning(nodes=2),
         tune(),
         "spec.trainer.numNodes: Invalid value: 2: must be 1 for llama3_2/1B model: the runtime "
-        "says so in spec.mlPolicy.numNodes, unless the TrainJob sets spec.trainer.numNodes",
+        "sets it in spec.mlPolicy.numNodes, unless the TrainJob sets spec.trainer.numNodes",
         tune(numNodes=1),
     ),
     "TT3": Rule(
@@ -181,7 +181,7 @@ RULES = {
         tune(*QLORA),
         'spec.trainer.resourcesPerNode: Invalid value: {"limits":{"nvidia.com/gpu":"2"}}: '
         "must have gpu resource with value 1 for llama3_2/1B model when using QLoRA: the runtime "
-        "says so in the resources of the container node, unless the TrainJob sets "
+        "sets it in the resources of the container node, unless the TrainJob sets "
         "spec.trainer.resourcesPerNode",
         tune(*QLORA, resourcesPerNode={"limits": {GPU: 1}}),
     ),
@@ -251,7 +251,7 @@ def said(job: Object, on: Object) -> list[str]:
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_who_breaks_a_rule_is_told_so_and_nothing_else(rule: Rule) -> None:
+def test_violated_rule_is_the_only_error(rule: Rule) -> None:
     told = said(job_on(rule.runtime, **rule.broken), rule.runtime)
     assert rule.message in told
     # Where QLoRA has too many devices, two fields could be changed, and both are told.
@@ -260,7 +260,7 @@ def test_who_breaks_a_rule_is_told_so_and_nothing_else(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_who_keeps_the_rule_is_let_pass(rule: Rule) -> None:
+def test_valid_trainjob_has_no_errors(rule: Rule) -> None:
     on = rule.kept_on or rule.runtime
     spec = rule.broken if rule.kept_on else rule.kept
     assert said(job_on(on, **spec), on) == []

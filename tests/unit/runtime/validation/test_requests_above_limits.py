@@ -38,19 +38,19 @@ def warned(on: Object, **resources: Any) -> list[str]:
         ),
     ],
 )
-def test_a_request_above_its_limit_is_told(
+def test_request_above_its_limit_causes_a_warning(
     of_runtime: Object, of_job: Object, source: str | None
 ) -> None:
     paths = {"trainer": "spec.trainer.resourcesPerNode", "runtime": "spec.runtimeRef"}
     expected = (
         "the container node requests 8Gi of memory, above its limit of 4Gi: "
-        "such pods will be refused"
+        "the API server will reject such pods"
     )
     told = [f"{paths[source]}: {expected}"] if source else []
     assert warned(document(of_runtime), **of_job) == told
 
 
-def test_of_mpi_the_workers_count() -> None:
+def test_mpi_workers_are_checked_for_requests_above_limits() -> None:
     on = document({"limits": {"cpu": "1"}, "requests": {"cpu": "1500m"}}, LAUNCHING)
     (told,) = warned(on)
     assert "the container node requests 1500m of cpu, above its limit of 1" in told

@@ -12,7 +12,7 @@ from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.runtime.validation.runtime import runtime_findings
 from tests.support.golden import CASES
 from tests.support.objects import Object, replicated_job, runtime
-from tests.support.plans import job_on, plan
+from tests.support.plans import RUNTIMES, job_on, plan
 from tests.support.runtimes import SHIPPED
 
 JOBS = "spec.template.spec.replicatedJobs"
@@ -24,7 +24,7 @@ KINDS = ("TrainingRuntime", "ClusterTrainingRuntime")
 
 def found(document: Object) -> ValidationResult:
     kinds = {each.kind: each for each in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)}
-    return runtime_findings(kinds[document["kind"]].decode(document))
+    return runtime_findings(RUNTIMES.framework, kinds[document["kind"]].decode(document))
 
 
 def errors(document: Object) -> list[str]:
@@ -79,7 +79,7 @@ def mpi(*jobs: Object, num_nodes: int | None = None, **policy: Any) -> Object:
 
 
 @pytest.mark.parametrize("document", SHIPPED, ids=lambda each: each["metadata"]["name"])
-def test_there_is_nothing_to_say_about_the_shipped_runtimes(document: Object) -> None:
+def test_bundled_runtimes_have_no_findings(document: Object) -> None:
     assert found(document) == ValidationResult()
 
 
@@ -92,7 +92,7 @@ REFUSED_GOLDEN_CASES = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_runtimes_of_golden_cases_pass(case: Any) -> None:
+def test_runtimes_of_golden_cases_are_valid(case: Any) -> None:
     [document] = [each for each in case.documents if each["kind"] in KINDS]
     told = errors(document)
     if case.name in REFUSED_GOLDEN_CASES:
@@ -105,24 +105,30 @@ def test_the_runtimes_of_golden_cases_pass(case: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("replicas", [0, 2])
-def test_r1_a_step_is_done_by_one_job(step: str, kind: str, replicas: int) -> None:
+def test_replicas_of_a_step_other_than_one_are_rejected(
+    step: str, kind: str, replicas: int
+) -> None:
+    """R1."""
     document = with_steps(job_of(step, replicas=replicas), kind=kind)
     assert errors(document) == [f"{JOBS}[0].replicas: Invalid value: {replicas}: always must be 1"]
     assert errors(with_steps(job_of(step, replicas=1), kind=kind)) == []
 
 
-def test_r1_replicas_that_are_none_at_all_are_told_once() -> None:
+def test_invalid_replicas_are_reported_once() -> None:
+    """R1."""
     document = with_steps(job_of("trainer", replicas=-1))
     assert errors(document) == [f"{JOBS}[0].replicas: Invalid value: -1: always must be 1"]
 
 
-def test_r1_a_job_that_does_no_step_can_have_replicas() -> None:
+def test_job_without_a_step_can_have_replicas() -> None:
+    """R1."""
     assert errors(with_steps({**replicated_job("cache", None), "replicas": 2})) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step", STEPS)
-def test_r2_a_step_is_done_in_a_container_of_its_name(step: str, kind: str) -> None:
+def test_step_without_its_container_is_rejected(step: str, kind: str) -> None:
+    """R2."""
     name = "node" if step == "trainer" else step
     assert errors(with_steps(called(job_of(step), "a", "b"), kind=kind)) == [
         f'{JOBS}[0].{POD}.containers: Invalid value: [{{"name":"a"}},{{"name":"b"}}]: '
@@ -131,7 +137,8 @@ def test_r2_a_step_is_done_in_a_container_of_its_name(step: str, kind: str) -> N
     assert errors(with_steps(called(job_of(step), "a", name), kind=kind)) == []
 
 
-def test_r2_init_containers_do_not_count() -> None:
+def test_init_container_does_not_count_as_the_container_of_a_step() -> None:
+    """R2."""
     job = called(job_of("model-initializer"), "a")
     pod = job["template"]["spec"]["template"]["spec"]
     pod["initContainers"] = [{"name": "model-initializer", "image": "a"}]
@@ -139,25 +146,29 @@ def test_r2_init_containers_do_not_count() -> None:
     assert error.endswith("must contain the required container for the ancestor: model-initializer")
 
 
-def test_r2_a_step_without_containers_is_told_once() -> None:
+def test_step_without_containers_is_reported_once() -> None:
+    """R2."""
     assert errors(with_steps(called(job_of("trainer")))) == [
         f"{JOBS}[0].{POD}.containers: Invalid value: []: "
         "must contain the required container for the ancestor: trainer"
     ]
 
 
-def test_r2_nothing_of_a_container_but_its_name_is_told() -> None:
+def test_error_contains_only_the_names_of_containers() -> None:
+    """R2."""
     job = called(job_of("trainer"), "main")
     container = job["template"]["spec"]["template"]["spec"]["containers"][0]
     container["env"] = [{"name": "TOKEN", "value": "hunter2"}]
     assert "hunter2" not in " ".join(errors(with_steps(job)))
 
 
-def test_r2_a_job_that_does_no_step_can_have_any_containers() -> None:
+def test_job_without_a_step_can_have_any_containers() -> None:
+    """R2."""
     assert errors(with_steps(called(replicated_job("cache", None), "a"))) == []
 
 
-def test_r2_an_mpi_launcher_can_train_in_a_container_named_launcher() -> None:
+def test_mpi_launcher_can_have_a_container_named_launcher() -> None:
+    """R2."""
     worker = called(replicated_job("node", None), "node")
     launcher = called(replicated_job("launcher"), "launcher")
     assert errors(mpi(worker, launcher)) == []
@@ -168,15 +179,15 @@ def test_r2_an_mpi_launcher_can_train_in_a_container_named_launcher() -> None:
     assert error.endswith("must contain the required container for the ancestor: trainer")
 
 
-def test_what_no_plan_can_be_made_from_is_refused() -> None:
+def test_runtime_that_cannot_be_planned_is_rejected() -> None:
     assert errors(runtime(template=None)) == [
-        "spec.template.spec: Required value: the JobSet that TrainJobs are made from"
+        "spec.template.spec: Required value: the spec of the JobSet to create for each TrainJob"
     ]
     both = runtime(podGroupPolicy={"coscheduling": {}, "volcano": {}})
     assert [each.split(":")[0] for each in errors(both)] == ["spec.podGroupPolicy"]
 
 
-def test_all_errors_are_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     broken = runtime(
         jobs=[
             {"name": "empty", "template": {}},
@@ -191,7 +202,7 @@ def test_all_errors_are_told_at_once() -> None:
     ]
 
 
-def test_quantities_that_are_none_are_refused() -> None:
+def test_invalid_quantities_are_rejected() -> None:
     limits = {"limits": {"nvidia.com/gpu": "many"}}
     [error] = errors(runtime(jobs=[replicated_job(resources=limits)]))
     assert error.startswith(
@@ -204,7 +215,7 @@ def test_quantities_that_are_none_are_refused() -> None:
 def test_mpi_needs_workers_unless_the_launcher_is_one() -> None:
     launcher = called(replicated_job("launcher"), "node")
     assert errors(mpi(launcher)) == [
-        f"{JOBS}: Required value: a job named node: the launcher is no node"
+        f"{JOBS}: Required value: a job named node: the launcher is not a node"
     ]
     assert errors(mpi(launcher, runLauncherAsNode=True)) == []
 
@@ -218,13 +229,14 @@ def test_mpi_workers_need_the_container_that_gets_the_keys() -> None:
     assert errors(mpi(called(worker, "node"), launcher)) == []
 
 
-def test_mpi_asks_for_no_worker_where_there_are_no_jobs() -> None:
+def test_mpi_workers_are_not_required_if_there_are_no_jobs() -> None:
     document = runtime(mlPolicy={"mpi": {}}, template={"spec": {"replicatedJobs": []}})
-    assert errors(document) == [f"{JOBS}: Required value: at least the job that trains"]
+    assert errors(document) == [f"{JOBS}: Required value: at least one job that runs the training"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_w1_a_deprecated_runtime_is_warned_of(kind: str) -> None:
+def test_deprecated_runtime_causes_a_warning(kind: str) -> None:
+    """W1."""
     document = runtime(kind=kind)
     document["metadata"]["labels"]["trainer.kubeflow.org/support"] = "deprecated"
     assert warnings(document) == [
@@ -239,7 +251,8 @@ def test_w1_a_deprecated_runtime_is_warned_of(kind: str) -> None:
 @pytest.mark.parametrize(
     ("step", "field"), [("dataset-initializer", "dataset"), ("model-initializer", "model")]
 )
-def test_g14_an_initializer_without_its_label_is_warned_of(step: str, field: str) -> None:
+def test_initializer_without_its_label_causes_a_warning(step: str, field: str) -> None:
+    """G14."""
     assert warnings(with_steps(replicated_job(step, None))) == [
         f"{JOBS}[0].template.metadata.labels: TrainJobs cannot use spec.initializer.{field} unless "
         f"the job {step} has the label {LABEL}: {step}"
@@ -248,14 +261,15 @@ def test_g14_an_initializer_without_its_label_is_warned_of(step: str, field: str
     assert warnings(with_steps(replicated_job("cache", None))) == []
 
 
-def test_g14_an_initializer_by_another_name_is_as_good() -> None:
+def test_initializer_with_another_name_causes_no_warning() -> None:
+    """G14."""
     other = called(replicated_job("fetch", "dataset-initializer"), "dataset-initializer")
     assert warnings(with_steps(replicated_job("dataset-initializer", None), other)) == []
 
 
-def test_a_step_that_is_none_is_warned_of() -> None:
+def test_unknown_step_causes_a_warning() -> None:
     assert warnings(with_steps(replicated_job("judge", "evaluator"))) == [
-        f"{JOBS}[0].template.metadata.labels[{LABEL}]: evaluator has no effect, it must be one of "
+        f"{JOBS}[0].template.metadata.labels[{LABEL}]: evaluator has no effect: it must be one of "
         "trainer, dataset-initializer, model-initializer"
     ]
 
@@ -264,18 +278,10 @@ def test_runtime_that_jobset_would_reject_is_rejected() -> None:
     job = {**replicated_job("cache", None), "groupName": "Group"}
     [error] = errors(with_steps(job))
     assert error.startswith(
-        f"{JOBS}[0].groupName: Forbidden: JobSet would refuse every TrainJob's JobSet: "
+        f"{JOBS}[0].groupName: Forbidden: JobSet would reject every JobSet of the runtime: "
         "a DNS-1035 label must"
     )
     assert warnings(with_steps(job | {"groupName": "group"})) == []
-
-
-def test_runtime_that_a_gate_of_jobset_allows_is_warned_of() -> None:
-    document = with_steps()
-    rules = [{"name": "again", "action": "RestartJob"}]
-    document["spec"]["template"]["spec"]["failurePolicy"] = {"rules": rules}
-    [warning] = warnings(document)
-    assert "when RestartJob feature gate is disabled" in warning
 
 
 @pytest.mark.parametrize("name", ["deepspeed-distributed", "mlx-distributed"])
@@ -284,23 +290,27 @@ def test_mpi_jobs_in_the_order_of_release_2_1_with_dependencies_are_rejected(nam
     document = deepcopy(next(each for each in SHIPPED if each["metadata"]["name"] == name))
     document["spec"]["template"]["spec"]["replicatedJobs"].reverse()
     assert errors(document) == [
-        f"{JOBS}[0].dependsOn: Forbidden: JobSet would refuse every TrainJob's JobSet: DependsOn "
-        "can't be set for the first ReplicatedJob",
-        f"{JOBS}[0].dependsOn[0].name: Forbidden: JobSet would refuse every TrainJob's JobSet: "
+        f"{JOBS}[0].dependsOn: Forbidden: JobSet would reject every JobSet of the runtime: "
+        "DependsOn can't be set for the first ReplicatedJob",
+        f"{JOBS}[0].dependsOn[0].name: Forbidden: JobSet would reject every JobSet of the runtime: "
         "replicatedJob: launcher cannot depend on replicatedJob: node",
     ]
 
 
-def test_what_is_refused_already_is_not_refused_again() -> None:
+def test_path_with_an_error_is_not_reported_again_for_jobset() -> None:
     document = with_steps()
-    document["spec"]["template"]["spec"]["network"] = {"subdomain": "Capitals"}
-    document["spec"]["template"]["spec"]["managedBy"] = "me"
-    findings = found(document)
-    assert [error.path for error in findings.errors] == [
-        "spec.template.spec.network.subdomain",
-        "spec.template.spec.managedBy",
+    claim = {"metadata": {"name": "X" * 63}}
+    document["spec"]["template"]["spec"] |= {
+        "volumeClaimPolicies": [{"templates": [claim]}],
+        "coordinator": {"replicatedJob": "none"},
+    }
+    assert [(error.path, error.rule) for error in found(document).errors] == [
+        (
+            "spec.template.spec.volumeClaimPolicies[0].templates[0].metadata.name",
+            "runtime-names-too-long",
+        ),
+        ("spec.template.spec.coordinator.replicatedJob", "runtime-jobset-refuses"),
     ]
-    assert findings.warnings == []
 
 
 COSCHEDULING: Object = {"coscheduling": {}}
@@ -314,7 +324,7 @@ VOLCANO: Object = {"volcano": {}}
         (VOLCANO, "schedulerName: volcano"),
     ],
 )
-def test_pods_of_a_gang_without_a_scheduler_are_warned_of(policy: Object, advice: str) -> None:
+def test_gang_without_a_scheduler_causes_a_warning(policy: Object, advice: str) -> None:
     [which] = policy
     assert warnings(with_steps(podGroupPolicy=policy)) == [
         f"spec.podGroupPolicy.{which}: the pods of node name no scheduler that would start them "
@@ -343,15 +353,15 @@ def pods(document: Object, job: str = "node") -> Any:
     return found["template"]["spec"]["parallelism"], found["template"]["spec"]["completions"]
 
 
-def test_a_number_of_pods_that_the_policy_replaces_is_warned_of() -> None:
+def test_parallelism_that_the_policy_replaces_causes_a_warning() -> None:
     document = runtime(
         jobs=[counted(replicated_job(), parallelism=7, completions=7)], mlPolicy={"numNodes": 3}
     )
     assert pods(document) == (3, 3)
     assert warnings(document) == [
-        f"{JOBS}[0].template.spec.parallelism: 7 has no effect, there are 3 pods: "
-        "spec.mlPolicy.numNodes says how many nodes there are, unless the TrainJob does",
-        f"{JOBS}[0].template.spec.completions: 7 has no effect, it is always the number of pods "
+        f"{JOBS}[0].template.spec.parallelism: 7 has no effect: there are 3 pods "
+        "because of spec.mlPolicy.numNodes, unless the TrainJob sets numNodes",
+        f"{JOBS}[0].template.spec.completions: 7 has no effect: it is always the number of pods "
         "(3)",
     ]
     agreeing = runtime(
@@ -360,7 +370,7 @@ def test_a_number_of_pods_that_the_policy_replaces_is_warned_of() -> None:
     assert warnings(agreeing) == []
 
 
-def test_without_a_policy_the_template_counts() -> None:
+def test_template_sets_the_number_of_pods_without_a_policy() -> None:
     document = runtime(jobs=[counted(replicated_job(), parallelism=7, completions=7)])
     del document["spec"]["mlPolicy"]
     assert pods(document) == (7, 7)
@@ -371,7 +381,7 @@ def test_without_a_policy_the_template_counts() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("labels", [None, {}, {"trainer.kubeflow.org/framework": ""}])
-def test_runtime_without_framework_label_is_warned_of(kind: str, labels: Object | None) -> None:
+def test_runtime_without_framework_label_causes_a_warning(kind: str, labels: Object | None) -> None:
     document = runtime(kind=kind)
     document["metadata"]["labels"] = labels
     assert warnings(document) == [
@@ -394,11 +404,11 @@ def test_runtime_without_trainer_is_accepted_with_warning(kind: str) -> None:
     assert warnings(mpi(*jobs)) == [NO_TRAINER.format("image, command and args in spec.trainer")]
 
 
-def test_other_jobs_have_as_many_completions_as_pods() -> None:
+def test_completions_of_other_jobs_equal_their_pods() -> None:
     document = with_steps(counted(replicated_job("cache", None), parallelism=2, completions=9))
     assert pods(document, "cache") == (2, 2)
     assert warnings(document) == [
-        f"{JOBS}[0].template.spec.completions: 9 has no effect, it is always the number of pods (2)"
+        f"{JOBS}[0].template.spec.completions: 9 has no effect: it is always the number of pods (2)"
     ]
 
 
@@ -412,7 +422,7 @@ def test_other_jobs_have_as_many_completions_as_pods() -> None:
         (1, True, 1, 0),
     ],
 )
-def test_mpi_workers_are_counted_by_the_policy(
+def test_policy_sets_the_number_of_mpi_workers(
     num_nodes: int | None, as_node: bool, count: int, told: int | None
 ) -> None:
     worker = called(replicated_job("node", None), "node")
@@ -423,19 +433,19 @@ def test_mpi_workers_are_counted_by_the_policy(
     assert pods(document) == (expected, expected)
     path = f"{JOBS}[0].template.spec"
     hints = [
-        f"{path}.parallelism: {count} has no effect, there are {told} pods",
-        f"{path}.completions: {count} has no effect, it is always the number of pods ({told})",
+        f"{path}.parallelism: {count} has no effect: there are {told} pods",
+        f"{path}.completions: {count} has no effect: it is always the number of pods ({told})",
     ]
-    found = [each.partition(": spec.mlPolicy")[0] for each in warnings(document)]
+    found = [each.partition(" because of spec.mlPolicy")[0] for each in warnings(document)]
     assert found == ([] if told is None else hints)
 
 
-def test_a_job_can_have_no_pods_and_as_many_completions() -> None:
+def test_job_can_have_no_pods_and_no_completions() -> None:
     idle = counted(replicated_job("cache", None), parallelism=0, completions=0)
     assert warnings(with_steps(idle)) == []
 
 
-def test_an_empty_queue_of_volcano_is_refused() -> None:
+def test_empty_volcano_queue_is_rejected() -> None:
     queue = "scheduling.volcano.sh/queue-name"
     document = with_steps(scheduled(replicated_job(), "volcano"), podGroupPolicy=VOLCANO)
     document["spec"]["template"]["metadata"] = {"annotations": {queue: ""}}
@@ -473,7 +483,9 @@ def test_an_empty_queue_of_volcano_is_refused() -> None:
         ),
     ],
 )
-def test_names_that_leave_no_room_for_a_trainjobs_are_refused(template: Object, path: str) -> None:
+def test_names_that_leave_no_room_for_a_trainjob_name_are_rejected(
+    template: Object, path: str
+) -> None:
     document = with_steps()
     document["spec"]["template"]["spec"] |= template
     too_long = "runtime-names-too-long"
@@ -483,7 +495,7 @@ def test_names_that_leave_no_room_for_a_trainjobs_are_refused(template: Object, 
     assert "leaves no room for the name of a TrainJob" in error.detail
 
 
-def test_names_that_leave_room_for_a_character_are_not() -> None:
+def test_names_that_leave_room_for_one_character_are_accepted() -> None:
     document = with_steps(
         replicated_job(), {**replicated_job("x" * 51, None), "replicas": 10}, mlPolicy={}
     )
@@ -493,17 +505,17 @@ def test_names_that_leave_room_for_a_character_are_not() -> None:
     assert plan(job_on(document, name="a"), document)
 
 
-def test_a_template_that_is_suspended_is_warned_of() -> None:
+def test_suspended_template_causes_a_warning() -> None:
     document = with_steps()
     document["spec"]["template"]["spec"]["suspend"] = True
     assert warnings(document) == [
-        "spec.template.spec.suspend: has no effect, each TrainJob says whether it is suspended"
+        "spec.template.spec.suspend: has no effect: spec.suspend of each TrainJob is used"
     ]
     document["spec"]["template"]["spec"]["suspend"] = False
     assert warnings(document) == []
 
 
-def test_nothing_that_it_is_given_is_changed() -> None:
+def test_validation_does_not_modify_the_runtime() -> None:
     limits = {"limits": {"cpu": "1000m"}}
     document = runtime(jobs=[replicated_job(resources=limits)], podGroupPolicy=VOLCANO)
     before = deepcopy(document)
@@ -531,7 +543,7 @@ PLACES = st.sampled_from(
 
 
 @given(PLACES, ODD, st.sampled_from([{"torch": {}}, {"mpi": {}}, {}]))
-def test_a_runtime_with_odd_things_in_it_is_not_too_much(
+def test_random_runtimes_do_not_raise(
     place: tuple[str | int, ...], odd: object, policy: Object
 ) -> None:
     document = with_steps(mlPolicy=policy)

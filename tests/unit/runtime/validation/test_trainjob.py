@@ -51,11 +51,11 @@ def with_plugins(*plugins: Plugin) -> Runtimes:
 
 
 @pytest.mark.parametrize("document", SHIPPED, ids=lambda each: each["metadata"]["name"])
-def test_nothing_is_said_about_the_runtimes_that_are_shipped(document: Object) -> None:
+def test_trainjobs_of_bundled_runtimes_have_no_findings(document: Object) -> None:
     assert found(job_on(document), document) == ValidationResult()
 
 
-def test_a_cluster_runtime_must_be_there_first() -> None:
+def test_missing_cluster_training_runtime_is_rejected() -> None:
     assert refused(job_on(CLUSTER), PLAIN) == [
         'spec.runtimeRef: Invalid value: {"name":"torch","apiGroup":"trainer.kubeflow.org",'
         '"kind":"ClusterTrainingRuntime"}: '
@@ -64,7 +64,7 @@ def test_a_cluster_runtime_must_be_there_first() -> None:
     ]
 
 
-def test_a_training_runtime_must_be_there_first() -> None:
+def test_missing_training_runtime_is_rejected() -> None:
     elsewhere = {**PLAIN, "metadata": {"name": "runtime", "namespace": "elsewhere"}}
     assert refused(job_on(PLAIN), elsewhere, CLUSTER) == [
         'spec.runtimeRef: Invalid value: {"name":"runtime","apiGroup":"trainer.kubeflow.org",'
@@ -81,7 +81,7 @@ def test_a_training_runtime_must_be_there_first() -> None:
         ({"kind": "TrainingRuntime", "apiGroup": ""}, "TrainingRuntime"),
     ],
 )
-def test_what_is_no_runtime_is_refused_with_those_that_are(reference: Object, key: str) -> None:
+def test_unsupported_kind_is_rejected_with_the_supported_ones(reference: Object, key: str) -> None:
     job = job_on(PLAIN)
     job["spec"]["runtimeRef"] |= reference
     (error,) = found(job, PLAIN).errors
@@ -94,7 +94,8 @@ def test_what_is_no_runtime_is_refused_with_those_that_are(reference: Object, ke
 
 
 @pytest.mark.parametrize("document", [PLAIN, CLUSTER], ids=lambda each: each["kind"])
-def test_g6_a_deprecated_runtime_is_warned_of(document: Object) -> None:
+def test_deprecated_runtime_causes_a_warning(document: Object) -> None:
+    """G6."""
     metadata = document["metadata"] | {"labels": {"trainer.kubeflow.org/support": "deprecated"}}
     job, old = job_on(document), {**document, "metadata": metadata}
     warning = (
@@ -109,7 +110,7 @@ def test_g6_a_deprecated_runtime_is_warned_of(document: Object) -> None:
     assert found(job, old) == ValidationResult()
 
 
-def test_a_deprecated_runtime_is_warned_of_whatever_else_is_wrong() -> None:
+def test_deprecation_warning_appears_beside_errors() -> None:
     document = {**PLAIN, "metadata": PLAIN["metadata"] | {"labels": {}}}
     document["metadata"]["labels"]["trainer.kubeflow.org/support"] = "deprecated"
     job = job_on(document, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
@@ -117,16 +118,16 @@ def test_a_deprecated_runtime_is_warned_of_whatever_else_is_wrong() -> None:
     assert (len(told.errors), len(told.warnings)) == (1, 1)
 
 
-def test_a_runtime_that_nobody_can_use_is_refused_with_its_own_errors() -> None:
+def test_invalid_runtime_is_rejected_with_its_errors() -> None:
     broken = runtime(template={"spec": {"replicatedJobs": []}})
     assert refused(job_on(broken), broken) == [
         'spec.runtimeRef: Invalid value: {"name":"runtime","apiGroup":"trainer.kubeflow.org",'
         f'"kind":"TrainingRuntime"}}: TrainingRuntime {NAMESPACE}/runtime: '
-        "spec.template.spec.replicatedJobs: Required value: at least the job that trains"
+        "spec.template.spec.replicatedJobs: Required value: at least one job that runs the training"
     ]
 
 
-def test_a_runtime_of_another_schema_is_refused_with_what_is_wrong() -> None:
+def test_undecodable_runtime_is_rejected_with_its_problems() -> None:
     odd = runtime(mlPolicy={"numNodes": "three"})
     (error,) = found(job_on(odd), odd).errors
     assert (error.path, error.detail) == (
@@ -142,24 +143,24 @@ def test_a_runtime_of_another_schema_is_refused_with_what_is_wrong() -> None:
     ("plugin", "spec"),
     [("Torch", {}), ("Volcano", {"mlPolicy": {}, "podGroupPolicy": {"volcano": {}}})],
 )
-def test_a_policy_whose_plugin_is_switched_off_is_found(plugin: str, spec: Object) -> None:
+def test_policy_of_a_disabled_plugin_is_rejected(plugin: str, spec: Object) -> None:
     document = runtime(**spec)
     (told,) = refused(
         job_on(document), document, runtimes=Runtimes(load_framework(disabled=[plugin]))
     )
     assert told.startswith("spec.runtimeRef: Invalid value: ")
-    assert told.endswith(f"the plugin {plugin}, which the runtime's policy needs, is switched off")
+    assert told.endswith(f"Forbidden: needs the plugin {plugin}, which is disabled")
 
 
-def test_what_comes_out_only_when_everything_is_planned_is_found() -> None:
+def test_error_of_the_complete_plan_is_reported() -> None:
     mpi = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"])
     assert refused(job_on(mpi, trainer={"numNodes": 40_000}), mpi) == [
         "spec.trainer.numNodes: Invalid value: 40000: "
-        "the hostfile of so many nodes does not fit into a ConfigMap"
+        "the hostfile for this number of nodes does not fit into a ConfigMap"
     ]
 
 
-def test_planning_for_admission_draws_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_for_admission_generates_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[None] = []
 
     def drawing() -> Any:
@@ -182,26 +183,15 @@ def test_plan_that_jobset_would_reject_is_rejected() -> None:
     assert told.warnings == []
     (error,) = told.errors
     assert (error.path, error.rule) == ("spec.runtimeRef", "jobset-refuses")
-    assert error.detail.startswith("JobSet will refuse what comes of this: spec.successPolicy")
+    assert error.detail.startswith("JobSet would reject the JobSet: spec.successPolicy")
     assert "nod" in error.detail
     assert error.detail.endswith(
-        "; it comes from spec.template.spec.successPolicy.targetReplicatedJobs[0] "
+        "; the field is spec.template.spec.successPolicy.targetReplicatedJobs[0] "
         "of TrainingRuntime runtime"
     )
 
 
-def test_what_jobset_would_refuse_of_runtime_and_trainjob_together_is_told_as_such() -> None:
-    document = runtime(mlPolicy={})
-    document["spec"]["template"]["spec"]["coordinator"] = {"replicatedJob": "node", "podIndex": 2}
-    (error,) = found(job_on(document), document).errors
-    assert error.detail.endswith(
-        "; it comes from spec.template.spec.coordinator.podIndex of TrainingRuntime runtime, "
-        "with what this TrainJob says"
-    )
-    assert found(job_on(document, trainer={"numNodes": 3}), document) == ValidationResult()
-
-
-def test_a_name_that_the_server_makes_up_is_taken_to_be_as_long_as_it_will_be() -> None:
+def test_generated_name_is_validated_with_its_final_length() -> None:
     def generated(prefix: str) -> Object:
         job = job_on(PLAIN)
         return {**job, "metadata": {"generateName": prefix, "namespace": NAMESPACE}}
@@ -213,7 +203,7 @@ def test_a_name_that_the_server_makes_up_is_taken_to_be_as_long_as_it_will_be() 
 
 
 @pytest.mark.parametrize("mpi", [False, True])
-def test_names_are_measured_with_the_nodes_that_the_trainjob_asks_for(mpi: bool) -> None:
+def test_name_limit_depends_on_the_nodes_of_the_trainjob(mpi: bool) -> None:
     jobs = [replicated_job("launcher"), replicated_job("node", None)] if mpi else None
     policy: Object = {"mpi": {"runLauncherAsNode": False}} if mpi else {"torch": {}}
     document = runtime(jobs=jobs, mlPolicy={"numNodes": 100_000, **policy})
@@ -247,7 +237,7 @@ def test_names_are_measured_with_the_nodes_that_the_trainjob_asks_for(mpi: bool)
         ),
     ],
 )
-def test_names_that_leave_no_room_are_the_runtimes_fault(
+def test_runtime_that_leaves_no_room_for_a_name_is_reported_at_runtime_ref(
     template: Object, path: str, whose: str
 ) -> None:
     document = runtime(mlPolicy={})
@@ -260,7 +250,7 @@ def test_names_that_leave_no_room_are_the_runtimes_fault(
     )
 
 
-def test_a_train_job_without_any_name_is_refused() -> None:
+def test_trainjob_without_a_name_is_rejected() -> None:
     job = job_on(PLAIN)
     (told,) = refused({**job, "metadata": {"namespace": NAMESPACE}}, PLAIN)
     assert told.startswith('metadata.name: Invalid value: "": must be lower-case letters')
@@ -276,7 +266,8 @@ class Reserving(EnforceMLPolicy):
         info.reserved_env |= {"RUN", "EXPERIMENT"}
 
 
-def test_g16_variables_that_any_plugin_reserves_are_refused() -> None:
+def test_variables_that_a_plugin_reserves_are_rejected() -> None:
+    """G16."""
     env = [{"name": name, "value": "hunter2"} for name in ("RUN", "A", "EXPERIMENT")]
     job = job_on(PLAIN, trainer={"env": env})
     assert refused(job, PLAIN, runtimes=with_plugins(Reserving())) == [
@@ -333,7 +324,7 @@ SUSPENDED = job_on(PLAIN, suspend=True)
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_plugin_with_a_bug_is_nobodys_mistake(early: bool) -> None:
+def test_plugin_failure_is_raised(early: bool) -> None:
     runtimes = with_plugins(Failing(crash, early=early))
     with pytest.raises(PluginFailedError, match="plugin failing failed: KeyError: 'oops'"):
         found(RESUMED, PLAIN, runtimes=runtimes)
@@ -341,22 +332,24 @@ def test_a_plugin_with_a_bug_is_nobodys_mistake(early: bool) -> None:
         found(RESUMED, PLAIN, old=SUSPENDED, runtimes=runtimes)
 
 
-def test_a_bug_that_was_there_before_does_not_keep_jobs_from_being_suspended() -> None:
+def test_plugin_that_fails_for_the_stored_trainjob_does_not_block_suspension() -> None:
     runtimes = with_plugins(Failing(crash, always=True))
     assert found(SUSPENDED, PLAIN, old=RESUMED, runtimes=runtimes) == ValidationResult(
-        warnings=["not refused, because it was so before: plugin failing failed: KeyError: 'oops'"]
+        warnings=[
+            "the stored object already has this error: plugin failing failed: KeyError: 'oops'"
+        ]
     )
 
 
-def test_what_a_plugin_raises_while_it_builds_is_found() -> None:
+def test_planning_error_of_a_plugin_is_reported() -> None:
     runtimes = with_plugins(Failing(complain))
     assert refused(RESUMED, PLAIN, runtimes=runtimes) == ["spec.trainer.image: Required value"]
     assert refused(SUSPENDED, PLAIN, runtimes=runtimes) == []
 
 
-def test_trouble_that_is_not_the_trainjobs_is_but_warned_of() -> None:
+def test_planning_error_of_other_objects_is_a_warning() -> None:
     assert found(RESUMED, PLAIN, runtimes=with_plugins(Failing(hesitate))) == ValidationResult(
-        warnings=["there is no plan for this TrainJob yet: a LimitRange makes no sense"]
+        warnings=["the TrainJob cannot be planned yet: a LimitRange makes no sense"]
     )
 
 
@@ -369,8 +362,8 @@ class Careless(CustomValidation):
         return ValidationResult(["spec: is wrong"])  # type: ignore[list-item]
 
 
-def test_findings_of_the_wrong_type_are_the_plugins_failure() -> None:
-    with pytest.raises(PluginFailedError, match="it gave a str instead of a FieldError"):
+def test_findings_of_the_wrong_type_are_a_plugin_failure() -> None:
+    with pytest.raises(PluginFailedError, match="it returned a str instead of a FieldError"):
         found(RESUMED, PLAIN, runtimes=with_plugins(Careless()))
 
 
@@ -384,7 +377,7 @@ def paths(new: Object, *existing: Object, **more: Any) -> list[str]:
     return [error.path for error in found(new, *existing, **more).errors]
 
 
-def test_mistakes_in_all_parts_are_told_at_once() -> None:
+def test_errors_in_all_parts_are_reported_together() -> None:
     step = {"name": "node", "env": [{"name": "A", "value": "1"}]}
     job = job_on(
         TORCH,
@@ -411,13 +404,13 @@ def test_mistakes_in_all_parts_are_told_at_once() -> None:
     ]
 
 
-def test_overrides_under_both_names_do_not_hide_the_rest() -> None:
+def test_overrides_under_both_names_do_not_hide_other_errors() -> None:
     both = {"podSpecOverrides": [{"targetJobs": [{"name": "node"}]}], "podTemplateOverrides": BAD}
     job = job_on(TORCH, trainer={"env": RESERVED}, **both)
     assert {"spec.podSpecOverrides", "spec.trainer.env"} <= {*paths(job, TORCH)}
 
 
-def test_resources_that_are_right_count_beside_those_that_are_not() -> None:
+def test_valid_resources_are_used_beside_invalid_ones() -> None:
     tune = next(each for each in SHIPPED if "llama3.2-1b" in each["metadata"]["name"])
     trainer = {
         "command": ["tune", "run"],
@@ -428,7 +421,7 @@ def test_resources_that_are_right_count_beside_those_that_are_not() -> None:
     assert paths(job_on(tune, trainer=trainer), tune) == [wrong]
 
 
-def test_a_mistake_that_was_there_before_does_not_hide_new_ones() -> None:
+def test_stored_error_does_not_hide_new_ones() -> None:
     old = job_on(TORCH, suspend=True, podTemplateOverrides=BAD)
     new = job_on(TORCH, suspend=True, podTemplateOverrides=BAD, trainer={"env": RESERVED})
     assert paths(new, TORCH, old=old) == ["spec.trainer.env"]
@@ -450,7 +443,7 @@ def test_a_mistake_that_was_there_before_does_not_hide_new_ones() -> None:
         ("annotations", "a", "hunter2" * 40_000, "annotations"),
     ],
 )
-def test_metadata_that_the_server_would_refuse_is_found(
+def test_metadata_that_the_api_server_rejects_is_reported(
     field: str, key: str, value: str, path: str
 ) -> None:
     (error,) = found(job_on(PLAIN, **{field: {key: value}}), PLAIN).errors
@@ -462,7 +455,7 @@ def test_metadata_that_the_server_would_refuse_is_found(
     assert "hunter2" not in str(error)
 
 
-def test_metadata_that_the_server_takes_is_fine() -> None:
+def test_valid_metadata_is_accepted() -> None:
     metadata = {
         "labels": {"a.b/team": "Vision-1", "empty": ""},
         "annotations": {"A.b/note": "any text: {}", "x": ""},
@@ -471,7 +464,7 @@ def test_metadata_that_the_server_takes_is_fine() -> None:
     assert paths(job_on(PLAIN, podTemplateOverrides=[override], **metadata), PLAIN) == []
 
 
-def test_very_many_bad_labels_are_not_all_told() -> None:
+def test_number_of_reported_label_errors_is_limited() -> None:
     labels = {f"bad key {index}": "" for index in range(1000)}
     assert len(paths(job_on(PLAIN, labels=labels), PLAIN)) == 100
 
@@ -479,12 +472,13 @@ def test_very_many_bad_labels_are_not_all_told() -> None:
 # Updates.
 
 
-def test_g7_what_was_so_before_is_but_told() -> None:
+def test_error_of_the_stored_trainjob_is_a_warning() -> None:
+    """G7."""
     old = job_on(PLAIN, suspend=True, podTemplateOverrides=BAD)
     new = job_on(PLAIN, suspend=False, podTemplateOverrides=BAD)
     assert found(new, PLAIN, old=old) == ValidationResult(
         warnings=[
-            "not refused, because it was so before: "
+            "the stored object already has this error: "
             'spec.podTemplateOverrides[0].targetJobs[0].name: Invalid value: "gone": '
             "must not have targetJob that doesn't exist in the runtime job template"
         ]
@@ -492,13 +486,14 @@ def test_g7_what_was_so_before_is_but_told() -> None:
     assert len(refused(new, PLAIN)) == 1
 
 
-def test_g7_a_runtime_that_is_gone_does_not_keep_jobs_from_being_suspended() -> None:
+def test_deleted_runtime_does_not_block_suspension() -> None:
+    """G7."""
     told = found(SUSPENDED, old=RESUMED)
     assert told.errors == []
     assert 'TrainingRuntime.trainer.kubeflow.org "runtime" not found' in told.warnings[0]
 
 
-def test_what_the_update_itself_does_is_refused() -> None:
+def test_error_caused_by_the_update_is_rejected() -> None:
     old = job_on(PLAIN, suspend=True)
     new = job_on(PLAIN, suspend=True, podTemplateOverrides=BAD)
     assert len(refused(new, PLAIN, old=old)) == 1
@@ -517,7 +512,7 @@ def job_set(**spec: Any) -> Object:
     }
 
 
-def test_rules_about_changes_hold_whatever_has_become_of_the_runtime() -> None:
+def test_update_rules_apply_when_the_runtime_is_missing() -> None:
     old, new = (job_on(PLAIN, trainer={"image": image}) for image in "ab")
     assert [each.split(": ")[0] for each in refused(new, job_set(), old=old)] == [
         "spec.trainer.image"
@@ -535,7 +530,7 @@ class Counting(ComponentBuilder):
         return ()
 
 
-def test_a_job_that_runs_is_planned_as_if_it_were_new() -> None:
+def test_running_trainjob_is_planned_as_if_it_were_new() -> None:
     mine = {**job_set(), "apiVersion": "v1", "kind": "ConfigMap"}
     other = {**mine, "metadata": {"name": "other", "namespace": NAMESPACE}}
     Counting.seen.clear()
@@ -548,7 +543,7 @@ def test_a_job_that_runs_is_planned_as_if_it_were_new() -> None:
     assert {each["metadata"]["name"] for each in Counting.seen} == {"other"}
 
 
-def test_a_running_jobset_does_not_hide_what_jobset_would_refuse() -> None:
+def test_running_jobset_does_not_hide_rejections_by_jobset() -> None:
     document = runtime(mlPolicy={})
     document["spec"]["template"]["spec"]["successPolicy"] = {
         "operator": "All",
@@ -559,16 +554,6 @@ def test_a_running_jobset_does_not_hide_what_jobset_would_refuse() -> None:
     told = found(suspended, document, there, old=job_on(document))
     assert told.errors == []
     assert [each.partition(": spec")[0] for each in told.warnings] == [
-        "not refused, because it was so before"
+        "the stored object already has this error"
     ]
-    assert "JobSet will refuse what comes of this" in told.warnings[0]
-
-
-def test_plan_that_a_gate_of_jobset_allows_is_warned_of() -> None:
-    document = runtime(mlPolicy={})
-    policy = {"restartStrategy": "InPlaceRestart"}
-    document["spec"]["template"]["spec"]["failurePolicy"] = policy
-    told = found(job_on(document), document)
-    assert told.errors == []
-    (warning,) = told.warnings
-    assert "when InPlaceRestart feature gate is disabled" in warning
+    assert "JobSet would reject the JobSet" in told.warnings[0]

@@ -53,14 +53,14 @@ def test_torchtune_rules_count_devices_of_the_job_node_without_trainer() -> None
     )
 
 
-def test_reserved_env_is_refused_without_trainer() -> None:
+def test_reserved_env_is_rejected_without_trainer() -> None:
     assert told(torch(), env=[{"name": "PET_NNODES", "value": "1"}]) == [
         'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid '
         "envs configured: [PET_NNODES]"
     ]
 
 
-def test_unused_trainer_fields_are_warned_of() -> None:
+def test_unused_trainer_fields_cause_a_warning() -> None:
     document = torch()
     assert warned(document) == []
     assert warned(document, command=["a"], numNodes=2) == [

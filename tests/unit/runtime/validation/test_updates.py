@@ -17,13 +17,13 @@ WHILE_RUNNING = (
     f"{OVERRIDES}: Forbidden: PodTemplateOverrides can only be modified when the TrainJob is "
     "suspended"
 )
-AGAIN = "to train with the change, delete the TrainJob and create it again"
-MADE = f"Forbidden: cannot be changed once the JobSet has been made from it: {AGAIN}"
-FINISHED = f"Forbidden: cannot be changed after the TrainJob has finished: {AGAIN}"
+RECREATE = "to train with the change, delete the TrainJob and create it again"
+MADE = f"Forbidden: cannot be changed after the JobSet was created: {RECREATE}"
+FINISHED = f"Forbidden: cannot be changed after the TrainJob has finished: {RECREATE}"
 LASTING = (
-    f"{OVERRIDES}: Forbidden: cannot be changed once the JobSet has been made from it, but for "
+    f"{OVERRIDES}: Forbidden: cannot be changed after the JobSet was created, except "
     "labels, annotations, nodeSelector, tolerations and schedulingGates of the pods: "
-    f"{AGAIN}"
+    f"{RECREATE}"
 )
 ASSET = {"storageUri": "hf://a/b", "env": [{"name": "A", "value": "hunter2"}]}
 
@@ -81,15 +81,17 @@ GATED: Object = {"schedulingGates": [{"name": "a"}]}
         (False, True, []),
     ],
 )
-def test_j5_overrides_change_while_the_job_is_suspended_before_or_after(
+def test_overrides_can_change_if_suspended_before_or_after(
     before: bool, after: bool, errors: list[str]
 ) -> None:
+    """J5."""
     assert said({"suspend": before}, overriding(suspend=after, **GATED)) == errors
     assert said(overriding(suspend=before, **GATED), {"suspend": after}) == errors
     assert said(overriding(suspend=before, **GATED), overriding(suspend=after, **GATED)) == []
 
 
-def test_j7_overrides_do_not_change_while_pods_are_there() -> None:
+def test_overrides_cannot_change_while_jobs_are_active() -> None:
+    """J7."""
     there = job_set("node", "launcher")
     active = "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} is still"
     assert said({"suspend": True}, overriding(**GATED), there) == [
@@ -111,7 +113,7 @@ def warned(old: Object, new: Object, *existing: Object, end: str | None = None) 
 
 
 @pytest.mark.parametrize("change", [({}, LABELS), (LABELS, {})], ids=["added", "removed"])
-def test_labels_changed_while_the_jobset_runs_are_warned_of(
+def test_labels_changed_while_the_jobset_runs_cause_a_warning(
     change: tuple[Object, Object],
 ) -> None:
     assert warned(*change, RUNNING) == [
@@ -121,7 +123,7 @@ def test_labels_changed_while_the_jobset_runs_are_warned_of(
     ]
 
 
-def test_labels_that_take_effect_are_not_warned_of() -> None:
+def test_labels_that_take_effect_cause_no_warning() -> None:
     assert warned({}, LABELS) == []  # there is no JobSet yet
     assert warned({}, LABELS, job_set()) == []  # it is suspended
     assert warned({"suspend": True}, LABELS, job_set()) == []  # it is resumed with them
@@ -132,7 +134,7 @@ def test_labels_that_take_effect_are_not_warned_of() -> None:
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
-def test_changes_after_the_end_are_warned_of(end: str) -> None:
+def test_changes_after_the_end_cause_warnings(end: str) -> None:
     changed = {**LABELS, **overriding(**GATED)}
     assert warned({}, changed, RUNNING, end=end) == [
         f"{field}: no effect: the TrainJob has finished"
@@ -177,7 +179,8 @@ CHANGES: dict[str, tuple[Object, Object, list[str]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_g20_what_a_jobset_was_made_from_stays(change: tuple[Object, Object, list[str]]) -> None:
+def test_fields_fixed_by_the_jobset_cannot_change(change: tuple[Object, Object, list[str]]) -> None:
+    """G20."""
     before, after, fields = change
     assert said(before, after, job_set()) == [f"{field}: {MADE}" for field in fields]
     for end in ("Complete", "Failed"):
@@ -197,7 +200,8 @@ def test_g20_what_a_jobset_was_made_from_stays(change: tuple[Object, Object, lis
     ],
     ids=lambda spec: next(iter(spec)),
 )
-def test_g20_overrides_that_no_jobset_follows_stay(spec: Object) -> None:
+def test_immutable_parts_of_overrides_cannot_change(spec: Object) -> None:
+    """G20."""
     assert said({"suspend": True}, overriding(**spec), job_set()) == [LASTING]
     assert said(overriding(**spec), {"suspend": True}, job_set()) == [LASTING]
     assert said(overriding(**spec), overriding(suspend=False, **spec, **GATED), job_set()) == []
@@ -214,20 +218,21 @@ def test_g20_overrides_that_no_jobset_follows_stay(spec: Object) -> None:
         overriding(schedulingGates=[{"name": "a"}]),
     ],
 )
-def test_g20_where_pods_run_may_change_while_they_do_not(override: Object) -> None:
+def test_scheduling_overrides_can_change_while_suspended(override: Object) -> None:
+    """G20."""
     assert said({"suspend": True}, override, job_set()) == []
     assert said(override, {"suspend": True}, job_set()) == []
     assert said({}, {**override, "suspend": False}) == [WHILE_RUNNING]
 
 
-def test_what_does_not_concern_pods_may_change_at_any_time() -> None:
+def test_fields_without_effect_on_pods_can_always_change() -> None:
     before = {"trainer": {"image": "a"}, "labels": {"a": "b"}}
     after = {"trainer": {"image": "a"}, "annotations": {"a": "b"}, "suspend": True}
     assert said(before, after, job_set("node")) == []
     assert said(after, before, job_set("node"), end="Failed") == []
 
 
-def test_the_field_is_called_as_it_was_written() -> None:
+def test_error_path_has_the_field_name_of_the_trainjob() -> None:
     legacy = [{"targetJobs": [{"name": "node"}], "schedulingGates": [{"name": "a"}]}]
     removed = said({"podSpecOverrides": legacy}, {"podSpecOverrides": []})
     assert [each.split(": ")[0] for each in removed] == ["spec.podSpecOverrides"]
@@ -250,7 +255,7 @@ def reserialised(cpu: object, divisor: Object, **more: Any) -> Object:
 
 
 @pytest.mark.parametrize("same", [4, "4", "4000m"])
-def test_what_only_looks_different_is_no_change(same: object) -> None:
+def test_equivalent_values_are_not_a_change(same: object) -> None:
     before = reserialised("4", {})
     after = reserialised(same, {"divisor": "0"}, value="")
     after["trainer"] |= {"args": [], "command": None, "resourcesPerNode": {"limits": {"cpu": same}}}
@@ -262,13 +267,13 @@ def test_what_only_looks_different_is_no_change(same: object) -> None:
     assert said(after, before, job_set("node")) == []
 
 
-def test_an_empty_label_is_a_label() -> None:
+def test_empty_label_value_is_a_change() -> None:
     before = overriding(suspend=False, metadata={"labels": {}})
     after = overriding(suspend=False, metadata={"labels": {"a": ""}})
     assert said(before, after) == [WHILE_RUNNING]
 
 
-def test_jobs_can_be_named_in_any_order() -> None:
+def test_order_of_target_jobs_is_not_a_change() -> None:
     both = [{"name": "node"}, {"name": "other"}]
     before = {"podTemplateOverrides": [{"targetJobs": both, "spec": GATED}]}
     after = {"podTemplateOverrides": [{"targetJobs": both[::-1], "spec": GATED}]}
@@ -276,7 +281,7 @@ def test_jobs_can_be_named_in_any_order() -> None:
     assert said(before, overriding(suspend=False, **GATED)) == [WHILE_RUNNING]
 
 
-def test_a_jobset_of_another_trainjob_does_not_count() -> None:
+def test_jobset_of_another_trainjob_is_ignored() -> None:
     change = ({"trainer": {"image": "a"}}, {"trainer": {"image": "b"}})
     assert said(*change, job_set(uid="other")) == []
 
@@ -299,7 +304,7 @@ DISK = {"volumeID": "a"}
     ],
     ids=["false", "0"],
 )
-def test_what_go_leaves_out_is_no_change(written: Object, sent: Object) -> None:
+def test_fields_that_go_clients_omit_are_not_a_change(written: Object, sent: Object) -> None:
     assert said(overriding(**written), overriding(**sent), job_set("node")) == []
     running = overriding(**sent, suspend=False)
     assert said(overriding(**written, suspend=False), running, job_set("node")) == []
@@ -312,7 +317,7 @@ def test_what_go_leaves_out_is_no_change(written: Object, sent: Object) -> None:
         ({"labelSelector": {}}, {}),
     ],
 )
-def test_a_selector_of_everything_is_not_none(before: Object, after: Object) -> None:
+def test_empty_selector_differs_from_no_selector(before: Object, after: Object) -> None:
     def affine(term: Object) -> Object:
         terms = [{"topologyKey": "zone", **term}]
         field = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -321,7 +326,7 @@ def test_a_selector_of_everything_is_not_none(before: Object, after: Object) -> 
     assert said(affine(before), affine(after), job_set()) == [LASTING]
 
 
-def test_each_change_names_the_rule_that_is_in_its_way() -> None:
+def test_rejected_change_reports_its_rule() -> None:
     image = {"trainer": {"image": "a"}}
     lasting = overriding(serviceAccountName="other")
     gated = overriding(**GATED)

@@ -31,7 +31,7 @@ def warned(document: Object, **trainer: Any) -> list[str]:
 def told(source: str, processes: int, devices: str) -> str:
     return (
         f"{source}: {processes} processes on each node share {devices}: "
-        f"run {devices.split(maxsplit=1)[0]}, or ask for more in spec.trainer.resourcesPerNode"
+        f"run {devices.split(maxsplit=1)[0]}, or request more in spec.trainer.resourcesPerNode"
     )
 
 
@@ -49,24 +49,24 @@ JOB = "spec.trainer.numProcPerNode"
         (None, 8, []),  # processes on CPUs are as many as one likes
     ],
 )
-def test_processes_that_share_devices_are_warned_of(
+def test_more_processes_than_devices_cause_a_warning(
     on: Any, gpus: int | None, processes: int, warnings: list[str]
 ) -> None:
     assert warned(on(gpus), numProcPerNode=processes) == warnings
 
 
 @pytest.mark.parametrize("word", ["auto", "gpu", "cpu"])
-def test_words_are_as_many_as_there_are_devices(word: str) -> None:
+def test_auto_processes_cause_no_warning(word: str) -> None:
     assert warned(torch(1), numProcPerNode=word) == []
 
 
-def test_devices_that_the_job_asks_for_count() -> None:
+def test_devices_requested_by_the_trainjob_count() -> None:
     resources = {"limits": {GPU: 8}}
     assert warned(torch(4), numProcPerNode=8, resourcesPerNode=resources) == []
     assert len(warned(torch(None), numProcPerNode=9, resourcesPerNode=resources)) == 1
 
 
-def test_it_is_told_when_the_runtime_says_so() -> None:
+def test_warning_names_the_field_of_the_runtime() -> None:
     source = "runtime spec.mlPolicy.{}.numProcPerNode"
     assert warned(torch(2, numProcPerNode=4)) == [told(source.format("torch"), 4, "2 accelerators")]
     assert warned(mpi(2, processes=4)) == [told(source.format("mpi"), 4, "2 accelerators")]

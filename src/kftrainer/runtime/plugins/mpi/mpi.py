@@ -14,15 +14,23 @@ from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, in
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
+    APPLY_VERBS,
     ComponentBuilder,
     CustomValidation,
     EnforceMLPolicy,
+    NodeLayoutExtension,
+    PolicyExtension,
+    RBACExtension,
+    RBACRule,
+    RuntimeValidation,
     Watch,
     WatchExtension,
 )
+from kftrainer.runtime.framework.policies import FieldPolicy
 from kftrainer.runtime.info import (
     NO_TRAINER,
     RUNTIME,
+    AnyRuntime,
     Info,
     is_controlled_by,
     key_of_job,
@@ -30,7 +38,10 @@ from kftrainer.runtime.info import (
     trainer_container,
 )
 from kftrainer.runtime.manifests import Piece, env_var, owned
+from kftrainer.runtime.node_layout import NodeLayout
 from kftrainer.runtime.planned_object import PlannedObject
+from kftrainer.runtime.plugins.mpi.layout import layout_of
+from kftrainer.runtime.plugins.mpi.rules import MPIRule
 from kftrainer.runtime.plugins.mpi.ssh_keys import new_key_pair
 from kftrainer.runtime.plugins.mpi.validation import mpi_errors
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
@@ -41,12 +52,12 @@ from kftrainer.runtime.template import subject_of
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.warnings import oversubscribed_devices
 
-OPEN_MPI_ENV = (
-    names.ENV_OPENMPI_HOSTFILE,
-    names.ENV_OPENMPI_KEEP_FQDN,
-    names.ENV_OPENMPI_SLOTS,
-    names.ENV_OPENMPI_SSH_ARGS,
-)
+# Environment variables that OpenMPI reads.
+HOSTFILE_ENV = "OMPI_MCA_orte_default_hostfile"
+KEEP_FQDN_ENV = "OMPI_MCA_orte_keep_fqdn_hostnames"
+SLOTS_ENV = "OMPI_MCA_orte_set_default_slots"
+SSH_ARGS_ENV = "OMPI_MCA_plm_rsh_args"
+OPEN_MPI_ENV = (HOSTFILE_ENV, KEEP_FQDN_ENV, SLOTS_ENV, SSH_ARGS_ENV)
 KEYS = "mpi-ssh-auth"  # name of the volume and suffix of the Secret's name
 PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
 KEY_FILES = ((PRIVATE_KEY, "id_rsa"), (PUBLIC_KEY, "id_rsa.pub"), (PUBLIC_KEY, "authorized_keys"))
@@ -66,7 +77,21 @@ POLICY = "mlPolicy.mpi"
 NUM_NODES, PROCESSES = "spec.trainer.numNodes", "spec.trainer.numProcPerNode"
 
 
-class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
+MPI_POLICY = FieldPolicy(
+    "spec.mlPolicy.mpi", lambda spec: spec.ml_policy.mpi if spec.ml_policy else None
+)
+
+
+class MPI(
+    EnforceMLPolicy,
+    ComponentBuilder,
+    CustomValidation,
+    RuntimeValidation,
+    PolicyExtension,
+    NodeLayoutExtension,
+    WatchExtension,
+    RBACExtension,
+):
     """Prepare a launcher and its workers for OpenMPI, for runtimes with an mpi policy."""
 
     name: ClassVar[str] = "MPI"
@@ -124,12 +149,31 @@ class MPI(EnforceMLPolicy, ComponentBuilder, CustomValidation, WatchExtension):
             findings.refuse(invalid("spec.runtimeRef", reference, detail, rule=rule))
         findings.refuse(
             *_train_job_errors(info, new, policy),
-            *reserved_env_errors(info, new, OPEN_MPI_ENV, rule=Rule.MPI_RESERVED_ENV),
+            *reserved_env_errors(info, new, OPEN_MPI_ENV, rule=MPIRule.MPI_RESERVED_ENV),
         )
         findings.warn(
             *oversubscribed_devices(*_slots(info, new, policy), _node_resources(info, policy))
         )
         return findings
+
+    def validate_runtime(self, runtime: AnyRuntime, _info: Info | None) -> ValidationResult:
+        """Validate the jobs and containers that MPI needs."""
+        policy = MPI_POLICY.of(runtime)
+        return ValidationResult([] if policy is None else [*mpi_errors(runtime, policy)])
+
+    def declare_policy(self) -> FieldPolicy[MPIPolicy]:
+        """Return the policy `mpi`."""
+        return MPI_POLICY
+
+    def node_layout(self, runtime: AnyRuntime) -> NodeLayout | None:
+        """Return the layout with a launcher and workers, for runtimes with an mpi policy."""
+        ml_policy = runtime.spec.ml_policy if runtime.spec else None
+        policy = ml_policy.source if ml_policy else None
+        return layout_of(policy) if isinstance(policy, MPIPolicy) else None
+
+    def declare_rbac_rules(self) -> Sequence[RBACRule]:
+        """Return rules to build Secrets, without reading them, and ConfigMaps."""
+        return RBACRule(SECRETS, ("create", "patch")), RBACRule(CONFIG_MAPS, APPLY_VERBS)
 
     def declare_watches(self) -> Sequence[Watch]:
         """Watch ConfigMaps, but not Secrets, which needs the permission to read all of them."""
@@ -144,10 +188,10 @@ def _refuse(info: Info, job: TrainJob, policy: MPIPolicy) -> None:
 
 
 def _train_job_errors(info: Info, job: TrainJob, policy: MPIPolicy) -> Iterator[FieldError]:
-    asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
-    if isinstance(asked, str):
+    requested = (job.spec.trainer or NO_TRAINER).num_proc_per_node
+    if isinstance(requested, str):
         detail = "must have an int value for MPI TrainJob"
-        yield invalid(PROCESSES, asked, detail, rule=Rule.MPI_PROCESSES)
+        yield invalid(PROCESSES, requested, detail, rule=MPIRule.MPI_PROCESSES)
     num_nodes = _num_nodes(info, job)
     if num_nodes == 1:
         return
@@ -157,10 +201,10 @@ def _train_job_errors(info: Info, job: TrainJob, policy: MPIPolicy) -> Iterator[
             "must have 1 when MPI trainingRuntime with enabled runLauncherAsNode "
             "does not have either launcher and node"
         )
-        yield invalid(NUM_NODES, num_nodes, detail, rule=Rule.MPI_ONE_NODE)
+        yield invalid(NUM_NODES, num_nodes, detail, rule=MPIRule.MPI_ONE_NODE)
     elif worker is None:
         detail = "must be 1 when the MPI runtime has no job named node"
-        yield invalid(NUM_NODES, num_nodes, detail, rule=Rule.MPI_ONE_NODE)
+        yield invalid(NUM_NODES, num_nodes, detail, rule=MPIRule.MPI_ONE_NODE)
 
 
 def _num_nodes(info: Info, job: TrainJob) -> int:
@@ -175,9 +219,9 @@ def _count_workers(info: Info, job: TrainJob) -> None:
 
 def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:
     """Return the number of processes per node and the field that it comes from."""
-    asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
-    if isinstance(asked, int):
-        return asked, PROCESSES
+    requested = (job.spec.trainer or NO_TRAINER).num_proc_per_node
+    if isinstance(requested, int):
+        return requested, PROCESSES
     if policy.num_proc_per_node == 1:
         devices = accelerators(_node_resources(info, policy))
         if devices > 1:
@@ -188,7 +232,7 @@ def _slots(info: Info, job: TrainJob, policy: MPIPolicy) -> tuple[int, str]:
 def _node_resources(info: Info, policy: MPIPolicy) -> Mapping[str, Any]:
     """Return the resources of a node: a worker's or, without workers, the launcher's."""
     pod_sets = (info.pod_set(names.JOB_NODE), info.pod_set(names.JOB_LAUNCHER))
-    found = (trainer_container(each, policy) for each in pod_sets if each and each.total)
+    found = (trainer_container(each, layout_of(policy)) for each in pod_sets if each and each.total)
     container = next(filter(None, found), info.trainer_container)
     return container.resources if container is not None else {}
 
@@ -213,10 +257,10 @@ def _add_hostfile(launcher: PodSet, job: TrainJob, slots: int, slots_source: str
     for container in _containers(launcher):
         container.mount({"name": HOSTFILE_VOLUME, "mountPath": HOSTFILE_DIRECTORY}, POLICY)
         for name, value, source in (
-            (names.ENV_OPENMPI_HOSTFILE, f"{HOSTFILE_DIRECTORY}/{HOSTFILE}", POLICY),
-            (names.ENV_OPENMPI_KEEP_FQDN, "true", POLICY),
-            (names.ENV_OPENMPI_SLOTS, slots, slots_source),
-            (names.ENV_OPENMPI_SSH_ARGS, "-o ConnectionAttempts=10", POLICY),
+            (HOSTFILE_ENV, f"{HOSTFILE_DIRECTORY}/{HOSTFILE}", POLICY),
+            (KEEP_FQDN_ENV, "true", POLICY),
+            (SLOTS_ENV, slots, slots_source),
+            (SSH_ARGS_ENV, "-o ConnectionAttempts=10", POLICY),
         ):
             container.set_env(env_var(name, value), source)
 
@@ -234,8 +278,8 @@ def _hostfile(info: Info, job: TrainJob, policy: MPIPolicy) -> str:
     some = islice(hosts, LARGEST_CONFIG_MAP // len(tail) + 1)
     hostfile = tail.join(chain(some, ("",)))
     if len(hostfile) > LARGEST_CONFIG_MAP:
-        detail = "the hostfile of so many nodes does not fit into a ConfigMap"
-        rule = Rule.MPI_HOSTFILE_TOO_LARGE
+        detail = "the hostfile for this number of nodes does not fit into a ConfigMap"
+        rule = MPIRule.MPI_HOSTFILE_TOO_LARGE
         error = invalid(NUM_NODES, _num_nodes(info, job), detail, rule=rule)
         raise InvalidTrainJobError(subject_of(job), error)
     return hostfile

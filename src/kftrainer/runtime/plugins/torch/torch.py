@@ -9,10 +9,16 @@ from kftrainer.api.trainingruntime import TorchPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult
 from kftrainer.runtime.errors import InvalidTrainJobError
-from kftrainer.runtime.framework.extension_points import CustomValidation, EnforceMLPolicy
+from kftrainer.runtime.framework.extension_points import (
+    CustomValidation,
+    EnforceMLPolicy,
+    PolicyExtension,
+)
+from kftrainer.runtime.framework.policies import FieldPolicy
 from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
 from kftrainer.runtime.manifests import COMPLETION_INDEX, Piece, by_port, env_from_field, env_var
 from kftrainer.runtime.plugins.torch import torchtune
+from kftrainer.runtime.plugins.torch.rules import TorchRule
 from kftrainer.runtime.plugins.torch.torchtune import Tuning
 from kftrainer.runtime.plugins.user_env import reserved_env_errors, set_user_env
 from kftrainer.runtime.podset import Container
@@ -20,15 +26,22 @@ from kftrainer.runtime.resources.devices import accelerators, cpus, is_accelerat
 from kftrainer.runtime.resources.pod_requests import merge_resources
 from kftrainer.runtime.resources.quantities import HALVES, canonical_resources
 from kftrainer.runtime.template import subject_of
-from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.warnings import oversubscribed_devices
 
-NNODES, NPROC_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT = names.ENV_TORCH
+# Environment variables that torchrun reads.
+NNODES, NPROC_PER_NODE, NODE_RANK = "PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK"
+MASTER_ADDR, MASTER_PORT = "PET_MASTER_ADDR", "PET_MASTER_PORT"
+TORCH_ENV = (NNODES, NPROC_PER_NODE, NODE_RANK, MASTER_ADDR, MASTER_PORT)
 PORT = {"containerPort": names.TRAINER_PORT}
 POLICY = "mlPolicy.torch"
 
 
-class Torch(EnforceMLPolicy, CustomValidation):
+TORCH_POLICY = FieldPolicy(
+    f"spec.{POLICY}", lambda spec: spec.ml_policy.torch if spec.ml_policy else None
+)
+
+
+class Torch(EnforceMLPolicy, CustomValidation, PolicyExtension):
     """Set the variables that torchrun reads: number of nodes, own rank, address of the first."""
 
     name: ClassVar[str] = "Torch"
@@ -37,7 +50,7 @@ class Torch(EnforceMLPolicy, CustomValidation):
         """Set the environment for torchrun, or the command for torchtune."""
         if not isinstance(info.policy, TorchPolicy):
             return
-        info.reserved_env.update(names.ENV_TORCH)
+        info.reserved_env.update(TORCH_ENV)
         trainer, container = info.trainer, info.trainer_container
         if trainer is None or container is None:
             return
@@ -57,13 +70,17 @@ class Torch(EnforceMLPolicy, CustomValidation):
         """Validate reserved variables, and the torchtune configuration if it is used."""
         findings = ValidationResult()
         if isinstance(info.policy, TorchPolicy):
-            rule = Rule.TORCH_RESERVED_ENV
-            findings.refuse(*reserved_env_errors(info, new, names.ENV_TORCH, rule=rule))
+            rule = TorchRule.TORCH_RESERVED_ENV
+            findings.refuse(*reserved_env_errors(info, new, TORCH_ENV, rule=rule))
             if _is_torchtune(new):
                 findings.refuse(*_tune_errors(info, new))
-            asked, source = _processes_asked(info, new)
-            findings.warn(*oversubscribed_devices(asked, source, _resources(info, new)))
+            requested, source = _requested_processes(info, new)
+            findings.warn(*oversubscribed_devices(requested, source, _resources(info, new)))
         return findings
+
+    def declare_policy(self) -> FieldPolicy[TorchPolicy]:
+        """Return the policy `torch`."""
+        return TORCH_POLICY
 
 
 def _is_torchtune(job: TrainJob) -> bool:
@@ -71,22 +88,22 @@ def _is_torchtune(job: TrainJob) -> bool:
     return (job.spec.trainer or NO_TRAINER).command == torchtune.ENTRYPOINT
 
 
-def _processes_asked(info: Info, job: TrainJob) -> tuple[int | str, str]:
+def _requested_processes(info: Info, job: TrainJob) -> tuple[int | str, str]:
     """Return numProcPerNode of the TrainJob or else the runtime, and the field it is from."""
-    asked = (job.spec.trainer or NO_TRAINER).num_proc_per_node
-    if asked is not None:
-        return asked, "spec.trainer.numProcPerNode"
+    requested = (job.spec.trainer or NO_TRAINER).num_proc_per_node
+    if requested is not None:
+        return requested, "spec.trainer.numProcPerNode"
     policy = info.policy
     if isinstance(policy, TorchPolicy) and policy.num_proc_per_node is not None:
         return policy.num_proc_per_node, f"{RUNTIME} spec.{POLICY}.numProcPerNode"
     return "auto", POLICY
 
 
-def _processes_told(asked: int | str, resources: Mapping[str, Any]) -> int | str:
+def _processes_for_torchrun(requested: int | str, resources: Mapping[str, Any]) -> int | str:
     """Return the value to pass to torchrun, which counts accelerators itself."""
-    if asked == "cpu" or (asked == "auto" and not accelerators(resources)):
+    if requested == "cpu" or (requested == "auto" and not accelerators(resources)):
         return max(1, cpus(resources))
-    return asked
+    return requested
 
 
 def _resources(info: Info, job: TrainJob) -> Mapping[str, Any]:
@@ -98,8 +115,8 @@ def _resources(info: Info, job: TrainJob) -> Mapping[str, Any]:
         return info.trainer_container.resources
     node = info.pod_set(names.JOB_NODE)
     container = node.container(names.CONTAINER_NODE) if node is not None else None
-    asked = (job.spec.trainer or NO_TRAINER).resources_per_node or {}
-    canonical, errors = canonical_resources(asked, torchtune.RESOURCES)
+    requested = (job.spec.trainer or NO_TRAINER).resources_per_node or {}
+    canonical, errors = canonical_resources(requested, torchtune.RESOURCES)
     # The validation of the TrainJob reports the errors.
     base = container.resources if container is not None else {}
     return merge_resources(base, {} if errors else canonical)
@@ -110,10 +127,10 @@ def _nodes(info: Info, job: TrainJob) -> int:
 
 
 def _ranks(container: Container, info: Info, job: TrainJob) -> Sequence[tuple[Piece, str]]:
-    asked, source = _processes_asked(info, job)
+    requested, source = _requested_processes(info, job)
     return (
         (env_var(NNODES, _nodes(info, job)), info.num_nodes_source(job)),
-        (env_var(NPROC_PER_NODE, _processes_told(asked, container.resources)), source),
+        (env_var(NPROC_PER_NODE, _processes_for_torchrun(requested, container.resources)), source),
         (env_from_field(NODE_RANK, COMPLETION_INDEX), POLICY),
     )
 
@@ -133,7 +150,7 @@ def _open_port(container: Container) -> None:
 
 def _set_tune_command(info: Info, job: TrainJob, host: str) -> None:
     tuning, name = _tuning(info, job), info.runtime_metadata.name
-    found = torchtune.planning_errors(tuning, name, _args_asked(job))
+    found = torchtune.planning_errors(tuning, name, _requested_args(job))
     errors = [_with_source(error, info, job) for error in found]
     if errors:
         raise InvalidTrainJobError(subject_of(job), *errors)
@@ -144,10 +161,10 @@ def _set_tune_command(info: Info, job: TrainJob, host: str) -> None:
 
 def _tune_errors(info: Info, job: TrainJob) -> Sequence[FieldError]:
     tuning, name = _tuning(info, job), info.runtime_metadata.name
-    processes, _ = _processes_asked(info, job)
+    processes, _ = _requested_processes(info, job)
     resources = _resources(info, job)
     errors = (
-        *torchtune.planning_errors(tuning, name, _args_asked(job)),
+        *torchtune.planning_errors(tuning, name, _requested_args(job)),
         *torchtune.support_errors(tuning, name, processes, resources),
     )
     return [_with_source(error, info, job) for error in errors]
@@ -166,8 +183,8 @@ def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
             return error  # neither the TrainJob nor the container requests accelerators
     if not source:
         return error
-    said = f"the runtime says so in {source}, unless the TrainJob sets {error.path}"
-    return replace(error, detail=f"{error.detail}: {said}")
+    hint = f"the runtime sets it in {source}, unless the TrainJob sets {error.path}"
+    return replace(error, detail=f"{error.detail}: {hint}")
 
 
 def _asks_for_devices(resources: Mapping[str, Any] | None) -> bool:
@@ -178,24 +195,24 @@ def _asks_for_devices(resources: Mapping[str, Any] | None) -> bool:
 
 def _tuning(info: Info, job: TrainJob) -> Tuning:
     metadata, resources = info.runtime_metadata, _resources(info, job)
-    asked, _ = _processes_asked(info, job)
-    told = _processes_told(asked, resources)
+    requested, _ = _requested_processes(info, job)
+    processes = _processes_for_torchrun(requested, resources)
     template = _template_words(info, "command")
     return Tuning(
         model=torchtune.model_of(metadata.name, metadata.annotations, template),
         method=torchtune.method_of(_args(info, job)),
         nodes=_nodes(info, job),
-        processes=told if isinstance(told, int) else accelerators(resources),
+        processes=processes if isinstance(processes, int) else accelerators(resources),
     )
 
 
 def _args(info: Info, job: TrainJob) -> Sequence[str]:
     """Return the arguments that the container will have."""
-    asked = (job.spec.trainer or NO_TRAINER).args
-    return _template_words(info, "args") if asked is None else asked
+    requested = (job.spec.trainer or NO_TRAINER).args
+    return _template_words(info, "args") if requested is None else requested
 
 
-def _args_asked(job: TrainJob) -> Sequence[str]:
+def _requested_args(job: TrainJob) -> Sequence[str]:
     return (job.spec.trainer or NO_TRAINER).args or ()
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kftrainer.kube.objects.field_errors import FieldError, invalid
-from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.plugins.torch.rules import TorchRule
 
 ENTRYPOINT = ["tune", "run"]  # for a TrainJob with this command, the plugin adds the rest
 ANNOTATION_MODEL = "trainer.kubeflow.org/torchtune-model"
@@ -97,26 +97,28 @@ def model_of(
     annotated = (annotations or {}).get(ANNOTATION_MODEL)
     if annotated:
         return annotated
-    said = [model for model in (_named(runtime_name), _configured(template)) if model]
-    return next((model for model in said if model in MODELS), said[0] if said else "")
+    candidates = [model for model in (_named(runtime_name), _configured(template)) if model]
+    return next(
+        (model for model in candidates if model in MODELS), candidates[0] if candidates else ""
+    )
 
 
 def planning_errors(
-    tuning: Tuning, runtime_name: str, asked: Sequence[str]
+    tuning: Tuning, runtime_name: str, requested: Sequence[str]
 ) -> Iterator[FieldError]:
-    """Yield errors that prevent building a command; `asked` are the TrainJob's own args."""
+    """Yield errors that prevent building a command; `requested` are the TrainJob's own args."""
     if not tuning.model:
-        yield invalid(_RUNTIME_NAME, runtime_name, _NO_MODEL, rule=Rule.TORCHTUNE_NO_MODEL)
+        yield invalid(_RUNTIME_NAME, runtime_name, _NO_MODEL, rule=TorchRule.TORCHTUNE_NO_MODEL)
     if tuning.nodes > 1 and tuning.method is not Method.FULL:
         detail = "LoRA fine-tuning is not supported for multi-node training in TorchTune"
-        yield invalid(NUM_NODES, tuning.nodes, detail, rule=Rule.TORCHTUNE_LORA_ONE_NODE)
-    for index, arg in enumerate(asked):
+        yield invalid(NUM_NODES, tuning.nodes, detail, rule=TorchRule.TORCHTUNE_LORA_ONE_NODE)
+    for index, arg in enumerate(requested):
         if _key(arg) in IMMUTABLE:
             detail = (
                 f'must not set immutable config "{_key(arg)}" in trainer args; '
                 "it is managed by the runtime"
             )
-            where, rule = f"spec.trainer.args[{index}]", Rule.TORCHTUNE_IMMUTABLE_CONFIG
+            where, rule = f"spec.trainer.args[{index}]", TorchRule.TORCHTUNE_IMMUTABLE_CONFIG
             yield invalid(where, _key(arg), detail, rule=rule)
 
 
@@ -132,11 +134,11 @@ def support_errors(
         return
     if model not in MODELS:
         detail = f"must have a supported pretrained model, invalid model configured: {model}"
-        yield invalid(_RUNTIME_NAME, runtime_name, detail, rule=Rule.TORCHTUNE_UNKNOWN_MODEL)
+        yield invalid(_RUNTIME_NAME, runtime_name, detail, rule=TorchRule.TORCHTUNE_UNKNOWN_MODEL)
     if tuning.nodes > 1:
         if model not in MULTI_NODE_MODELS:
             detail = f"must be 1 for {model} model"
-            yield invalid(NUM_NODES, tuning.nodes, detail, rule=Rule.TORCHTUNE_ONE_NODE)
+            yield invalid(NUM_NODES, tuning.nodes, detail, rule=TorchRule.TORCHTUNE_ONE_NODE)
     elif tuning.method is Method.QLORA:
         yield from _qlora_errors(tuning, runtime_name, processes, resources)
 
@@ -147,13 +149,13 @@ def _qlora_errors(
     model = tuning.model
     if model == QWEN_2_5_1_5B:
         detail = f"QLoRA is not supported for {model} model"
-        yield invalid(_RUNTIME_NAME, runtime_name, detail, rule=Rule.TORCHTUNE_NO_QLORA)
+        yield invalid(_RUNTIME_NAME, runtime_name, detail, rule=TorchRule.TORCHTUNE_NO_QLORA)
     if model in QLORA_ON_ONE_DEVICE and not tuning.on_one_device:
         if processes not in ("auto", 1):
             detail = f"must be auto or 1 for {model} model when using QLoRA"
-            yield invalid(PROCESSES, processes, detail, rule=Rule.TORCHTUNE_QLORA_DEVICES)
+            yield invalid(PROCESSES, processes, detail, rule=TorchRule.TORCHTUNE_QLORA_DEVICES)
         detail = f"must have gpu resource with value 1 for {model} model when using QLoRA"
-        yield invalid(RESOURCES, resources, detail, rule=Rule.TORCHTUNE_QLORA_DEVICES)
+        yield invalid(RESOURCES, resources, detail, rule=TorchRule.TORCHTUNE_QLORA_DEVICES)
 
 
 def _key(arg: str) -> str:

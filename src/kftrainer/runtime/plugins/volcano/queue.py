@@ -2,21 +2,18 @@
 
 from collections.abc import Iterator
 
-from kftrainer.api import names
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.plugins.volcano.rules import VolcanoRule
 
-QUEUE = names.ANNOTATION_VOLCANO_QUEUE
+QUEUE = "scheduling.volcano.sh/queue-name"
 EMPTY_QUEUE = "Volcano queue name must not be empty"
 
 
 def queue_errors(runtime: AnyRuntime) -> Iterator[FieldError]:
-    """Yield an error if a runtime with a volcano policy has an empty queue name."""
-    spec = runtime.spec
-    if not (spec and spec.pod_group_policy and spec.pod_group_policy.volcano and spec.template):
-        return
-    metadata = spec.template.metadata
+    """Yield an error if the runtime has an empty queue name."""
+    template = runtime.spec.template if runtime.spec else None
+    metadata = template.metadata if template else None
     if ((metadata and metadata.annotations) or {}).get(QUEUE) == "":
         where = f"spec.template.metadata.annotations[{QUEUE}]"
-        yield invalid(where, "", EMPTY_QUEUE, rule=Rule.RUNTIME_VOLCANO_QUEUE)
+        yield invalid(where, "", EMPTY_QUEUE, rule=VolcanoRule.RUNTIME_VOLCANO_QUEUE)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from kftrainer.api import names
 from kftrainer.api.resources import PRIORITY_CLASSES, VOLCANO_POD_GROUPS
 from kftrainer.api.trainingruntime import VolcanoPolicy
 from kftrainer.api.trainjob import TrainJob
@@ -11,24 +10,50 @@ from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, in
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.framework.extension_points import (
+    WATCH_VERBS,
     ComponentBuilder,
     CustomValidation,
     EnforcePodGroupPolicy,
+    PolicyExtension,
+    RBACExtension,
+    RBACRule,
+    RuntimeValidation,
     Watch,
     WatchExtension,
 )
-from kftrainer.runtime.info import RUNTIME, Info
+from kftrainer.runtime.framework.policies import FieldPolicy
+from kftrainer.runtime.info import RUNTIME, AnyRuntime, Info
 from kftrainer.runtime.planned_object import PlannedObject
-from kftrainer.runtime.plugins.gang import gang_of, pod_group, watches
-from kftrainer.runtime.plugins.volcano.queue import EMPTY_QUEUE, QUEUE
-from kftrainer.runtime.validation.rules import Rule
+from kftrainer.runtime.plugins.gang import (
+    gang_of,
+    pod_group,
+    rbac_rules,
+    scheduler_warnings,
+    watches,
+)
+from kftrainer.runtime.plugins.volcano.queue import EMPTY_QUEUE, QUEUE, queue_errors
+from kftrainer.runtime.plugins.volcano.rules import VolcanoRule
 
-SOURCE = f"{RUNTIME} spec.podGroupPolicy.volcano"
+GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+PATH = "spec.podGroupPolicy.volcano"
+SOURCE = f"{RUNTIME} {PATH}"
+ADVICE = "schedulerName: volcano"
+POLICY = FieldPolicy(
+    PATH, lambda spec: spec.pod_group_policy.volcano if spec.pod_group_policy else None
+)
 # PriorityClasses that exist in every cluster.
 SYSTEM_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
 
 
-class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchExtension):
+class Volcano(
+    EnforcePodGroupPolicy,
+    ComponentBuilder,
+    CustomValidation,
+    RuntimeValidation,
+    PolicyExtension,
+    WatchExtension,
+    RBACExtension,
+):
     """Build the PodGroup and annotate its pods, for runtimes with a volcano policy."""
 
     name: ClassVar[str] = "Volcano"
@@ -37,7 +62,7 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
         """Annotate the pods of the gang."""
         if _policy(info) is not None:
             for pod_set in gang_of(info).members:
-                key = names.ANNOTATION_VOLCANO_GROUP
+                key = GROUP_ANNOTATION
                 pod_set.set_pod_annotation(key, job.metadata.name, SOURCE)
 
     def build_components(self, info: Info, job: TrainJob) -> Sequence[PlannedObject]:
@@ -56,12 +81,26 @@ class Volcano(EnforcePodGroupPolicy, ComponentBuilder, CustomValidation, WatchEx
             findings.refuse(*_queue_errors(info, new), *_priority_errors(info, new))
         return findings
 
+    def validate_runtime(self, runtime: AnyRuntime, info: Info | None) -> ValidationResult:
+        """Validate the name of the queue, and warn about pods of the gang without a scheduler."""
+        return ValidationResult([*queue_errors(runtime)], [*scheduler_warnings(info, PATH, ADVICE)])
+
+    def declare_policy(self) -> FieldPolicy[VolcanoPolicy]:
+        """Return the policy `volcano`."""
+        return POLICY
+
+    def declare_rbac_rules(self) -> Sequence[RBACRule]:
+        """Return the rules for PodGroups, the kinds that affect them, and PriorityClasses."""
+        # `get` is for the webhook, which reads a PriorityClass again before it rejects a TrainJob.
+        classes = RBACRule(PRIORITY_CLASSES, ("get", *WATCH_VERBS))
+        return (*rbac_rules(VOLCANO_POD_GROUPS), classes)
+
     def declare_watches(self) -> Sequence[Watch]:
         """Watch PodGroups, the kinds that affect their minimum resources, and PriorityClasses."""
-        return (*watches(VOLCANO_POD_GROUPS), Watch(PRIORITY_CLASSES, wakes=_nobody))
+        return (*watches(VOLCANO_POD_GROUPS), Watch(PRIORITY_CLASSES, map_func=_no_jobs))
 
 
-def _nobody(_changed: Manifest, _existing: ClusterReader) -> Iterable[ObjectKey]:
+def _no_jobs(_changed: Manifest, _existing: ClusterReader) -> Iterable[ObjectKey]:
     """Enqueue nothing: PriorityClasses are only read at admission."""
     return ()
 
@@ -110,13 +149,13 @@ def _queue_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
     if info.annotations.get(QUEUE) != "":
         return
     if QUEUE in (job.spec.annotations or {}):
-        yield invalid(f"spec.annotations[{QUEUE}]", "", EMPTY_QUEUE, rule=Rule.VOLCANO_QUEUE)
+        yield invalid(f"spec.annotations[{QUEUE}]", "", EMPTY_QUEUE, rule=VolcanoRule.VOLCANO_QUEUE)
     else:
         runtime = f"{info.runtime.kind} {info.runtime_metadata.name}"
         where = f"spec.template.metadata.annotations[{QUEUE}] of {runtime}"
         detail = f"{EMPTY_QUEUE}: it is in {where}, unless spec.annotations[{QUEUE}] names one"
         reference = job.spec.runtime_ref.dump()
-        yield invalid("spec.runtimeRef", reference, detail, rule=Rule.VOLCANO_QUEUE)
+        yield invalid("spec.runtimeRef", reference, detail, rule=VolcanoRule.VOLCANO_QUEUE)
 
 
 def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
@@ -128,4 +167,4 @@ def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
             missing = f'{PRIORITY_CLASSES.group_kind} "{name}" not found'
             detail = f'PriorityClass "{name}" doesn\'t exist: {missing}'
             reference = job.spec.runtime_ref.dump()
-            yield invalid("spec.runtimeRef", reference, detail, rule=Rule.VOLCANO_PRIORITY)
+            yield invalid("spec.runtimeRef", reference, detail, rule=VolcanoRule.VOLCANO_PRIORITY)

@@ -314,7 +314,7 @@ def test_a_hostfile_that_no_config_map_holds_is_refused_before_it_is_made() -> N
         plan(job, document)
     assert str(refusal.value) == (
         "TrainJob team/demo: spec.trainer.numNodes: Invalid value: 2147483647: "
-        "the hostfile of so many nodes does not fit into a ConfigMap"
+        "the hostfile for this number of nodes does not fit into a ConfigMap"
     )
 
 
@@ -590,7 +590,7 @@ def test_several_nodes_need_both_jobs_where_the_launcher_is_a_node(
 def test_several_nodes_need_a_job_for_workers() -> None:
     document = mpi(launcher(), nodes=2)
     runtime, jobs = told(job_on(document), document)
-    assert "replicatedJobs: Required value: a job named node: the launcher is no node" in runtime
+    assert "replicatedJobs: Required value: a job named node: the launcher is not a node" in runtime
     message = "must be 1 when the MPI runtime has no job named node"
     assert jobs == f"spec.trainer.numNodes: Invalid value: 2: {message}"
 

@@ -487,7 +487,7 @@ def test_d21_nodes_of_the_runtime_count_at_admission() -> None:
     document = deepcopy(LLAMA)
     document["spec"]["mlPolicy"]["numNodes"] = 2
     whose = (
-        "the runtime says so in spec.mlPolicy.numNodes, "
+        "the runtime sets it in spec.mlPolicy.numNodes, "
         "unless the TrainJob sets spec.trainer.numNodes"
     )
     assert refused(document, command=["tune", "run"], args=[MODULES]) == [
@@ -511,8 +511,8 @@ def test_qlora_on_several_devices_is_refused_with_what_the_node_has() -> None:
     )
     assert refused(LLAMA, command=["tune", "run"], args=QUANTIZED) == [
         'spec.trainer.resourcesPerNode: Invalid value: {"limits":{"nvidia.com/gpu":"2"}}: must '
-        "have gpu resource with value 1 for llama3_2/1B model when using QLoRA: the runtime says "
-        "so in the resources of the container node, unless the TrainJob sets "
+        "have gpu resource with value 1 for llama3_2/1B model when using QLoRA: the runtime sets "
+        "it in the resources of the container node, unless the TrainJob sets "
         "spec.trainer.resourcesPerNode",
     ]
 
@@ -530,7 +530,7 @@ def test_devices_are_the_runtimes_unless_the_trainjob_asks_for_some(
 ) -> None:
     errors = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, resourcesPerNode=resources)
     (error,) = (each for each in errors if "must have gpu resource" in each)
-    assert ("the runtime says so" in error) == is_of_runtime
+    assert ("the runtime sets it" in error) == is_of_runtime
 
 
 def test_processes_of_the_runtime_are_told_as_the_runtimes() -> None:
@@ -538,7 +538,7 @@ def test_processes_of_the_runtime_are_told_as_the_runtimes() -> None:
     document["spec"]["mlPolicy"]["torch"]["numProcPerNode"] = 2
     asked = refused(document, command=["tune", "run"], args=QUANTIZED)
     assert asked[0].endswith(
-        "model when using QLoRA: the runtime says so in spec.mlPolicy.torch.numProcPerNode, "
+        "model when using QLoRA: the runtime sets it in spec.mlPolicy.torch.numProcPerNode, "
         "unless the TrainJob sets spec.trainer.numProcPerNode"
     )
 

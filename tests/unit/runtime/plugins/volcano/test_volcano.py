@@ -234,5 +234,5 @@ def test_it_watches_its_own_pod_groups_and_priority_classes() -> None:
     *gang, priorities = Volcano().declare_watches()
     assert gang == [*watches(VOLCANO_POD_GROUPS)]
     assert priorities.resource is PRIORITY_CLASSES
-    assert priorities.wakes is not None
-    assert [*priorities.wakes(priority_class("high"), NO_OBJECTS)] == []
+    assert priorities.map_func is not None
+    assert [*priorities.map_func(priority_class("high"), NO_OBJECTS)] == []
