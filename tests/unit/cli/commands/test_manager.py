@@ -283,7 +283,6 @@ def test_of_what_nobody_expected_the_log_has_the_traceback_and_the_last_line_the
         code, lines = told_of(group, capsys)
     assert code == 1
     assert lines == [
-        "kftrainer manager: something unexpected ended it, the log says where: "
-        "ValueError: two lines"
+        "kftrainer manager: unexpected error, see the traceback in the log: ValueError: two lines"
     ]
-    assert [(entry["event"], entry["exc_info"]) for entry in logged] == [("manager.crashed", group)]
+    assert [(entry["event"], entry["exc_info"]) for entry in logged] == [("manager_crashed", group)]
