@@ -25,8 +25,8 @@ JOBS = f"/apis/{API}/trainjobs"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DONE = "no TrainJobs and no runtimes are left"
 BACK = (
-    f"{DONE}, but for what a manager has brought back: 1 ClusterTrainingRuntime: shipped; that "
-    "goes with its CustomResourceDefinition"
+    f"{DONE}, except those that a manager has re-created: 1 ClusterTrainingRuntime: shipped; they "
+    "are deleted with the CustomResourceDefinitions"
 )
 UNKNOWN = "the CustomResourceDefinitions are not installed: nothing to delete"
 GONE_WITHIN = 120.0
@@ -215,7 +215,7 @@ async def test_other_namespaces_are_left_alone(
     only = ("--namespace", team.namespace)
     ended = await kftrainer("purge", "--kubeconfig", plane.kubeconfig, *only)
     assert ended.out[-1] == (
-        "would leave ClusterTrainingRuntimes alone: they go if you say --cluster-runtimes"
+        "would not delete ClusterTrainingRuntimes: pass --cluster-runtimes to delete them"
     )
     assert await cluster_runtime(admin, "for-all") is not None
     done = f"no TrainJobs and no TrainingRuntimes are left in {team.namespace}"

@@ -94,9 +94,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--runtimes",
         type=Path,
         metavar="FOLDER",
-        help="apply the ClusterTrainingRuntimes of this folder (one per .yaml file) and revert "
-        "changes to them; a runtime that is removed from the folder is deleted from the cluster "
-        "once no TrainJob refers to it",
+        help="apply the ClusterTrainingRuntimes of this folder (one per .yaml file), and re-create "
+        "those that are deleted; a runtime that is removed from the folder is deleted from the "
+        "cluster once no TrainJob refers to it",
     )
     _add_overrides(parser)
     parser.add_argument(

@@ -250,8 +250,8 @@ async def test_a_manager_that_brings_its_runtimes_back_is_no_reason_to_wait() ->
     await purging.run()
     assert sum(each.startswith("DELETE") for each in server.asked) == 1
     assert purging.told[-1] == (
-        "no TrainJobs and no runtimes are left, but for what a manager has brought back: "
-        "1 ClusterTrainingRuntime: torch; that goes with its CustomResourceDefinition"
+        "no TrainJobs and no runtimes are left, except those that a manager has re-created: "
+        "1 ClusterTrainingRuntime: torch; they are deleted with the CustomResourceDefinitions"
     )
 
 
