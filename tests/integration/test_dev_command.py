@@ -122,7 +122,7 @@ async def test_interrupting_up_leaves_nothing_behind(dev: Dev) -> None:
         up.send_signal(signal.SIGINT)
         _, told = up.communicate(timeout=60)
     assert up.returncode == 130
-    assert "kftrainer: interrupted; nothing was left running." in told
+    assert "kftrainer: interrupted; no process is left running." in told
     assert "Traceback" not in told
     assert processes_of(dev.place.folder) == []
 
