@@ -207,7 +207,7 @@ async def test_without_our_kinds_it_says_how_to_install_them(proxy: FaultProxy) 
     proxy.inject(Answer(404, "404 page not found\n"), discovers_ours, times=99)
     assert await failure("--kubeconfig", proxy.kubeconfig) == (
         "kftrainer manager: the API server does not serve TrainJob.trainer.kubeflow.org: install "
-        "the CustomResourceDefinitions, as with `kftrainer crds | kubectl apply -f -`"
+        "the CustomResourceDefinitions, for example with `kftrainer crds | kubectl apply -f -`"
     )
 
 

@@ -37,7 +37,12 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the `dev` command and its actions."""
-    parser = commands.add_parser("dev", help="run a local control plane for development")
+    parser = commands.add_parser(
+        "dev",
+        help="run a local control plane for development",
+        description="Run a local control plane for development: etcd, kube-apiserver, controllers "
+        "and simulated nodes. It needs no container engine.",
+    )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
 
     def action(name: str, run: Callable[[argparse.Namespace], int], help_: str) -> None:
@@ -53,7 +58,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     action("down", down, "stop the control plane and delete its data; its logs are kept")
     action("status", status, "print whether the control plane is running, and its processes")
     action("kubeconfig", kubeconfig, "print the path of the kubeconfig file")
-    action("logs", logs, "print the logs of its components")
+    action("logs", logs, "print the logs of the components")
 
 
 def _up_options(parser: argparse.ArgumentParser) -> None:

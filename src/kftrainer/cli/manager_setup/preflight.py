@@ -128,8 +128,8 @@ class Preflight:
             if not await self._mapper.is_served(resource):
                 raise LackingError(
                     f"the API server does not serve {resource.group_kind}: install the "
-                    "CustomResourceDefinitions, for example with `kftrainer crds | kubectl apply "
-                    "--server-side -f -`"
+                    "CustomResourceDefinitions, for example with "
+                    "`kftrainer crds | kubectl apply -f -`"
                 )
         installed = [each for each in self._watched if await self._mapper.is_served(each)]
         refusals = {

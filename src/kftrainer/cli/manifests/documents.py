@@ -14,6 +14,7 @@ from kftrainer.kube.positions import Position
 
 STDIN = "-"
 NO_ITEMS = "must be a list"
+NOT_AN_OBJECT = "not an object: expected a mapping with apiVersion and kind"
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -81,7 +82,7 @@ def _files(source: str) -> list[str]:
         return [source]
     found = sorted(path for path in _walked(folder) if path.suffix in SUFFIXES)
     if not found:
-        raise FileNotFoundError(0, f"contains no {', '.join(SUFFIXES)} file", source)
+        raise FileNotFoundError(0, "contains no .yaml, .yml or .json file", source)
     return [str(path) for path in found]
 
 
@@ -120,7 +121,7 @@ def _add(content: Any, position: Position, file: str, result: Documents) -> None
     if content is None:
         return
     if not isinstance(content, Mapping):
-        result.errors.append(ReadError(place, "must be an object"))
+        result.errors.append(ReadError(place, NOT_AN_OBJECT))
     elif content.get("kind") == "List" and not isinstance(content.get("items"), list):
         result.errors.append(ReadError(place, f"items: {NO_ITEMS}"))
     elif _is_list(content):

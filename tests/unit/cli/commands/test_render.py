@@ -451,8 +451,8 @@ def _named(metadata: object) -> Object:
 KINDS = "TrainJob, TrainingRuntime, ClusterTrainingRuntime of trainer.kubeflow.org/v1alpha1"
 NO_NAME = "metadata.name: Required value"
 ODD_DOCUMENTS = {
-    "text": ("text", "must be an object"),
-    "a list": ([1], "must be an object"),
+    "text": ("text", "not an object: expected a mapping with apiVersion and kind"),
+    "a list": ([1], "not an object: expected a mapping with apiVersion and kind"),
     "nothing known": ({"a": 1}, "apiVersion: Required value"),
     "no kind": ({"apiVersion": "v1"}, "kind: Required value"),
     "kind 3": ({"apiVersion": "v1", "kind": 3}, "kind: Invalid value: must be a string"),
@@ -542,7 +542,7 @@ def test_a_file_name_that_cannot_be_seen_is_shown_as_what_it_is(
     (tmp_path / f"{NASTY}.yaml").write_text("a: 1\n---\n- 1\n")
     assert main(["render", "-f", str(tmp_path), NASTY]) == 1
     assert capsys.readouterr().err.split("\n") == [
-        f"{tmp_path}/{SEEN}.yaml:3: must be an object",
+        f"{tmp_path}/{SEEN}.yaml:3: not an object: expected a mapping with apiVersion and kind",
         f"{SEEN}: no such file or directory",
         f"{tmp_path}/{SEEN}.yaml:1: apiVersion: Required value",
         "",

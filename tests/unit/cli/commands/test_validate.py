@@ -283,7 +283,7 @@ UNREADABLE = {
     "no UTF-8": (b"\xff\xfe", "not UTF-8 text"),
     "nothing": ("", "contains no objects"),
     "a comment": ("# nothing\n---\n", "contains no objects"),
-    "text": ("hello", "must be an object"),
+    "text": ("hello", "not an object: expected a mapping"),
     "an empty List": ("kind: List\nitems: []", "contains no objects"),
     "a key twice": ("a: 1\na: 2", "duplicate key 'a'"),
 }

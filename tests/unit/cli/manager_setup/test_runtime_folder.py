@@ -75,7 +75,7 @@ HEAD = f"F/a.yaml:1: must be a {CLUSTER} of trainer.kubeflow.org/v1alpha1, not"
         (yaml.safe_dump_all([TORCH, TORCH]), "F/a.yaml: must contain one object, but contains 2"),
         ("a: [", "F/a.yaml:2: not valid YAML"),
         ("a: 1\na: 2\n", "F/a.yaml:2: "),
-        ("just words", "F/a.yaml:1: must be an object"),
+        ("just words", "F/a.yaml:1: not an object"),
         ({"spec": {}}, f"{HEAD} an object without a kind"),
         ({"kind": "Pod"}, f"{HEAD} a Pod"),
         (runtime("torch"), f"{HEAD} a TrainingRuntime of trainer.kubeflow.org/v1alpha1"),
@@ -122,7 +122,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     told = problem_of(written(tmp_path, {"a.yaml": "", "b.yaml": TORCH, "c.yaml": "1"}))
     assert told == (
         "runtimes cannot be used: F/a.yaml: must contain one object, but contains 0; "
-        "F/c.yaml:1: must be an object"
+        "F/c.yaml:1: not an object: expected a mapping with apiVersion and kind"
     )
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.cli.manifests.documents import read
+from kftrainer.cli.manifests.documents import NOT_AN_OBJECT, read
 
 
 def found(*sources: object) -> list[tuple[str, object]]:
@@ -88,12 +88,12 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path: Path) -> Non
         "1.yaml:2: duplicate key 'a'",
         "2.json:1: not valid JSON: Expecting value",
         "3.yaml: not UTF-8 text",
-        "4.yaml:2: must be an object",
-        "4.yaml:4: must be an object",
-        "5.yaml:3: must be an object",
+        f"4.yaml:2: {NOT_AN_OBJECT}",
+        f"4.yaml:4: {NOT_AN_OBJECT}",
+        f"5.yaml:3: {NOT_AN_OBJECT}",
         "7.yaml:2: items: must be a list",
         "7.yaml:5: items: must be a list",
         "8.yaml:3: not valid YAML: '0x_' is not an integer",
         "nonesuch.yaml: no such file or directory",
-        "empty: contains no .yaml, .yml, .json file",
+        "empty: contains no .yaml, .yml or .json file",
     ]
