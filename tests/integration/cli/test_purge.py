@@ -176,8 +176,9 @@ async def test_what_nobody_gives_free_is_named_and_goes_when_a_manager_is_there(
     told = await purged_in_vain(plane)
     said, _, command = told.partition("; to remove it manually: kubectl ")
     assert said == (
-        f"after 5 s: left: 1 TrainingRuntime: {team.namespace}/torch (kept by {IN_USE}); nobody "
-        f"takes the finalizer {IN_USE} off: no manager runs, or it looks after some namespaces only"
+        f"after 5 s: left: 1 TrainingRuntime: {team.namespace}/torch (kept by {IN_USE}); nothing "
+        f"removes the finalizer {IN_USE}: no manager is running, or it watches other namespaces "
+        "only"
     )
     async with ready_manager(plane):
         assert (await purged(plane)).code == 0
