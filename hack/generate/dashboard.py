@@ -4,11 +4,11 @@ from generate.grafana import Json, Panel, Query, Row, Variable, dashboard
 
 UID = "kftrainer"
 US = 'job="$job"'
-# Only the leader tells of TrainJobs, but while one takes over from another both may.
+# Only the leader exports TrainJob metrics; during a change of leader both replicas may.
 THEIRS = f'{US},namespace=~"$namespace"'
 ONCE = "max by (namespace, runtime, state)"
 NOT_ENDED = 'state!~"Complete|Failed"'
-# Begins with the first denial by a rule, which no rate would tell.
+# The counter appears with the first denial by a rule, which a rate would miss.
 DENIALS = f"kftrainer_admission_denials_total{{{US}}}"
 DURATION = "kftrainer_trainjob_duration_seconds"
 ENDED = f"{DURATION}_count"

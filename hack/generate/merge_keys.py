@@ -12,9 +12,9 @@ Table = dict[str, dict[str, dict[str, Any]]]
 def table(definitions: Definitions) -> Table:
     """Return, for each type below PodTemplateSpec, the fields with a merge strategy.
 
-    As usual, objects are merged field by field and lists are replaced. An entry says otherwise of
-    a list (`list`: it is merged, by `mergeKey` or, for scalars, as a set) or of an object
-    (`retainKeys`), or names the `type` under which such a field is found.
+    By default, objects are merged field by field and lists are replaced. An entry contains the
+    strategy of a list (`list`: merged by `mergeKey` or, for scalars, as a set) or of an object
+    (`retainKeys`), or the `type` that has such fields.
     """
     found: Table = {}
     _collect(ROOT, definitions, found)

@@ -230,31 +230,31 @@ def _mark(schema: Schema, marker: Any) -> None:
             _mark(schema, each)
         schema |= marker.json_schema_extra if isinstance(marker.json_schema_extra, dict) else {}
     else:
-        schema |= _said_by(marker, listed=schema.get("type") == "array")
+        schema |= _keywords_of(marker, listed=schema.get("type") == "array")
 
 
-def _said_by(marker: Any, *, listed: bool) -> Schema:
+def _keywords_of(marker: Any, *, listed: bool) -> Schema:
     size, kind = ("Items", "list") if listed else ("Length", "map")
-    said: Schema = {}
+    keywords: Schema = {}
     match marker:
         case ListMap(keys=keys):
-            said = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+            keywords = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
         case Atomic():
-            said = {f"x-kubernetes-{kind}-type": "atomic"}
+            keywords = {f"x-kubernetes-{kind}-type": "atomic"}
         case Ge(ge=least):
-            said = {"minimum": least}
+            keywords = {"minimum": least}
         case Le(le=most):
-            said = {"maximum": most}
+            keywords = {"maximum": most}
         case MinLen(min_length=least):
-            said = {f"min{size}": least}
+            keywords = {f"min{size}": least}
         case MaxLen(max_length=most):
-            said = {f"max{size}": most}
+            keywords = {f"max{size}": most}
         case _:
-            said = _said_otherwise(marker)
-    return said
+            keywords = _other_keywords(marker)
+    return keywords
 
 
-def _said_otherwise(marker: Any) -> Schema:
+def _other_keywords(marker: Any) -> Schema:
     if pattern := getattr(marker, "pattern", None):
         return {"pattern": pattern}
     if marker is SkipValidation or isinstance(marker, WITHOUT_SCHEMA):

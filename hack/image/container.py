@@ -86,7 +86,7 @@ class Pod:
     command: Sequence[str]
     environment: Mapping[str, str]
     user: str
-    account: Path  # a folder with what a pod knows of its service account
+    account: Path  # folder with the files of the service account
     writable_tmp: bool
 
     def script(self) -> str:
@@ -97,21 +97,21 @@ class Pod:
             "USER": self.user,
             "WRITABLE_TMP": "yes" if self.writable_tmp else "",
         }
-        said = (f"{name}={shlex.quote(str(value))}\n" for name, value in names.items())
-        return "".join(said) + SET_UP
+        assignments = (f"{name}={shlex.quote(str(value))}\n" for name, value in names.items())
+        return "".join(assignments) + SET_UP
 
 
 @asynccontextmanager
 async def running(pod: Pod, log: Path) -> AsyncIterator[Container]:
     """The pod's container, until the block ends."""
     values = [f"{name}={value}" for name, value in pod.environment.items()]
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
             *("sh", "-ec", pod.script(), "sh", *values, *pod.command),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
         )
         try:
             yield Container(process, log)

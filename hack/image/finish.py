@@ -1,7 +1,7 @@
 """Runs during the build of the image: removes package installers and tests the command.
 
-The base image may be without a shell, so this is Python; nothing but the standard library, and
-of 3.11. It runs as root, before the image becomes somebody else's.
+The base image may have no shell, so this is a Python script; it uses only the standard library of
+3.11. It runs as root, before the user of the image is set.
 """
 
 import shutil

@@ -43,8 +43,8 @@ class Recipe:
 def command(engine: str, recipe: Recipe, more: Sequence[str] = ()) -> list[str]:
     """Return the command that builds the image.
 
-    Docker reads the time from SOURCE_DATE_EPOCH. The others have a flag, and write OCI images
-    unless told otherwise, which have no HEALTHCHECK.
+    Docker reads the time from SOURCE_DATE_EPOCH. The other engines have a flag, and need
+    `--format docker`, because OCI images have no HEALTHCHECK.
     """
     out = [engine, "build", "--tag", recipe.tag]
     if engine != "docker":
@@ -82,8 +82,8 @@ def revision() -> str:
 
 def epoch(environment: Mapping[str, str]) -> int:
     """Return the time for all files: from the environment, else that of the commit."""
-    said = environment.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
-    return int(said or DEFAULT_EPOCH)
+    seconds = environment.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
+    return int(seconds or DEFAULT_EPOCH)
 
 
 def _git(*arguments: str) -> str:

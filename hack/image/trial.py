@@ -66,8 +66,8 @@ async def answer(port: int, path: str) -> tuple[int, str] | None:
     def ask() -> tuple[int, str]:
         with closing(HTTPConnection(LOOPBACK, port, timeout=5)) as connection:
             connection.request("GET", path)
-            told = connection.getresponse()
-            return told.status, told.read().decode()
+            response = connection.getresponse()
+            return response.status, response.read().decode()
 
     try:
         return await asyncio.to_thread(ask)
@@ -80,20 +80,20 @@ async def well(manager: Container, port: int, path: str) -> str:
 
     async def ask() -> tuple[int, str] | None:
         require(manager.exit_code is None, f"it ended with {manager.exit_code}")
-        told = await answer(port, path)
-        return told if told and told[0] == HTTP_OK else None
+        response = await answer(port, path)
+        return response if response and response[0] == HTTP_OK else None
 
     began = time.perf_counter()
-    told = await until(ask, within=container.TIMEOUT, what=f"{path}: {HTTP_OK}")
-    return f"{path} after {time.perf_counter() - began:.1f} s: {told}"
+    response = await until(ask, within=container.TIMEOUT, what=f"{path}: {HTTP_OK}")
+    return f"{path} after {time.perf_counter() - began:.1f} s: {response}"
 
 
 async def watch(manager: Container, port: int, health: Sequence[str], root: Path) -> None:
     """Check that the manager starts, is healthy and stops."""
     report(await well(manager, port, "/healthz"))
     report(await well(manager, port, "/readyz"))
-    asked = [each.replace(HEALTH_PORT, str(port)) for each in health]
-    code = subprocess.run(["chroot", root, *asked], check=False).returncode
+    command = [each.replace(HEALTH_PORT, str(port)) for each in health]
+    code = subprocess.run(["chroot", root, *command], check=False).returncode
     require(code == 0, f"HEALTHCHECK's command ended with {code}")
     report(f"HEALTHCHECK's command ended with {code}")
     users, capabilities = manager.status("Uid").split(), manager.status("CapEff")

@@ -11,7 +11,7 @@ VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PanelQuery:
     """One query of a panel."""
 
     panel: str
@@ -29,11 +29,11 @@ def variables_in(text: str) -> set[str]:
     return {short or long for short, long in VARIABLE.findall(text)}
 
 
-def asked_by(panel: Json, values: Mapping[str, str]) -> Iterator[Asked]:
+def queries_of(panel: Json, values: Mapping[str, str]) -> Iterator[PanelQuery]:
     """Yield the queries of a panel."""
     for target in panel.get("targets", ()):
         expr = filled_in(target["expr"], values)
-        yield Asked(panel["title"], expr, target["legendFormat"])
+        yield PanelQuery(panel["title"], expr, target["legendFormat"])
 
 
 def named(legend: str, labels: Mapping[str, str]) -> str:

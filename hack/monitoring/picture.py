@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from monitoring.panels import asked_by, named
+from monitoring.panels import named, queries_of
 from monitoring.prometheus import Curve, Prometheus
 from monitoring.svg import (
     FAINT,
@@ -85,20 +85,20 @@ class Picture:
 
     async def _stat(self, panel: Json, box: Box) -> list[str]:
         lines = [
-            (named(asked.legend, curve.labels), curve.points[-1][1])
-            for asked in asked_by(panel, self._values)
-            for curve in await self._prometheus.query(asked.expr)
+            (named(query.legend, curve.labels), curve.points[-1][1])
+            for query in queries_of(panel, self._values)
+            for curve in await self._prometheus.query(query.expr)
         ]
         return list(_numbers(panel, box, lines))
 
     async def _series(self, panel: Json, box: Box) -> list[str]:
         colors = _colors(panel)
         lines: list[Line] = []
-        for asked in asked_by(panel, self._values):
+        for query in queries_of(panel, self._values):
             span = self._span
-            found = await self._prometheus.query_range(asked.expr, span.start, span.end, span.step)
+            found = await self._prometheus.query_range(query.expr, span.start, span.end, span.step)
             for curve in found:
-                name = named(asked.legend, curve.labels)
+                name = named(query.legend, curve.labels)
                 color = colors.get(name, PALETTE[len(lines) % len(PALETTE)])
                 lines.append(Line(name, color, self._values_of(curve)))
         return list(_curves(panel, box, lines, self._span))

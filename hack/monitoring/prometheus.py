@@ -198,9 +198,9 @@ async def reader_token(api: ApiClient, namespace: str, file: Path) -> Path:
         return bool((await api.create(question))["status"]["allowed"])
 
     await until(known, within=KNOWN_WITHIN, what="the API server knowing who may read metrics")
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-    token: str = (await api.request("POST", path, body=asked))["status"]["token"]
+    token: str = (await api.request("POST", path, body=request))["status"]["token"]
     file.write_text(token)
     file.chmod(0o600)
     return file
