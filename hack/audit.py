@@ -1,8 +1,7 @@
 """`make audit`: looks up known vulnerabilities of the locked dependencies with pip-audit.
 
-Exit code 0: every dependency was looked up, and none has a known vulnerability. 1: some have. 2: it
-could not be found out; pip-audit itself reports success when an index without vulnerability data
-makes it skip everything.
+Exit code 0: no dependency has a known vulnerability. 1: at least one has. 2: there is no data for
+some dependencies; pip-audit itself reports success when an index has no vulnerability data.
 """
 
 import argparse
@@ -23,14 +22,14 @@ SUCCESS, VULNERABLE, UNKNOWN = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What pip-audit has found out about the packages of a lock file."""
+    """Results of pip-audit for the packages of a lock file."""
 
     vulnerable: Sequence[str]
     not_audited: Sequence[str]
 
     @property
     def exit_code(self) -> int:
-        """The exit code that they stand for."""
+        """The exit code for these results."""
         if self.vulnerable:
             return VULNERABLE
         return UNKNOWN if self.not_audited else SUCCESS

@@ -1,4 +1,4 @@
-"""`make demo`: a real control plane, the manager, a TrainJob from apply to Complete, all gone."""
+"""`make demo`: runs a TrainJob to completion on a temporary control plane."""
 
 import asyncio
 import os
@@ -36,25 +36,25 @@ SERVICE, NAMESPACE = DEFAULT.cert_management.webhook_service_name, DEFAULT_NAMES
 NODES = 2
 POD_SECONDS = 4
 EACH_WITHIN = 60.0
-LOOK_EVERY = 0.02
+POLL_EVERY = 0.02
 
 
 class Kubectl:
-    """Shows each command as a person would type it, then runs it."""
+    """Prints each kubectl command, then runs it."""
 
     def __init__(self, program: Path, plane: ControlPlane) -> None:
         self._program = program
         self._environ = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
 
     async def __call__(self, *arguments: str) -> None:
-        """Run a command that goes well."""
+        """Run a command that must succeed."""
         if not await self._run(*arguments):
             raise DevClusterError(f"kubectl {arguments[0]} failed; its message is above.")
 
-    async def refused(self, *arguments: str) -> None:
-        """Run a command that does not."""
+    async def rejected(self, *arguments: str) -> None:
+        """Run a command that must fail."""
         if await self._run(*arguments):
-            raise DevClusterError(f"kubectl {arguments[0]} went well, and should not have.")
+            raise DevClusterError(f"kubectl {arguments[0]} succeeded, but should have failed.")
 
     async def _run(self, *arguments: str) -> bool:
         print(f"\n$ kubectl {' '.join(arguments)}", flush=True)
@@ -68,7 +68,7 @@ class Kubectl:
 async def manager(
     plane: ControlPlane, api: ApiClient, progress: Progress
 ) -> AsyncIterator[ManagedProcess]:
-    """The manager for the length of the block; its log is shown if the block fails."""
+    """Run the manager during the block; its log is printed if the block fails."""
     ports = PortReservations(places.ports(places.cache_home()))
     address, port = f"{LOOPBACK}:{ports.reserve()}", ports.reserve()
     servers = (
@@ -98,12 +98,12 @@ async def manager(
 async def _end(process: ManagedProcess) -> None:
     await process.stop()
     if process.ending() != "exit code 0":
-        raise DevClusterError(f"The manager did not end well: {process.ending()}.")
+        raise DevClusterError(f"The manager failed to stop: {process.ending()}.")
 
 
 def _check(process: ManagedProcess) -> None:
     if not process.alive():
-        raise DevClusterError(f"The manager ended by itself: {process.ending()}.")
+        raise DevClusterError(f"The manager exited: {process.ending()}.")
 
 
 async def _ready(process: ManagedProcess, url: str) -> None:
@@ -121,47 +121,47 @@ async def _ready(process: ManagedProcess, url: str) -> None:
 
 
 class Timeline:
-    """What has happened, and when: seen from outside, as often as a person could blink."""
+    """Records when conditions become true, by polling the API server."""
 
     def __init__(self, api: ApiClient, process: ManagedProcess) -> None:
         self._api = api
         self._process = process
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
-        self._seen: list[tuple[str, float]] = []
+        self._times: list[tuple[str, float]] = []
 
     async def wait_for(self, what: str, happened: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for it, and note the time."""
+        """Wait for a condition and record the time."""
 
-        async def looked() -> bool:
+        async def checked() -> bool:
             _check(self._process)
             return await happened()
 
-        await until(looked, within=EACH_WITHIN, what=what, every=LOOK_EVERY)
-        self._seen.append((what, self._loop.time() - self._began))
+        await until(checked, within=EACH_WITHIN, what=what, every=POLL_EVERY)
+        self._times.append((what, self._loop.time() - self._began))
 
     def show(self) -> None:
-        """Print all of it."""
+        """Print all recorded times."""
         print("\nSeconds since `kubectl apply` began:")
-        for what, seconds in self._seen:
+        for what, seconds in self._times:
             print(f"  {seconds:5.2f}  {what}")
 
     async def created(self) -> bool:
-        """The TrainJob is there."""
+        """Return whether the TrainJob exists."""
         return await self._api.get_or_none(JOB) is not None
 
     async def applied(self) -> bool:
-        """Its JobSet is there."""
+        """Return whether its JobSet exists."""
         return await self._api.get_or_none(JOB_SET) is not None
 
     async def pods_run(self) -> bool:
-        """All its pods run, or have run."""
+        """Return whether all its pods are running or have succeeded."""
         pods: list[dict[str, Any]] = (await self._api.get(PODS))["items"]
         begun = [pod for pod in pods if pod["status"].get("phase") in ("Running", "Succeeded")]
         return len(begun) == NODES
 
     async def completed(self) -> bool:
-        """The TrainJob says that it is Complete."""
+        """Return whether the TrainJob is Complete."""
         job = await self._api.get(JOB)
         if condition_is_true(job, "Failed"):
             raise DevClusterError("The TrainJob failed.")
@@ -169,9 +169,9 @@ class Timeline:
 
 
 async def train(kubectl: Kubectl, api: ApiClient, process: ManagedProcess) -> None:
-    """Apply a TrainJob that is wrong, and one that is right; follow that to its end."""
+    """Apply an invalid TrainJob, then a valid one, and wait until it is Complete."""
     await kubectl("apply", "-f", str(MANIFESTS / "runtime.yaml"))
-    await kubectl.refused("apply", "-f", str(MISTAKES))
+    await kubectl.rejected("apply", "-f", str(MISTAKES))
     timeline = Timeline(api, process)
     try:
         async with asyncio.TaskGroup() as group:
@@ -188,7 +188,7 @@ async def train(kubectl: Kubectl, api: ApiClient, process: ManagedProcess) -> No
 
 
 async def demo() -> None:
-    """Run the demo; everything that was started is gone afterwards, also after Ctrl-C."""
+    """Run the demo; all processes are stopped afterwards, also after Ctrl-C."""
     progress = Progress(sys.stderr)
     programs = await binaries.provide([KUBECTL], cache=places.cache_home(), progress=progress)
     shape = replace(FULL, pod_seconds=POD_SECONDS, crd_files=CRDS)
@@ -196,11 +196,11 @@ async def demo() -> None:
         kubectl = Kubectl(programs["kubectl"], plane)
         async with manager(plane, api, progress) as process:
             await train(kubectl, api, process)
-    print("\nThe TrainJob ran to its end, and everything is down again.")
+    print("\nThe TrainJob is Complete, and all processes are stopped.")
 
 
 def main() -> int:
-    """Run the demo and tell errors as sentences."""
+    """Run the demo; errors are one line on standard error."""
     try:
         asyncio.run(demo())
     except DevClusterError as error:
@@ -210,7 +210,7 @@ def main() -> int:
         print(f"demo: {in_words(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("demo: interrupted; nothing was left running.", file=sys.stderr)
+        print("demo: interrupted; all processes are stopped.", file=sys.stderr)
         return 130
     return 0
 

@@ -1,4 +1,4 @@
-"""`make dev`: a local control plane that stays, and the manager beside it until Ctrl-C.
+"""`make dev`: starts a local control plane, and runs the manager until Ctrl-C.
 
 `--name` chooses the control plane, as in `make dev NAME=other`. All other arguments go to the
 manager, as in `make dev FLAGS='--log-level debug'`.
@@ -52,7 +52,7 @@ class Kubectl:
     kubeconfig: str
 
     def argv(self, *arguments: str | Path) -> list[str]:
-        """The command line."""
+        """Return the command line."""
         return [str(self.program), "--kubeconfig", self.kubeconfig, *map(str, arguments)]
 
     def __call__(self, *arguments: str | Path, given: str | None = None) -> None:
@@ -62,7 +62,7 @@ class Kubectl:
             raise DevClusterError(f"kubectl {arguments[0]} failed; its message is above.")
 
     def read(self, *arguments: str) -> dict[str, Any] | None:
-        """Return the object, or None if it does not exist or the server does not answer."""
+        """Return the object, or None if it does not exist or the server does not respond."""
         command = self.argv("get", *arguments, "-o=json", "--ignore-not-found", BRIEFLY)
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         found: dict[str, Any] | None = json.loads(done.stdout or "null")
@@ -71,9 +71,9 @@ class Kubectl:
 
 @contextmanager
 def only_manager(name: str, cache: Path) -> Iterator[None]:
-    """Hold the right to run the manager of this control plane; it ends with the process.
+    """Hold the lock for the manager of this control plane.
 
-    Raises DevClusterError that names the process which holds it.
+    Raises DevClusterError with the process that holds it.
     """
     lock = FileLock(places.named(cache) / f"{name}.manager.lock")
     while not lock.try_acquire():
@@ -91,8 +91,8 @@ def only_manager(name: str, cache: Path) -> Iterator[None]:
         lock.release()
 
 
-def refuse_foreign_webhook(kubectl: Kubectl) -> None:
-    """Raise DevClusterError if somebody else, such as a Helm release, registered the webhook."""
+def reject_foreign_webhook(kubectl: Kubectl) -> None:
+    """Raise DevClusterError if another client, such as Helm, has registered the webhook."""
     found = kubectl.read(*WEBHOOKS, "--show-managed-fields")
     managers = sorted({each["manager"] for each in _managed_fields(found)})
     if found is not None and FIELD_MANAGER not in managers:
@@ -151,7 +151,7 @@ def start(name: str, cache: Path) -> Kubectl:
     state = NamedPlane(name, cache).read()
     if state is None:
         raise DevClusterError(
-            f"The control plane {name} stopped again: `{dev_command('status', name)}` says why."
+            f"The control plane {name} has stopped: run `{dev_command('status', name)}`."
         )
     found = asyncio.run(binaries.provide([KUBECTL], cache=cache, progress=Progress(sys.stderr)))
     return Kubectl(found["kubectl"], state.kubeconfig)
@@ -196,18 +196,18 @@ def arguments(argv: list[str] | None) -> tuple[str, list[str]]:
 def run(name: str, flags: list[str]) -> int:
     """Start everything, and run the manager until it ends."""
     cache = places.cache_home()
-    NamedPlane(name, cache)  # refuses a name that cannot be one
+    NamedPlane(name, cache)  # raises an error for an invalid name
     ports = PortReservations(places.ports(cache))
     with only_manager(name, cache):
         kubectl = start(name, cache)
-        refuse_foreign_webhook(kubectl)
+        reject_foreign_webhook(kubectl)
         port = ports.reserve()
         install(kubectl)
         with registered(kubectl, port):
             again = "make dev" if name == DEFAULT_NAME else f"make dev NAME={name}"
             print(
-                f"The manager runs until Ctrl-C; the control plane stays, and `{again}` finds it "
-                f"again.\nTo take it down: .venv/bin/{dev_command('down', name)}",
+                f"The manager runs until Ctrl-C. The control plane keeps running, and `{again}` "
+                f"uses it again.\nTo stop it: .venv/bin/{dev_command('down', name)}",
                 flush=True,
             )
             return run_manager(kubectl.kubeconfig, port, flags)

@@ -1,7 +1,7 @@
-"""Builds what the tests need before they start, where one can see how far it is.
+"""Builds the programs that the tests need, with progress output.
 
-The tests run in several processes, which have no terminal. What cannot be had is told here and by
-the tests that miss it.
+The tests run in several processes without a terminal. Missing programs are reported here and by the
+tests that need them.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ async def gather() -> None:
 
 
 def main() -> int:
-    """Gather what can be had."""
+    """Build all programs; missing ones are reported."""
     try:
         asyncio.run(gather())
     except MissingPartError as error:

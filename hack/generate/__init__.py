@@ -1,1 +1,1 @@
-"""Generates what stands in the repository and is derived from something else: `make generate`."""
+"""Generates files of the repository from code and schemas: `make generate`."""

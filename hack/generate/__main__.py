@@ -1,4 +1,4 @@
-"""`make generate`: CRDs, merge keys, the dashboard, a document, the version; `--check` compares."""
+"""`make generate`: writes all generated files; with `--check` it only reports stale ones."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.progress import Progress
 
 ROOT = Path(__file__).parent.parent.parent
-# The chart has copies: not everybody who fetches it, Flux for one, follows links.
+# The chart has copies, because some tools that fetch it, such as Flux, do not follow links.
 CRD_FOLDERS = (
     ROOT / "src" / "kftrainer" / "api" / "crds",
     ROOT / "charts" / "kftrainer" / "files" / "crds",
@@ -32,14 +32,14 @@ HEADER = "# Generated from the types in src/kftrainer/api by `make generate`; ed
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes what is shared in memory twice: anchors would renumber with every new field."""
+    """YAML dumper without anchors, which would be renumbered with every new field."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
 
 async def jobset_spec() -> Library:
-    """JobSet's schema, out of its Go module."""
+    """Return the schema of JobSet from its Go module."""
     folder = await manifests.provide(
         JOBSET_MANIFESTS, cache=places.cache_home(), progress=Progress(sys.stderr)
     )
@@ -49,7 +49,7 @@ async def jobset_spec() -> Library:
 
 
 def generated(library: Library) -> dict[Path, str]:
-    """Every generated file with its content."""
+    """Return every generated file with its content."""
     out: dict[Path, str] = {}
     for crd in crds.all_crds(library):
         text = HEADER + yaml.dump(crd, Dumper=_PlainDumper, width=100, sort_keys=True)
@@ -62,7 +62,7 @@ def generated(library: Library) -> dict[Path, str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write what has changed, or with --check say what would."""
+    """Write files that have changed; with --check report them."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         library = asyncio.run(jobset_spec())
@@ -71,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     wanted = generated(library)
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
-    there = (path for folder in CRD_FOLDERS for path in folder.glob("*"))
-    leftover = [path for path in there if path not in wanted]
+    present = (path for folder in CRD_FOLDERS for path in folder.glob("*"))
+    leftover = [path for path in present if path not in wanted]
     if "--check" in arguments:
         for path in stale + leftover:
             print(f"stale: {path.relative_to(ROOT)}")

@@ -1,4 +1,4 @@
-"""The document about the manager's configuration, out of its types and its flags."""
+"""Generates docs/configuration.md from the types and flags of the manager's configuration."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -19,24 +19,24 @@ edit those. -->
 
 # The manager's configuration
 
-`kftrainer manager --config FILE` reads one YAML document, the Configuration of Kubeflow Trainer. \
-A flag wins over the file, and the file over the default. Files of Kubeflow Trainer 2.1 can be \
-read as they are. The chart writes the file from its values.
+`kftrainer manager --config FILE` reads one YAML or JSON document, the Configuration of Kubeflow \
+Trainer. Flags override the file; the file overrides the defaults. Files of Kubeflow Trainer 2.1 \
+work unchanged. The chart creates the file from its values.
 
-It is read strictly, once, at the start: a key that is unknown or said twice, or a value that is \
-not allowed, ends the manager with a message that names the key. Only `apiVersion` and `kind` must \
-be there. A section or key without a value says nothing.
+The file is read once, at startup. With an unknown key, a duplicate key or an invalid value the \
+manager exits with a message that names the key. Only `apiVersion` and `kind` are required. A \
+section or key without a value is ignored.
 """
 EXAMPLE = """\
-## All of it, with the defaults
+## All settings with their defaults
 
 ```yaml
 {example}```
 """
 FLAGS_ONLY = """\
-## What only flags say
+## Settings that are only flags
 
-| flag | says |
+| flag | description |
 |---|---|
 """
 TYPES: Mapping[object, str] = {bool: "boolean", int: "integer", float: "number", list: "list"}
@@ -45,7 +45,7 @@ EMPTY = '`""`'
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes as people do: double quotes, and only where they say something."""
+    """YAML dumper that quotes strings only where necessary, with double quotes."""
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -57,7 +57,7 @@ _Dumper.add_representer(str, _quoted)
 
 
 def document() -> str:
-    """The whole document."""
+    """Return the whole document."""
     parser = _parser()
     parts = [INTRODUCTION, EXAMPLE.format(example=example())]
     parts += [_section(alias, section, parser) for alias, section in sections()]
@@ -66,14 +66,14 @@ def document() -> str:
 
 
 def sections() -> Iterator[tuple[str, type[Settings]]]:
-    """The sections of the file, by their keys."""
+    """Yield the sections of the file, by their keys."""
     for name, field in Configuration.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
             yield field.alias or name, field.annotation
 
 
 def example() -> str:
-    """A file that says all there is to say, and changes nothing."""
+    """Return a configuration file with all settings, each with its default."""
     out: dict[str, Any] = {"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIGURATION}
     for alias, section in sections():
         out[alias] = {key: _default(key, field) for key, field in _keys(section)}
@@ -99,7 +99,7 @@ def _section(alias: str, section: type[Settings], parser: argparse.ArgumentParse
         f"| {field.description} | {_flag((alias, key), parser)} |\n"
         for key, field in _keys(section)
     ]
-    head = "| key | type | default | allowed | says | flag |\n|---|---|---|---|---|---|\n"
+    head = "| key | type | default | allowed | description | flag |\n|---|---|---|---|---|---|\n"
     return f"## `{alias}`\n\n{words}\n\n{head}{''.join(rows)}"
 
 
@@ -154,16 +154,17 @@ def _flag(path: tuple[str, str], parser: argparse.ArgumentParser) -> str:
 def _flags_only(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in _actions(parser):
         if action.dest not in manager.FLAGS and action.dest != "help":
-            words = [action.help or ""]
+            text = (action.help or "") % vars(action)
+            words = [text]
             if action.choices:
-                words.insert(0, f"one of {', '.join(map(str, action.choices))}")
-            if action.default not in (None, []):
+                words.append(f"[{', '.join(map(str, action.choices))}]")
+            if action.default not in (None, []) and "(default:" not in text:
                 words.append(f"(default: {action.default})")
             yield f"| {_written(action)} | {' '.join(filter(None, words))} |\n"
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return parser._actions  # noqa: SLF001  argparse has no other way to ask
+    return parser._actions  # noqa: SLF001  argparse has no public API for it
 
 
 def _written(action: argparse.Action) -> str:

@@ -9,14 +9,14 @@ from kftrainer.api.names import GROUP, VERSION
 from kftrainer.api.trainingruntime import ClusterTrainingRuntime, TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 
-HOLDING = '.status.conditions[?(@.status=="True")]'
+TRUE_CONDITION = '.status.conditions[?(@.status=="True")]'
 AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 TRAINJOB_COLUMNS: list[dict[str, Any]] = [
-    {"name": "State", "type": "string", "jsonPath": f"{HOLDING}.type"},
+    {"name": "State", "type": "string", "jsonPath": f"{TRUE_CONDITION}.type"},
     {"name": "Nodes", "type": "integer", "jsonPath": ".spec.trainer.numNodes"},
     {"name": "Runtime", "type": "string", "jsonPath": ".spec.runtimeRef.name"},
     AGE,
-    {"name": "Reason", "type": "string", "jsonPath": f"{HOLDING}.reason", "priority": 1},
+    {"name": "Reason", "type": "string", "jsonPath": f"{TRUE_CONDITION}.reason", "priority": 1},
 ]
 RUNTIME_COLUMNS: list[dict[str, Any]] = [
     {
@@ -38,7 +38,7 @@ def crd(
     namespaced: bool = True,
     status: bool = False,
 ) -> dict[str, Any]:
-    """One CustomResourceDefinition."""
+    """Return a CustomResourceDefinition."""
     kind = model.__name__
     singular, plural = kind.lower(), f"{kind.lower()}s"
     version: dict[str, Any] = {
@@ -71,7 +71,7 @@ def crd(
 
 
 def all_crds(library: schema.Library) -> list[dict[str, Any]]:
-    """Every CustomResourceDefinition of the operator."""
+    """Return all CustomResourceDefinitions of the operator."""
     return [
         crd(TrainJob, library, short_name="tj", columns=TRAINJOB_COLUMNS, status=True),
         crd(TrainingRuntime, library, short_name="tr", columns=RUNTIME_COLUMNS),

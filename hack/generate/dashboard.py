@@ -1,14 +1,14 @@
-"""What the Grafana dashboard of the chart shows."""
+"""The Grafana dashboard of the chart."""
 
 from generate.grafana import Json, Panel, Query, Row, Variable, dashboard
 
 UID = "kftrainer"
 US = 'job="$job"'
-# Only the leader tells of TrainJobs, but while one takes over from another both may.
+# Only the leader exports TrainJob metrics; during a change of leader both replicas may.
 THEIRS = f'{US},namespace=~"$namespace"'
 ONCE = "max by (namespace, runtime, state)"
 NOT_ENDED = 'state!~"Complete|Failed"'
-# Begins with the first denial by a rule, which no rate would tell.
+# The counter appears with the first denial by a rule, which a rate would miss.
 DENIALS = f"kftrainer_admission_denials_total{{{US}}}"
 DURATION = "kftrainer_trainjob_duration_seconds"
 ENDED = f"{DURATION}_count"
@@ -37,7 +37,7 @@ VARIABLES = (
 
 
 def quantile(share: float, metric: str, by: str = "", *, more: str = "", over: str = RATE) -> str:
-    """A quantile of a histogram, for each value of a label if one is named."""
+    """Return a quantile of a histogram, for each value of a label if one is given."""
     labels = f"{by}, le" if by else "le"
     selector = f"{US},{more}" if more else US
     return (
@@ -47,7 +47,7 @@ def quantile(share: float, metric: str, by: str = "", *, more: str = "", over: s
 
 
 def quantiles(metric: str, *, more: str = "", over: str = RATE) -> tuple[Query, ...]:
-    """The median and what one in twenty exceeds."""
+    """Return the median and the 95th percentile."""
     return tuple(
         Query(quantile(share, metric, more=more, over=over), legend)
         for share, legend in ((0.5, "median"), (0.95, "95 %"))
@@ -55,7 +55,7 @@ def quantiles(metric: str, *, more: str = "", over: str = RATE) -> tuple[Query, 
 
 
 def rates(metric: str, by: str, legend: str = "") -> Query:
-    """How often a second, for each value of a label."""
+    """Return the rate per second, for each value of a label."""
     return Query(f"sum by ({by}) (rate({metric}{{{US}}}[{RATE}]))", legend or f"{{{{{by}}}}}")
 
 
@@ -75,7 +75,7 @@ AT_A_GLANCE = Row(
             width=9,
             height=4,
             colors=STATES,
-            description="How many there are in each state.",
+            description="Number of TrainJobs in each state.",
         ),
         Panel(
             "Failed",
@@ -90,7 +90,7 @@ AT_A_GLANCE = Row(
             width=3,
             height=4,
             red_above=0.5,
-            description="Of those that ended within the time that the dashboard shows.",
+            description="Share of the TrainJobs that ended within the selected time range.",
         ),
         Panel(
             "Replicas",
@@ -110,7 +110,7 @@ AT_A_GLANCE = Row(
             width=3,
             height=4,
             red_below=1,
-            description="One, or nothing where no leader is elected.",
+            description="1 if a leader is elected; no data if leader election is disabled.",
         ),
         Panel(
             "Certificate",
@@ -124,7 +124,7 @@ AT_A_GLANCE = Row(
             width=3,
             height=4,
             red_below=21,
-            description="How long the one that expires first is still good.",
+            description="Days until the first certificate expires.",
         ),
         Panel(
             "Version",
@@ -147,7 +147,7 @@ TRAINING = Row(
             colors=STATES,
         ),
         Panel(
-            "Not ended, by runtime",
+            "Unfinished, by runtime",
             (
                 Query(
                     f"sum by (runtime) ({ONCE} (kftrainer_trainjobs{{{THEIRS},{NOT_ENDED}}}))",
@@ -157,7 +157,7 @@ TRAINING = Row(
             style="area",
         ),
         Panel(
-            "Not ended, by namespace",
+            "Unfinished, by namespace",
             (
                 Query(
                     "topk(10, sum by (namespace) "
@@ -166,10 +166,10 @@ TRAINING = Row(
                 ),
             ),
             style="area",
-            description="The ten with the most.",
+            description="The ten namespaces with the most TrainJobs.",
         ),
         Panel(
-            "Ended, by result",
+            "Finished, by result",
             (Query(f"sum by (result) (increase({ENDED}{{{US}}}[{RATE}]))", "{{result}}"),),
             style="bars",
             colors=STATES,
@@ -182,10 +182,10 @@ TRAINING = Row(
                     "{{runtime}}",
                 ),
             ),
-            description="Within 30 minutes.",
+            description="Failed TrainJobs within 30 minutes.",
         ),
         Panel(
-            "Longest in its state",
+            "Longest time in a state",
             (
                 Query(
                     "time() - min by (state) "
@@ -195,19 +195,19 @@ TRAINING = Row(
             ),
             unit="s",
             colors=STATES,
-            description="For how long the TrainJob that has been longest in it has been so.",
+            description="Time since the TrainJob that has been in the state longest entered it.",
         ),
         Panel(
             "From creation to JobSet",
             quantiles("kftrainer_trainjob_jobset_creation_seconds", over=LATELY),
             unit="s",
-            description="Of those within 30 minutes. This is what kftrainer itself takes.",
+            description="TrainJobs of the last 30 minutes: the latency of kftrainer itself.",
         ),
         Panel(
             "From creation to the first pod running",
             quantiles("kftrainer_trainjob_first_pod_running_seconds", over=LATELY),
             unit="s",
-            description="Of those within 30 minutes; mostly queues, schedulers and images.",
+            description="TrainJobs of the last 30 minutes; includes queueing and image pulls.",
         ),
         Panel(
             "From creation to Complete",
@@ -220,7 +220,7 @@ TRAINING = Row(
                 ),
             ),
             unit="s",
-            description="Of those within 30 minutes.",
+            description="TrainJobs of the last 30 minutes.",
         ),
     ),
 )
@@ -234,41 +234,41 @@ OPERATOR = Row(
             unit="ops",
         ),
         Panel(
-            "Reconciles that went wrong",
+            "Failed reconciles",
             tuple(
                 Query(f"sum(increase(controller_runtime_{metric}{{{US}}}[{RATE}]))", legend)
                 for metric, legend in (
                     ("reconcile_errors_total", "errors"),
-                    ("reconcile_panics_total", "of them unexpected"),
-                    ("reconcile_timeouts_total", "of them too slow"),
+                    ("reconcile_panics_total", "of these, panics"),
+                    ("reconcile_timeouts_total", "of these, timeouts"),
                 )
             ),
             style="bars",
-            description="Trouble with a TrainJob is told in its status, and is no error here.",
+            description="Invalid TrainJobs are reported in their status, not counted here.",
         ),
         Panel(
-            "Waiting to be reconciled",
+            "Queue depth",
             (Query(f"sum by (controller) (workqueue_depth{{{US}}})", "{{controller}}"),),
         ),
         Panel(
-            "How long a reconcile takes",
+            "Duration of reconciles",
             quantiles("controller_runtime_reconcile_time_seconds"),
             unit="s",
         ),
         Panel(
-            "How long it is waited for",
+            "Time in the queue",
             quantiles("workqueue_queue_duration_seconds"),
             unit="s",
         ),
         Panel(
-            "How late the event loop is",
+            "Event loop lag",
             (
                 Query(
                     quantile(0.99, "machinery_event_loop_lag_seconds", "instance"), "{{instance}}"
                 ),
             ),
             unit="s",
-            description="99 %, for each replica: all that it does waits for this.",
+            description="99th percentile by replica: all work is delayed by it.",
         ),
         Panel(
             "Requests to the API server",
@@ -277,10 +277,10 @@ OPERATOR = Row(
             style="area",
         ),
         Panel(
-            "How long the API server takes",
+            "Latency of the API server",
             (Query(quantile(0.95, "rest_client_request_duration_seconds", "verb"), "{{verb}}"),),
             unit="s",
-            description="95 %, by method.",
+            description="95th percentile by method.",
         ),
         Panel(
             "Objects in the cache",
@@ -295,10 +295,10 @@ OPERATOR = Row(
             "CPU",
             (Query(f"rate(process_cpu_seconds_total{{{US}}}[{RATE}])", "{{instance}}"),),
             unit="short",
-            description="Cores, for each replica.",
+            description="Cores by replica.",
         ),
         Panel(
-            "Watches begun anew",
+            "Restarted watches",
             (
                 Query(
                     f"sum(increase(machinery_informer_watch_reconnects_total{{{US}}}[{RATE}]))",
@@ -306,7 +306,7 @@ OPERATOR = Row(
                 ),
                 Query(
                     f"sum(increase(machinery_informer_relists_total{{{US}}}[{RATE}]))",
-                    "read from the start",
+                    "relisted",
                 ),
             ),
             style="bars",
@@ -318,12 +318,12 @@ WEBHOOK = Row(
     "Webhook",
     (
         Panel(
-            "Answers",
+            "Responses",
             (rates("machinery_webhook_verdicts_total", "code"),),
             unit="reqps",
             style="area",
             width=6,
-            description="200 for what is allowed, 403 for what is denied; others are trouble.",
+            description="200: allowed; 403: denied; other codes are failures.",
         ),
         Panel(
             "Denials, by rule",
@@ -336,16 +336,16 @@ WEBHOOK = Row(
             ),
             style="bars",
             width=6,
-            description="The ten that people meet most often.",
+            description="The ten most frequent rules.",
         ),
         Panel(
-            "How long an answer takes",
+            "Latency of responses",
             quantiles("controller_runtime_webhook_latency_seconds"),
             unit="s",
             width=6,
         ),
         Panel(
-            "Being answered",
+            "Requests in flight",
             (
                 Query(
                     f"sum by (webhook) (controller_runtime_webhook_requests_in_flight{{{US}}})",
@@ -359,11 +359,11 @@ WEBHOOK = Row(
 
 
 def kftrainer() -> Json:
-    """The dashboard."""
+    """Return the dashboard."""
     return dashboard(
         UID,
         "kftrainer",
         rows=(AT_A_GLANCE, TRAINING, OPERATOR, WEBHOOK),
         variables=VARIABLES,
-        description="TrainJobs, and the operator that runs them.",
+        description="TrainJobs and the operator.",
     )

@@ -1,4 +1,4 @@
-"""Just enough of Grafana's dashboards, as typed parts: panels, rows, and where they stand."""
+"""Typed subset of Grafana dashboards: panels, rows and their positions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ GREEN, RED = "green", "red"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What Prometheus is asked, and how each series of the answer is called."""
+    """A Prometheus query and the legend of its series."""
 
     expr: str
     legend: str = ""
@@ -23,7 +23,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One question that a person has, and the answer as a picture."""
+    """A panel of the dashboard."""
 
     title: str
     queries: Sequence[Query]
@@ -33,15 +33,15 @@ class Panel:
     height: int = 7
     display: Display = "timeseries"
     style: Literal["line", "area", "bars"] = "line"
-    red_below: float | None = None  # of a number alone
+    red_below: float | None = None  # for single numbers
     red_above: float | None = None
     shows_names: bool = False  # the legend instead of the value
-    colors: Mapping[str, str] | None = None  # by what the legend says
+    colors: Mapping[str, str] | None = None  # by legend
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A heading, and what stands below it."""
+    """A row: a heading and the panels below it."""
 
     title: str
     panels: Sequence[Panel]
@@ -49,11 +49,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A choice at the top of the dashboard."""
+    """A variable of the dashboard."""
 
     name: str
     label: str
-    query: str  # of a datasource: its kind
+    query: str  # for data sources: the type
     is_source: bool = False
     takes_many: bool = False
 
@@ -61,7 +61,7 @@ class Variable:
 def dashboard(
     uid: str, title: str, *, rows: Sequence[Row], variables: Sequence[Variable], description: str
 ) -> Json:
-    """The whole dashboard, as Grafana imports it."""
+    """Return the dashboard in the format that Grafana imports."""
     return {
         "uid": uid,
         "title": title,
@@ -82,7 +82,7 @@ def dashboard(
 
 
 def _placed(rows: Sequence[Row]) -> Iterator[Json]:
-    """All panels from left to right, each row below the one before, numbered from 1."""
+    """Return all panels from left to right and row by row, numbered from 1."""
     number, top = 0, 0
     for row in rows:
         number += 1

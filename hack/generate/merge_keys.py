@@ -1,4 +1,4 @@
-"""How strategic merge patches treat the fields of a PodTemplateSpec, by Kubernetes' schema."""
+"""Merge keys of a PodTemplateSpec for strategic merge patches, from Kubernetes' schema."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ Table = dict[str, dict[str, dict[str, Any]]]
 
 
 def table(definitions: Definitions) -> Table:
-    """For each type below PodTemplateSpec, the fields that a patch does not treat as usual.
+    """Return, for each type below PodTemplateSpec, the fields with a merge strategy.
 
-    As usual, objects are merged field by field and lists are replaced. An entry says otherwise of
-    a list (`list`: it is merged, by `mergeKey` or, for scalars, as a set) or of an object
-    (`retainKeys`), or names the `type` under which such a field is found.
+    By default, objects are merged field by field and lists are replaced. An entry contains the
+    strategy of a list (`list`: merged by `mergeKey` or, for scalars, as a set) or of an object
+    (`retainKeys`), or the `type` that has such fields.
     """
     found: Table = {}
     _collect(ROOT, definitions, found)
@@ -33,13 +33,13 @@ def table(definitions: Definitions) -> Table:
 
 
 def _dull(found: Table) -> set[tuple[str, str]]:
-    """The fields below which nothing is treated other than as usual."""
-    telling = {_short(name) for name, fields in found.items() if fields}
+    """Return the fields below which no field has a merge strategy."""
+    special = {_short(name) for name, fields in found.items() if fields}
     return {
         (name, key)
         for name, fields in found.items()
         for key, entry in fields.items()
-        if entry.keys() == {"type"} and entry["type"] not in telling
+        if entry.keys() == {"type"} and entry["type"] not in special
     }
 
 

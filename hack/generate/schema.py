@@ -1,4 +1,4 @@
-"""From the API types to structural schemas, as a CustomResourceDefinition holds them."""
+"""Converts the API types to structural schemas for CustomResourceDefinitions."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
@@ -31,30 +31,30 @@ INT_OR_STRING: Schema = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     INTEGER_TOO: True,
 }
-# Markers that say nothing about the schema, or are read elsewhere.
+# Markers without effect on the schema, or that are handled elsewhere.
 WITHOUT_SCHEMA = (AnyFields, BeforeValidator, Cel, Embedded, IntOrString, NotServed, SchemaOf)
 ANY_FIELDS: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 FORBIDDEN = "FieldValueForbidden"
-# The API server knows these of every object.
+# Fields of every object.
 ROOT_FIELDS: Mapping[str, Schema] = {
     "apiVersion": {
         "type": "string",
         "description": "Version of the API that this object is written in.",
     },
     "kind": {"type": "string", "description": "Kind of this object."},
-    # Of metadata a schema may restrict the name alone; it must be there for a rule to point to it.
+    # A schema may restrict only the name in metadata; rules need it to refer to it.
     "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Schemas of other projects: the spec of JobSet's CRD, in which pods are found as well."""
+    """Schemas of other projects: the spec of JobSet's CRD, which includes pods."""
 
     jobset_spec: Schema
 
     def find(self, path: str) -> Schema:
-        """The schema at a path such as `replicatedJobs[].template`; descriptions are left out."""
+        """Return the schema at a path such as `replicatedJobs[].template`, without descriptions."""
         schema = self.jobset_spec
         for step in path.split(".") if path else ():
             name = step.removesuffix("[]")
@@ -65,7 +65,7 @@ class Library:
 
 
 def lean(schema: Schema) -> Schema:
-    """Without descriptions, which make three quarters of the size, and without transition rules.
+    """Return the schema without descriptions (three quarters of its size) and transition rules.
 
     JobSet forbids changes to parts of a running JobSet; a template is not running.
     """
@@ -82,7 +82,7 @@ def lean(schema: Schema) -> Schema:
 
 
 def of_root(model: type[BaseModel], library: Library) -> Schema:
-    """The schema of a whole object."""
+    """Return the schema of a whole object."""
     schema = of_model(model, library, besides=ROOT_FIELDS)
     schema = bounded(schema)
     schema["properties"] |= deepcopy(dict(ROOT_FIELDS))
@@ -90,7 +90,7 @@ def of_root(model: type[BaseModel], library: Library) -> Schema:
 
 
 def bounded(schema: Schema, name: str = "") -> Schema:
-    """Return the schema with a limit for each list, map and text; stricter ones stay."""
+    """Return the schema with a limit for each list, map and string; stricter limits are kept."""
     kept = dict(schema)
     if "properties" in kept:
         fields = kept["properties"].items()
@@ -105,9 +105,9 @@ def bounded(schema: Schema, name: str = "") -> Schema:
 
 
 def _limit_of(schema: Schema, name: str) -> tuple[str, int] | None:
-    """The limit of a field: which keyword of the schema says it, and how much.
+    """Return the keyword and the value of a field's limit.
 
-    Where the schema has a limit, only one of the field itself replaces it.
+    A limit in the schema is replaced only by a limit for this field.
     """
     if schema.get("type") == "array":
         bound, own, generic = "maxItems", limits.MAX_ITEMS.get(name), limits.OTHER_ITEMS
@@ -126,14 +126,14 @@ def _limit_of(schema: Schema, name: str) -> tuple[str, int] | None:
 
 
 def of_model(model: type[BaseModel], library: Library, *, besides: Collection[str] = ()) -> Schema:
-    """The schema of an object."""
+    """Return the schema of an object."""
     named = {field.alias or name: field for name, field in model.model_fields.items()}
     fields = {name: field for name, field in named.items() if name not in besides}
     schema: Schema = {
         "type": "object",
         "description": _sentence(model.__doc__),
     }
-    if fields:  # the API server drops what is empty, which the next apply takes for a change
+    if fields:  # the API server drops empty properties, which would be a diff in the next apply
         schema["properties"] = {name: of_field(each, library) for name, each in fields.items()}
     if required := [name for name, field in fields.items() if field.is_required()]:
         schema["required"] = required
@@ -145,7 +145,7 @@ def of_model(model: type[BaseModel], library: Library, *, besides: Collection[st
 
 
 def of_field(field: FieldInfo, library: Library) -> Schema:
-    """The schema of one field: of its type, with what the field says on top."""
+    """Return the schema of a field: that of its type, extended by the field's settings."""
     schema = of_type(field.annotation, field.metadata, library)
     if isinstance(field.json_schema_extra, dict):
         schema |= field.json_schema_extra
@@ -157,7 +157,7 @@ def of_field(field: FieldInfo, library: Library) -> Schema:
 
 
 def of_type(annotation: Any, markers: Sequence[Any], library: Library) -> Schema:
-    """The schema of a type with its markers."""
+    """Return the schema of a type with its markers."""
     annotation, markers = _unwrap(annotation, markers)
     schema = _embedded(annotation, markers, library) or _plain(annotation, markers, library)
     for marker in markers:
@@ -170,13 +170,13 @@ def of_type(annotation: Any, markers: Sequence[Any], library: Library) -> Schema
 
 
 def _rejection(marker: NotServed, schema: Schema) -> Cel:
-    """The rule that rejects the field; an empty list requests nothing."""
+    """Return the rule that rejects the field; an empty list is accepted."""
     rule = "size(self) == 0" if schema["type"] == "array" else "false"
     return Cel(rule, marker.message, reason=FORBIDDEN)
 
 
 def _unwrap(annotation: Any, markers: Sequence[Any]) -> tuple[Any, list[Any]]:
-    """Take Annotated and Optional off; absent is absent, so nothing here is nullable."""
+    """Return the type without Annotated and Optional; no field is nullable."""
     markers = list(markers)
     while True:
         if get_origin(annotation) is Annotated:
@@ -203,7 +203,7 @@ def _embedded(annotation: Any, markers: Sequence[Any], library: Library) -> Sche
 
 
 def _listed(annotation: Any, item: Schema) -> Schema:
-    """The schema of the item, or of a list of such items if the type is a list."""
+    """Return the schema of the item, or of a list of items if the type is a list."""
     return {"type": "array", "items": item} if get_origin(annotation) is Sequence else item
 
 
@@ -230,36 +230,36 @@ def _mark(schema: Schema, marker: Any) -> None:
             _mark(schema, each)
         schema |= marker.json_schema_extra if isinstance(marker.json_schema_extra, dict) else {}
     else:
-        schema |= _said_by(marker, listed=schema.get("type") == "array")
+        schema |= _keywords_of(marker, listed=schema.get("type") == "array")
 
 
-def _said_by(marker: Any, *, listed: bool) -> Schema:
+def _keywords_of(marker: Any, *, listed: bool) -> Schema:
     size, kind = ("Items", "list") if listed else ("Length", "map")
-    said: Schema = {}
+    keywords: Schema = {}
     match marker:
         case ListMap(keys=keys):
-            said = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+            keywords = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
         case Atomic():
-            said = {f"x-kubernetes-{kind}-type": "atomic"}
+            keywords = {f"x-kubernetes-{kind}-type": "atomic"}
         case Ge(ge=least):
-            said = {"minimum": least}
+            keywords = {"minimum": least}
         case Le(le=most):
-            said = {"maximum": most}
+            keywords = {"maximum": most}
         case MinLen(min_length=least):
-            said = {f"min{size}": least}
+            keywords = {f"min{size}": least}
         case MaxLen(max_length=most):
-            said = {f"max{size}": most}
+            keywords = {f"max{size}": most}
         case _:
-            said = _said_otherwise(marker)
-    return said
+            keywords = _other_keywords(marker)
+    return keywords
 
 
-def _said_otherwise(marker: Any) -> Schema:
+def _other_keywords(marker: Any) -> Schema:
     if pattern := getattr(marker, "pattern", None):
         return {"pattern": pattern}
     if marker is SkipValidation or isinstance(marker, WITHOUT_SCHEMA):
         return {}
-    # Better no CRD than one that is laxer than the types.
+    # A CRD must not be less strict than the types.
     raise TypeError(f"no schema is known for {marker!r}")
 
 

@@ -1,4 +1,4 @@
-"""The version of pyproject.toml in the chart and in the documents."""
+"""Writes the version of pyproject.toml into the chart and the documentation."""
 
 import re
 from pathlib import Path
@@ -19,12 +19,12 @@ _DEVELOPMENT = re.compile(r"\.(dev\d+)$")
 
 
 def semver(version: str) -> str:
-    """The version as SemVer spells it: 0.1.0.dev0 is 0.1.0-dev0 for Helm."""
+    """Return the version in SemVer notation: 0.1.0.dev0 becomes 0.1.0-dev0."""
     return _DEVELOPMENT.sub(r"-\1", version)
 
 
 def texts(root: Path) -> dict[Path, str]:
-    """Every file that repeats the version, with the current one."""
+    """Return every file that contains the version, with the current version."""
     version = recipe.version()
     chart = _CHART_VERSION.sub(f"version: {semver(version)}", (root / CHART).read_text())
     documents = {root / path: _IMAGE.sub(version, (root / path).read_text()) for path in DOCUMENTS}

@@ -1,4 +1,4 @@
-"""`make image`: builds the operator's image with whatever builds images here."""
+"""`make image`: builds the operator's image with Docker, Podman or Buildah."""
 
 import argparse
 import os
@@ -11,77 +11,87 @@ from image import recipe, sbom
 from image.recipe import ENGINES, Recipe
 
 NOT_PINNED = (
-    "image: {image} is not named by digest, so the result cannot be traced to its base. Look the "
-    "digest up (`docker buildx imagetools inspect {image}`), check it, and pass "
-    "BASE_IMAGE={image}@sha256:... (and BUILD_IMAGE=... if you use one), or ALLOW_TAG=1 to build "
-    "on whatever the tag is today."
+    "image: {image} has no digest, so the result cannot be traced to its base. Look up the "
+    "digest (`docker buildx imagetools inspect {image}`), check it, and pass "
+    "BASE_IMAGE={image}@sha256:... (and BUILD_IMAGE=... if you use one), or ALLOW_TAG=1 to use "
+    "the current image of the tag."
 )
 
 
 def parser() -> argparse.ArgumentParser:
-    """What can be said; the Dockerfile knows the rest."""
+    """Return the parser of the arguments."""
     parser = argparse.ArgumentParser(prog="image", description=__doc__)
     parser.add_argument("--tag", default=f"{recipe.NAME}:{recipe.version()}", metavar="IMAGE")
-    parser.add_argument("--base-image", metavar="IMAGE", help="what it runs on")
-    parser.add_argument("--build-image", metavar="IMAGE", help="what it is built on")
     parser.add_argument(
-        "--allow-tag", action="store_true", help="accept base images that are not named by digest"
+        "--base-image",
+        metavar="IMAGE",
+        help="base image of the result (default: that of the Dockerfile)",
+    )
+    parser.add_argument(
+        "--build-image", metavar="IMAGE", help="image in which the packages are installed"
+    )
+    parser.add_argument(
+        "--allow-tag", action="store_true", help="accept base images without a digest"
     )
     parser.add_argument(
         "--sbom",
         type=Path,
         default=recipe.ROOT / "dist" / f"{recipe.NAME}-{recipe.version()}.cdx.json",
         metavar="FILE",
-        help="where to write the image's bill of materials: %(default)s",
+        help="file for the SBOM (default: %(default)s)",
     )
-    parser.add_argument("--engine", choices=ENGINES, help="(default: the first that works)")
     parser.add_argument(
-        "--pip-conf", type=Path, metavar="FILE", help="pip's configuration while it is built"
+        "--engine",
+        choices=ENGINES,
+        help="program that builds the image (default: the first that works)",
+    )
+    parser.add_argument(
+        "--pip-conf", type=Path, metavar="FILE", help="configuration of pip during the build"
     )
     parser.add_argument(
         "--ca",
         type=Path,
         metavar="FILE",
-        help="certificates for pip, as /run/secrets/ca.crt",
+        help="CA certificates for pip, mounted at /run/secrets/ca.crt",
     )
-    parser.add_argument("more", nargs="*", help="what else to tell the engine, after --")
+    parser.add_argument("more", nargs="*", help="further arguments of the engine, after --")
     return parser
 
 
 def works(engine: str) -> bool:
-    """Whether the engine is there; Docker takes a daemon, too."""
+    """Return whether the engine is installed and, for Docker, its daemon is running."""
     if not shutil.which(engine):
         return False
     return subprocess.run([engine, "info"], capture_output=True, check=False).returncode == 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Build it; the exit code is the engine's."""
-    said = parser().parse_args(argv)
-    base_image = said.base_image or recipe.default_base_image()
-    for image in filter(None, (base_image, said.build_image)):
-        if not said.allow_tag and not recipe.is_pinned(image):
+    """Build the image; return the exit code of the engine."""
+    arguments = parser().parse_args(argv)
+    base_image = arguments.base_image or recipe.default_base_image()
+    for image in filter(None, (base_image, arguments.build_image)):
+        if not arguments.allow_tag and not recipe.is_pinned(image):
             print(NOT_PINNED.format(image=image), file=sys.stderr)
             return 2
-    engine = said.engine or next(filter(works, ENGINES), None)
+    engine = arguments.engine or next(filter(works, ENGINES), None)
     if engine is None:
-        print(f"image: none of {', '.join(ENGINES)} works here.", file=sys.stderr)
+        print(f"image: none of {', '.join(ENGINES)} is installed and running.", file=sys.stderr)
         return 1
     wanted = Recipe(
-        tag=said.tag,
+        tag=arguments.tag,
         epoch=recipe.epoch(os.environ),
         version=recipe.version(),
         revision=recipe.revision(),
-        base_image=said.base_image,
-        build_image=said.build_image,
-        pip_conf=said.pip_conf,
-        ca=said.ca,
+        base_image=arguments.base_image,
+        build_image=arguments.build_image,
+        pip_conf=arguments.pip_conf,
+        ca=arguments.ca,
     )
-    command = recipe.command(engine, wanted, said.more)
+    command = recipe.command(engine, wanted, arguments.more)
     code = subprocess.run(command, check=False).returncode
     if code == 0:
-        sbom.write(said.sbom, sbom.bill_of_materials(wanted, base_image))
-        print(f"image: bill of materials: {said.sbom}")
+        sbom.write(arguments.sbom, sbom.bill_of_materials(wanted, base_image))
+        print(f"image: bill of materials: {arguments.sbom}")
     return code
 
 

@@ -1,4 +1,4 @@
-"""Base images out of Debian's packages, for where no registry is in reach."""
+"""Creates base images from Debian packages, for machines without access to a registry."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 RELEASE = "trixie"
 BASE, BUILD = "localhost/kftrainer-check-base:1", "localhost/kftrainer-check-build:1"
-# Python is all that the operator takes, and venv is what building it takes.
+# The operator needs Python; the build also needs venv.
 RUNS, BUILDS = "python3", "python3-venv"
 APT = (
     *("apt-get", "-qq", "-o", "Dpkg::Use-Pty=0"),
@@ -18,7 +18,7 @@ APT = (
 
 
 class Buildah:
-    """buildah with images in a folder of its own."""
+    """Runs buildah with its images in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         settings = folder / "storage.conf"
@@ -33,28 +33,28 @@ class Buildah:
         }
 
     def __call__(self, *arguments: str | Path) -> str:
-        """Run it and return what it says; raises CalledProcessError."""
+        """Run it and return its output; raises CalledProcessError."""
         return self.run(["buildah", *map(str, arguments)])
 
     def run(self, command: Sequence[str]) -> str:
-        """Run a command that calls buildah, such as `make image`'s."""
+        """Run a command that calls buildah, such as that of `make image`."""
         done = subprocess.run(
             command, env=self.environment, stdout=subprocess.PIPE, text=True, check=True
         )
         return done.stdout.strip()
 
     def image(self, name: str) -> dict[str, Any]:
-        """What the image says of itself."""
-        told: dict[str, Any] = json.loads(self("inspect", "--type", "image", name))
-        return told
+        """Return the metadata of the image."""
+        metadata: dict[str, Any] = json.loads(self("inspect", "--type", "image", name))
+        return metadata
 
     def layers(self, name: str) -> list[str]:
-        """The digests of the image's layers."""
+        """Return the digests of the image's layers."""
         return list(self.image(name)["OCIv1"]["rootfs"]["diff_ids"])
 
 
 def make_bases(buildah: Buildah, folder: Path, release: str, mirror: str) -> None:
-    """An image with Python, and one in which it can install packages."""
+    """Create an image with Python, and one with the tools to install packages."""
     root = folder / "debian"
     subprocess.run(
         ["debootstrap", "--variant=minbase", f"--include={RUNS}", release, root, mirror],
@@ -63,7 +63,7 @@ def make_bases(buildah: Buildah, folder: Path, release: str, mirror: str) -> Non
     )
     container = buildah("from", "scratch")
     buildah("add", "--quiet", container, root, "/")
-    buildah("config", "--user", "1000:1000", container)  # as of bases that are made to be safe
+    buildah("config", "--user", "1000:1000", container)  # as hardened base images do
     buildah("commit", "--quiet", container, BASE)
     as_root = ("run", "--user", "0:0", "--env", "DEBIAN_FRONTEND=noninteractive", container)
     buildah(*as_root, *APT, "update")

@@ -1,7 +1,7 @@
-"""`make image-check`: builds the image from nothing, looks into it, and runs it on a control plane.
+"""`make image-check`: builds the image from scratch, inspects it, and runs it on a control plane.
 
-It takes Debian or a child of it, root, buildah and debootstrap, Debian's packages and PyPI in
-reach, and some minutes. Everything is in a folder of its own, which goes away in the end.
+Requires Debian or a derivative, root, buildah, debootstrap, and access to Debian's packages and
+PyPI. It takes some minutes. All files are in a temporary folder, which is deleted in the end.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from image import bases, contents, recipe, trial
 from image.bases import Buildah
 from image.recipe import Recipe
-from image.telling import CheckError, require, step, tell
+from image.reporting import CheckError, report, require, step
 from kftrainer.devcluster.errors import DevClusterError
 
 TAGS = ("localhost/kftrainer-check:first", "localhost/kftrainer-check:second")
@@ -28,14 +28,14 @@ MEBIBYTE = 2**20
 
 
 def missing() -> str | None:
-    """Why this cannot be done here; None if it can."""
+    """Return why the check cannot run on this machine, or None."""
     if os.geteuid() != 0:
-        return "building with debootstrap and chroot takes root"
+        return "debootstrap and chroot require root"
     lacking = [program for program in PROGRAMS if not shutil.which(program)]
     return f"not installed: {', '.join(lacking)}" if lacking else None
 
 
-def build(buildah: Buildah, tag: str, said: argparse.Namespace) -> None:
+def build(buildah: Buildah, tag: str, arguments: argparse.Namespace) -> None:
     """Build the image as `make image` does."""
     wanted = Recipe(
         tag=tag,
@@ -44,15 +44,15 @@ def build(buildah: Buildah, tag: str, said: argparse.Namespace) -> None:
         revision=recipe.revision(),
         base_image=bases.BASE,
         build_image=bases.BUILD,
-        pip_conf=said.pip_conf,
-        ca=said.ca,
+        pip_conf=arguments.pip_conf,
+        ca=arguments.ca,
     )
     buildah.run(recipe.command("buildah", wanted, ("--quiet", "--no-cache")))
 
 
 @contextmanager
 def mounted(buildah: Buildah, image: str) -> Iterator[Path]:
-    """The image's tree of files."""
+    """Mount the image's file system."""
     made = buildah("from", image)
     try:
         yield Path(buildah("mount", made))
@@ -61,19 +61,19 @@ def mounted(buildah: Buildah, image: str) -> Iterator[Path]:
 
 
 def compare(buildah: Buildah) -> None:
-    """Both images have the same layers, and the same files in them."""
+    """Check that both images have the same layers and files."""
     first, second = map(buildah.layers, TAGS)
     with mounted(buildah, TAGS[0]) as one, mounted(buildah, TAGS[1]) as two:
         ours, theirs = map(contents.fingerprints, (one / contents.PREFIX, two / contents.PREFIX))
     differing = [name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)]
     require(not differing, f"differ between two builds: {', '.join(sorted(differing)[:10])}")
     require(first == second, f"the layers of two builds differ: {first} and {second}")
-    tell(f"{len(ours)} files and folders are the same, with their times")
-    tell(f"both have the layer {first[-1]}")
+    report(f"{len(ours)} files and folders are identical, including their times")
+    report(f"both have the layer {first[-1]}")
 
 
 def look_into(buildah: Buildah, root: Path) -> None:
-    """Nothing is there that should not be; tell the sizes."""
+    """Check that the image contains no unwanted files; print the sizes."""
     found = list(contents.complaints(root, recipe.epoch(os.environ)))
     require(not found, "; ".join(found[:20]))
     home = root / contents.PREFIX
@@ -85,46 +85,48 @@ def look_into(buildah: Buildah, root: Path) -> None:
         ("of these, kftrainer", packages / "kftrainer", "*"),
         ("of these, kftrainer.devcluster", packages / "kftrainer" / "devcluster", "*"),
     ):
-        tell(f"{name}: {contents.size(folder, pattern) / MEBIBYTE:.1f} MiB")
+        report(f"{name}: {contents.size(folder, pattern) / MEBIBYTE:.1f} MiB")
     for image in buildah("images", "--format", "{{.Name}}:{{.Tag}}: {{.Size}}").splitlines():
-        tell(image)
+        report(image)
 
 
-def check(said: argparse.Namespace, folder: Path) -> None:
-    """Do all of it."""
+def check(arguments: argparse.Namespace, folder: Path) -> None:
+    """Run all checks."""
     buildah = Buildah(folder)
-    with step(f"making base images of Debian {said.release}"):
-        bases.make_bases(buildah, folder, said.release, said.mirror)
+    with step(f"creating base images of Debian {arguments.release}"):
+        bases.make_bases(buildah, folder, arguments.release, arguments.mirror)
     for tag in TAGS:
         with step(f"building {tag}"):
-            build(buildah, tag, said)
-    with step("comparing the two"):
+            build(buildah, tag, arguments)
+    with step("comparing the two images"):
         compare(buildah)
     config = buildah.image(TAGS[0])["Docker"]["config"]
     with mounted(buildah, TAGS[0]) as root:
-        with step("looking into it"):
+        with step("inspecting the image"):
             for key in ("User", "Entrypoint", "Cmd", "Labels"):
-                tell(f"{key}: {config[key]}")
+                report(f"{key}: {config[key]}")
             look_into(buildah, root)
-        with step("running it"):
+        with step("running the image"):
             asyncio.run(trial.run(root, config, folder))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Check, and say what is wrong."""
+    """Run all checks; errors are one line on standard error."""
     parser = argparse.ArgumentParser(prog="image.check", description=__doc__)
-    parser.add_argument("--release", default=bases.RELEASE, help="of Debian: %(default)s")
-    parser.add_argument("--mirror", default=MIRROR, help="of Debian: %(default)s")
+    parser.add_argument(
+        "--release", default=bases.RELEASE, help="release of Debian (default: %(default)s)"
+    )
+    parser.add_argument("--mirror", default=MIRROR, help="mirror of Debian (default: %(default)s)")
     parser.add_argument("--pip-conf", type=Path, metavar="FILE")
     parser.add_argument("--ca", type=Path, metavar="FILE")
-    said = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     if reason := missing():
         print(f"image-check: {reason}.", file=sys.stderr)
         return 2
     folder = Path(tempfile.mkdtemp(prefix="kftrainer-image-"))
     folder.chmod(0o755)
     try:
-        check(said, folder)
+        check(arguments, folder)
     except (CheckError, DevClusterError, subprocess.CalledProcessError) as error:
         print(f"image-check: {error}", file=sys.stderr)
         return 1

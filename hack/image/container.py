@@ -1,7 +1,7 @@
-"""A container as a cluster would run it, made with plain tools: read-only, and not as root.
+"""Runs a container without a container engine: read-only file system, not as root.
 
-The network is this machine's. A first process is not told of signals that it does not handle, as
-in a pod.
+It shares the network of the machine. As in a pod, its first process does not receive signals that
+it does not handle.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-ANY_MOMENT = 60.0  # seconds; more than it takes on a busy machine
-# A tree of files as the kubelet has it made: only /tmp can be written, if there is one.
+TIMEOUT = 60.0  # seconds; more than it takes on a busy machine
+# The file system as the kubelet sets it up: only /tmp is writable, if it exists.
 SET_UP = """
 mount --make-rprivate /
 mount --bind "$ROOT" "$ROOT"
@@ -41,23 +41,23 @@ class Container:
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, if it did."""
+        """The exit code, or None while it runs."""
         return self._process.returncode
 
     @property
     def pid(self) -> int:
-        """Its first process, as this machine counts."""
+        """The process ID of its first process, outside of the container."""
         outer = self._process.pid
         [inner] = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
         return int(inner)
 
     def status(self, key: str) -> str:
-        """What the kernel says of its first process, such as its `Uid`."""
+        """Return a field of the status of its first process, such as `Uid`."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith(f"{key}:"))
 
     def open_files(self) -> list[str]:
-        """The regular files that it has open to write, besides its log."""
+        """Return the regular files that are open for writing, except its log."""
         found = []
         for entry in Path(f"/proc/{self.pid}/fd").iterdir():
             flags = Path(f"/proc/{self.pid}/fdinfo/{entry.name}").read_text().split()[3]
@@ -67,14 +67,14 @@ class Container:
         return [each for each in found if not each.startswith("/dev/")]
 
     def written(self) -> list[str]:
-        """What there is in its /tmp, where that can be written."""
+        """Return the files in its /tmp, if it is writable."""
         folder = Path(f"/proc/{self.pid}/root/tmp")
         return sorted(each.name for each in folder.iterdir()) if folder.is_mount() else []
 
     async def stop(self) -> int:
         """Tell it to stop, as the kubelet does; returns the exit code."""
         os.kill(self.pid, signal.SIGTERM)
-        async with asyncio.timeout(ANY_MOMENT):
+        async with asyncio.timeout(TIMEOUT):
             return await self._process.wait()
 
 
@@ -86,7 +86,7 @@ class Pod:
     command: Sequence[str]
     environment: Mapping[str, str]
     user: str
-    account: Path  # a folder with what a pod knows of its service account
+    account: Path  # folder with the files of the service account
     writable_tmp: bool
 
     def script(self) -> str:
@@ -97,21 +97,21 @@ class Pod:
             "USER": self.user,
             "WRITABLE_TMP": "yes" if self.writable_tmp else "",
         }
-        said = (f"{name}={shlex.quote(str(value))}\n" for name, value in names.items())
-        return "".join(said) + SET_UP
+        assignments = (f"{name}={shlex.quote(str(value))}\n" for name, value in names.items())
+        return "".join(assignments) + SET_UP
 
 
 @asynccontextmanager
 async def running(pod: Pod, log: Path) -> AsyncIterator[Container]:
     """The pod's container, until the block ends."""
     values = [f"{name}={value}" for name, value in pod.environment.items()]
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
             *("sh", "-ec", pod.script(), "sh", *values, *pod.command),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
         )
         try:
             yield Container(process, log)

@@ -1,4 +1,4 @@
-"""What is in an image's tree of files."""
+"""Inspects the file system of an image."""
 
 import hashlib
 import os
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PREFIX = "opt/kftrainer"
-# By name, wherever they are.
+# Names of files, in any folder.
 COMPILERS = {"cc", "c++", "gcc", "g++", "clang", "rustc", "go", "ld", "as", "make"}
 INSTALLERS = {"pip", "pip3", "setuptools", "ensurepip", "wheel", "easy_install"}
 SPECIAL_BITS = stat.S_ISUID | stat.S_ISGID
 
 
 def entries(root: Path) -> Iterator[Path]:
-    """Everything below the root, without what is mounted there."""
+    """Yield everything below the root, except mounted file systems."""
     for folder, folders, files in os.walk(root):
         folders[:] = [each for each in folders if not (Path(folder) / each).is_mount()]
         for name in (*folders, *files):
@@ -22,7 +22,7 @@ def entries(root: Path) -> Iterator[Path]:
 
 
 def fingerprints(root: Path) -> Mapping[str, tuple[object, ...]]:
-    """Of each entry: mode, owner, time of change, and its content's digest or the link's target."""
+    """Return mode, owner, modification time and digest or link target of each entry."""
     return {str(path.relative_to(root)): _fingerprint(path) for path in entries(root)}
 
 
@@ -37,13 +37,13 @@ def _fingerprint(path: Path) -> tuple[object, ...]:
 
 
 def size(root: Path, pattern: str = "*") -> int:
-    """The bytes in all files below the root whose names match."""
+    """Return the total size of the files below the root whose names match."""
     files = (path for path in root.rglob(pattern) if path.is_file() and not path.is_symlink())
     return sum(path.stat().st_size for path in files)
 
 
 def complaints(root: Path, epoch: int) -> Iterator[str]:
-    """What should not be in the image."""
+    """Yield what must not be in the image."""
     for path in entries(root):
         name = "/" + str(path.relative_to(root))
         if path.name in COMPILERS and os.access(path, os.X_OK) and path.is_file():

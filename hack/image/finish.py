@@ -1,7 +1,7 @@
-"""Runs in the image that is built: removes the tools that install Python packages, and tries it.
+"""Runs during the build of the image: removes package installers and tests the command.
 
-The base image may be without a shell, so this is Python; nothing but the standard library, and
-of 3.11. It runs as root, before the image becomes somebody else's.
+The base image may have no shell, so this is a Python script; it uses only the standard library of
+3.11. It runs as root, before the user of the image is set.
 """
 
 import shutil
@@ -15,11 +15,11 @@ HOME = Path("/opt/kftrainer")
 USER = 65532
 PACKAGES = ("pip", "setuptools", "wheel", "pkg_resources", "_distutils_hack", "ensurepip")
 SCRIPTS = ("pip", "pip3*", "wheel", "easy_install*")
-DEBIAN_WHEELS = Path("usr/share/python-wheels")  # what Debian's venv installs pip from
+DEBIAN_WHEELS = Path("usr/share/python-wheels")  # from which venv of Debian installs pip
 
 
 def leftovers(libraries: Iterable[Path], scripts: Path, root: Path = Path("/")) -> Iterator[Path]:
-    """All that belongs to tools that install packages."""
+    """Yield all files of package installers."""
     for library in libraries:
         for package in PACKAGES:
             yield from library.glob(package)
@@ -41,7 +41,7 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 def interpreters_libraries() -> set[Path]:
-    """Where the interpreter of the base image, not our environment, has its packages."""
+    """Yield the package folders of the base image's interpreter."""
     base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     found = {Path(sysconfig.get_path(name, "posix_prefix", vars=base)) for name in names}
@@ -50,7 +50,7 @@ def interpreters_libraries() -> set[Path]:
 
 
 def mismatch() -> str | None:
-    """Why what was built for another Python cannot run on this image's; None if it can."""
+    """Return why the packages cannot run on this image's Python, or None."""
     here = f"python{sys.version_info.major}.{sys.version_info.minor}"
     built = (HOME / "bin" / "python3").readlink()
     if Path(sys.prefix) != HOME:

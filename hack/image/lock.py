@@ -8,7 +8,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# Of the image, wherever this runs.
+# The platform of the image, not that of this machine.
 ENVIRONMENT = {
     "implementation_name": "cpython",
     "platform_python_implementation": "CPython",
@@ -21,7 +21,7 @@ _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One pinned package: any of the hashes is one of its files."""
+    """A pinned package; each hash is that of one of its files."""
 
     name: str
     version: str

@@ -1,4 +1,4 @@
-"""What goes into an image, and how each engine is told."""
+"""Inputs of the image, and the build command of each engine."""
 
 import re
 import subprocess
@@ -11,16 +11,16 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 NAME = "kftrainer"
 ENGINES = ("docker", "podman", "buildah")  # in this order
-# Where neither SOURCE_DATE_EPOCH nor a commit says otherwise; the Dockerfile has the same.
+# If there is neither SOURCE_DATE_EPOCH nor a commit; the Dockerfile has the same default.
 DEFAULT_EPOCH = 1_577_836_800
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that the image depends on, besides the files."""
+    """Everything that the image depends on, except the files."""
 
     tag: str
-    epoch: int  # seconds; no file of ours is younger
+    epoch: int  # seconds; the latest modification time of files
     version: str
     revision: str
     base_image: str | None = None
@@ -29,7 +29,7 @@ class Recipe:
     ca: Path | None = None
 
     def build_arguments(self) -> Iterator[tuple[str, str]]:
-        """The Dockerfile's arguments."""
+        """The arguments of the Dockerfile."""
         if self.base_image:
             yield "BASE_IMAGE", self.base_image
         if self.build_image:
@@ -41,10 +41,10 @@ class Recipe:
 
 
 def command(engine: str, recipe: Recipe, more: Sequence[str] = ()) -> list[str]:
-    """The command that builds it.
+    """Return the command that builds the image.
 
-    Docker reads the time from SOURCE_DATE_EPOCH. The others have a flag, and write OCI images
-    unless told otherwise, which have no HEALTHCHECK.
+    Docker reads the time from SOURCE_DATE_EPOCH. The other engines have a flag, and need
+    `--format docker`, because OCI images have no HEALTHCHECK.
     """
     out = [engine, "build", "--tag", recipe.tag]
     if engine != "docker":
@@ -58,32 +58,32 @@ def command(engine: str, recipe: Recipe, more: Sequence[str] = ()) -> list[str]:
 
 
 def default_base_image() -> str:
-    """Return the base image that the Dockerfile names."""
+    """Return the default base image of the Dockerfile."""
     text = (ROOT / "Dockerfile").read_text()
     [found] = re.findall(r"^ARG BASE_IMAGE=(\S+)$", text, re.MULTILINE)
     return str(found)
 
 
 def is_pinned(image: str) -> bool:
-    """Return whether the image is named by digest: a tag can point to another image tomorrow."""
+    """Return whether the image has a digest; a tag can change."""
     return re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image) is not None
 
 
 def version() -> str:
-    """The project's version."""
+    """Return the version of the project."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return str(project["version"])
 
 
 def revision() -> str:
-    """The commit that is checked out; it is marked if the files are not as the commit has them."""
+    """Return the checked-out commit, with a mark if files are modified."""
     return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 
 
 def epoch(environment: Mapping[str, str]) -> int:
-    """The time that all files are to have: as the environment says, else that of the commit."""
-    said = environment.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
-    return int(said or DEFAULT_EPOCH)
+    """Return the time for all files: from the environment, else that of the commit."""
+    seconds = environment.get("SOURCE_DATE_EPOCH") or _git("log", "-1", "--format=%ct")
+    return int(seconds or DEFAULT_EPOCH)
 
 
 def _git(*arguments: str) -> str:

@@ -113,7 +113,7 @@ def _split_tag(name: str) -> tuple[str, str]:
 
 
 def _direct(packages: Sequence[Package]) -> list[str]:
-    """Return the references of the packages that the project itself asks for."""
+    """Return the references of the direct dependencies of the project."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {canonicalize_name(Requirement(each).name) for each in project["dependencies"]}
     return [f"pkg:pypi/{each.name}@{each.version}" for each in packages if each.name in wanted]

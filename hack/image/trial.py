@@ -1,4 +1,4 @@
-"""Runs the manager of an image beside a control plane, as a pod would."""
+"""Runs the manager of an image against a control plane, as in a pod."""
 
 import asyncio
 import shutil
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from image import container
 from image.container import Container, Pod
 from image.recipe import ROOT
-from image.telling import require, tell
+from image.reporting import report, require
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster import controlplane, places
@@ -27,20 +27,20 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks import registration
 
 CRDS = ROOT / "src" / "kftrainer" / "api" / "crds"
-HEALTH_PORT = "8081"  # what HEALTHCHECK asks
+HEALTH_PORT = "8081"  # used by HEALTHCHECK
 HTTP_OK = 200
 ACCOUNT = {"name": "image-check", "namespace": DEFAULT_NAMESPACE}
 
 
 async def prepare(api: ApiClient, webhook_port: int) -> str:
-    """Register the webhook, make the service account and return a token of it."""
+    """Register the webhook, create the service account and return a token of it."""
     service = DEFAULT.cert_management.webhook_service_name
     for document in registration.external_objects(
         service, DEFAULT_NAMESPACE, host=LOOPBACK, port=webhook_port
     ):
         await api.apply(document)
     await api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": ACCOUNT})
-    # What it may do is the chart's matter; here it may do everything.
+    # The chart tests its permissions; here it may do everything.
     await api.apply(
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -61,13 +61,13 @@ async def prepare(api: ApiClient, webhook_port: int) -> str:
 
 
 async def answer(port: int, path: str) -> tuple[int, str] | None:
-    """What a probe answers; None if nobody does."""
+    """Return the response of a probe, or None."""
 
     def ask() -> tuple[int, str]:
         with closing(HTTPConnection(LOOPBACK, port, timeout=5)) as connection:
             connection.request("GET", path)
-            told = connection.getresponse()
-            return told.status, told.read().decode()
+            response = connection.getresponse()
+            return response.status, response.read().decode()
 
     try:
         return await asyncio.to_thread(ask)
@@ -76,40 +76,40 @@ async def answer(port: int, path: str) -> tuple[int, str] | None:
 
 
 async def well(manager: Container, port: int, path: str) -> str:
-    """Wait until this probe is well, and say how."""
+    """Wait until this probe succeeds, and print its response."""
 
     async def ask() -> tuple[int, str] | None:
         require(manager.exit_code is None, f"it ended with {manager.exit_code}")
-        told = await answer(port, path)
-        return told if told and told[0] == HTTP_OK else None
+        response = await answer(port, path)
+        return response if response and response[0] == HTTP_OK else None
 
     began = time.perf_counter()
-    told = await until(ask, within=container.ANY_MOMENT, what=f"{path}: {HTTP_OK}")
-    return f"{path} after {time.perf_counter() - began:.1f} s: {told}"
+    response = await until(ask, within=container.TIMEOUT, what=f"{path}: {HTTP_OK}")
+    return f"{path} after {time.perf_counter() - began:.1f} s: {response}"
 
 
 async def watch(manager: Container, port: int, health: Sequence[str], root: Path) -> None:
-    """See the manager come up, be well and stop."""
-    tell(await well(manager, port, "/healthz"))
-    tell(await well(manager, port, "/readyz"))
-    asked = [each.replace(HEALTH_PORT, str(port)) for each in health]
-    code = subprocess.run(["chroot", root, *asked], check=False).returncode
+    """Check that the manager starts, is healthy and stops."""
+    report(await well(manager, port, "/healthz"))
+    report(await well(manager, port, "/readyz"))
+    command = [each.replace(HEALTH_PORT, str(port)) for each in health]
+    code = subprocess.run(["chroot", root, *command], check=False).returncode
     require(code == 0, f"HEALTHCHECK's command ended with {code}")
-    tell(f"HEALTHCHECK's command ended with {code}")
+    report(f"HEALTHCHECK's command ended with {code}")
     users, capabilities = manager.status("Uid").split(), manager.status("CapEff")
     require(set(users) == {"65532"} and int(capabilities, 16) == 0, f"{users}, {capabilities}")
     require(not manager.open_files(), f"open to write: {manager.open_files()}")
     require(not manager.written(), f"written to /tmp: {manager.written()}")
-    tell("user 65532, no capabilities, root read-only; no file open to write, none in /tmp")
-    tell(f"memory: {manager.status('VmRSS')}")
+    report("user 65532, no capabilities, root read-only; no file open to write, none in /tmp")
+    report(f"memory: {manager.status('VmRSS')}")
     began = time.perf_counter()
     code = await manager.stop()
     require(code == 0, f"after SIGTERM it ended with {code}")
-    tell(f"after SIGTERM: exit code {code} in {time.perf_counter() - began:.1f} s")
+    report(f"after SIGTERM: exit code {code} in {time.perf_counter() - began:.1f} s")
 
 
 def account_folder(folder: Path, plane: ControlPlane, token: str) -> Path:
-    """What the kubelet puts into a pod for its service account."""
+    """Write the files that the kubelet mounts for the service account."""
     account = folder / "account"
     account.mkdir()
     (account / "token").write_text(token)
@@ -123,7 +123,7 @@ def account_folder(folder: Path, plane: ControlPlane, token: str) -> Path:
 async def run(
     root: Path, config: Mapping[str, Any], folder: Path, *, writable_tmp: bool = True
 ) -> None:
-    """Run the image's own command with all its servers, see that it is well, and stop it."""
+    """Run the image's command with all servers, check that it is healthy, and stop it."""
     ports = PortReservations(places.ports(places.cache_home()))
     health, metrics, webhook = (ports.reserve() for _ in range(3))
     shape = Shape(crd_files=tuple(sorted(CRDS.glob("*.yaml"))))

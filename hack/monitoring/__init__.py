@@ -1,1 +1,1 @@
-"""A real Prometheus over a real manager: for tests, and for the picture of the dashboard."""
+"""Prometheus and managers for tests, and for the picture of the dashboard."""

@@ -29,7 +29,7 @@ STEP = 3.0
 
 
 async def picture(seconds: float) -> str:
-    """The dashboard after so many seconds of work, as SVG."""
+    """Return the dashboard after a number of seconds, as SVG."""
     progress, clock = Progress(sys.stderr), SystemClock()
     cache = places.cache_home()
     program = (await binaries.provide([PROMETHEUS], cache=cache, progress=progress))["prometheus"]
@@ -47,14 +47,14 @@ async def picture(seconds: float) -> str:
                     start = clock.now().timestamp()
                     with progress.step(f"working for {seconds:g} s"):
                         accepted, refused = await play(api, clock, seconds)
-                    print(f"{accepted} objects were created, and {refused} refused.")
+                    print(f"{accepted} objects were created, and {refused} rejected.")
                     span = Span(start, start + seconds, STEP)
                     dashboard = json.loads(DASHBOARD.read_text())
                     return await Picture(prometheus, VARIABLES, span).draw(dashboard)
 
 
 def main(arguments: list[str]) -> int:
-    """Draw it, and tell errors as sentences."""
+    """Draw the dashboard; errors are one line on standard error."""
     try:
         drawn = asyncio.run(picture(float(arguments[0]) if arguments else SECONDS))
     except DevClusterError as error:

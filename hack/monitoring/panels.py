@@ -1,4 +1,4 @@
-"""What the panels of a dashboard ask, with its variables filled in."""
+"""Queries of the panels of a dashboard, with its variables replaced."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ VARIABLE = re.compile(r"\$(\w+)|\$\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PanelQuery:
     """One query of a panel."""
 
     panel: str
@@ -20,22 +20,22 @@ class Asked:
 
 
 def filled_in(text: str, values: Mapping[str, str]) -> str:
-    """The text with values in place of all variables; KeyError names one that has none."""
+    """Return the text with all variables replaced; raises KeyError for an unknown variable."""
     return VARIABLE.sub(lambda found: values[found[1] or found[2]], text)
 
 
 def variables_in(text: str) -> set[str]:
-    """The variables that a text mentions."""
+    """Return the variables in a text."""
     return {short or long for short, long in VARIABLE.findall(text)}
 
 
-def asked_by(panel: Json, values: Mapping[str, str]) -> Iterator[Asked]:
-    """The queries of one panel."""
+def queries_of(panel: Json, values: Mapping[str, str]) -> Iterator[PanelQuery]:
+    """Yield the queries of a panel."""
     for target in panel.get("targets", ()):
         expr = filled_in(target["expr"], values)
-        yield Asked(panel["title"], expr, target["legendFormat"])
+        yield PanelQuery(panel["title"], expr, target["legendFormat"])
 
 
 def named(legend: str, labels: Mapping[str, str]) -> str:
-    """What Grafana calls a series."""
+    """Return the name of a series in Grafana."""
     return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: labels.get(found[1], ""), legend)

@@ -1,11 +1,11 @@
-"""A dashboard as a picture: its panels where they stand, with curves of real numbers."""
+"""Draws a dashboard with real data."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from monitoring.panels import asked_by, named
+from monitoring.panels import named, queries_of
 from monitoring.prometheus import Curve, Prometheus
 from monitoring.svg import (
     FAINT,
@@ -37,7 +37,7 @@ LEGEND_ROWS, LEGEND_SIZE, LONGEST_NAME = 2, 10.5, 165.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time that is drawn, in seconds since 1970."""
+    """The time range, in seconds since 1970."""
 
     start: float
     end: float
@@ -45,12 +45,12 @@ class Span:
 
     @property
     def moments(self) -> int:
-        """How many values a curve has."""
+        """The number of values of a curve."""
         return int((self.end - self.start) / self.step) + 1
 
 
 class Picture:
-    """Draws what a Prometheus has to say to a dashboard."""
+    """Draws a dashboard with the data of a Prometheus."""
 
     def __init__(self, prometheus: Prometheus, values: Mapping[str, str], span: Span) -> None:
         self._prometheus = prometheus
@@ -58,7 +58,7 @@ class Picture:
         self._span = span
 
     async def draw(self, dashboard: Json) -> str:
-        """The whole dashboard as SVG."""
+        """Return the dashboard as SVG."""
         places = [panel["gridPos"] for panel in dashboard["panels"]]
         width = 24 * COLUMN + 2 * MARGIN
         height = HEADER + max(each["y"] + each["h"] for each in places) * ROW + MARGIN
@@ -85,26 +85,26 @@ class Picture:
 
     async def _stat(self, panel: Json, box: Box) -> list[str]:
         lines = [
-            (named(asked.legend, curve.labels), curve.points[-1][1])
-            for asked in asked_by(panel, self._values)
-            for curve in await self._prometheus.query(asked.expr)
+            (named(query.legend, curve.labels), curve.points[-1][1])
+            for query in queries_of(panel, self._values)
+            for curve in await self._prometheus.query(query.expr)
         ]
         return list(_numbers(panel, box, lines))
 
     async def _series(self, panel: Json, box: Box) -> list[str]:
         colors = _colors(panel)
         lines: list[Line] = []
-        for asked in asked_by(panel, self._values):
+        for query in queries_of(panel, self._values):
             span = self._span
-            found = await self._prometheus.query_range(asked.expr, span.start, span.end, span.step)
+            found = await self._prometheus.query_range(query.expr, span.start, span.end, span.step)
             for curve in found:
-                name = named(asked.legend, curve.labels)
+                name = named(query.legend, curve.labels)
                 color = colors.get(name, PALETTE[len(lines) % len(PALETTE)])
                 lines.append(Line(name, color, self._values_of(curve)))
         return list(_curves(panel, box, lines, self._span))
 
     def _values_of(self, curve: Curve) -> Sequence[float | None]:
-        """A value for each moment: what Prometheus leaves out is not there."""
+        """Return a value for each moment; None where Prometheus has none."""
         values: list[float | None] = [None] * self._span.moments
         for at, value in curve.points:
             place = round((at - self._span.start) / self._span.step)
@@ -129,7 +129,7 @@ def _colors(panel: Json) -> dict[str, str]:
 
 
 def _numbers(panel: Json, box: Box, lines: Sequence[tuple[str, float]]) -> Iterator[str]:
-    """Values side by side, large."""
+    """Draw single values side by side."""
     defaults, colors = panel["fieldConfig"]["defaults"], _colors(panel)
     each = box.width / max(1, len(lines))
     for place, (name, value) in enumerate(lines):
@@ -167,7 +167,7 @@ def _curves(panel: Json, box: Box, lines: Sequence[Line], span: Span) -> Iterato
 
 
 def _legend(lines: Sequence[Line], box: Box) -> Iterator[str]:
-    """Names from left to right; what does not fit into two rows is counted."""
+    """Draw the legend in at most two rows; the number of omitted names is shown."""
     left, right = box.x + 12, box.x + box.width - 12
     x, row = left, 0
     top = box.y + box.height - 15 * LEGEND_ROWS + 5

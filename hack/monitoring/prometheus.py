@@ -1,4 +1,4 @@
-"""A Prometheus of our own, which scrapes managers in the way that the chart has it done."""
+"""Runs a Prometheus that scrapes managers as configured by the chart."""
 
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something to scrape over HTTPS, whose certificate proves nothing."""
+    """A target that is scraped over HTTPS without verification of its certificate."""
 
     job: str
     address: str
@@ -37,40 +37,40 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One series of an answer: moments, in seconds since 1970, and values."""
+    """A series: times, in seconds since 1970, and values."""
 
     labels: Labels
     points: Sequence[tuple[float, float]]
 
 
 class Prometheus:
-    """One that runs; `scraping` makes them. It can be asked from any event loop."""
+    """A running Prometheus, created by `scraping`; usable from any event loop."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     async def query(self, expr: str) -> list[Curve]:
-        """The series that it has for an expression now, each with one point."""
+        """Return the current series of an expression, each with one point."""
         found = await self._ask("query", query=expr)
         return [_curve(each["metric"], [each["value"]]) for each in found["result"]]
 
     async def query_range(self, expr: str, start: float, end: float, step: float) -> list[Curve]:
-        """The same over a time."""
+        """Return the series of an expression over a time range."""
         times = {"start": str(start), "end": str(end), "step": str(step)}
         found = await self._ask("query_range", query=expr, **times)
         return [_curve(each["metric"], each["values"]) for each in found["result"]]
 
     async def selectors(self, expr: str) -> list[str]:
-        """What an expression reads: each set of series on its own."""
+        """Return the selectors of an expression."""
         return sorted(set(_selectors(await self._ask("parse_query", query=expr))))
 
     async def rules(self) -> list[Object]:
-        """The rules as they were evaluated last."""
+        """Return the rules with their last evaluation."""
         groups = (await self._ask("rules"))["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
     async def complaint_about(self, job: str) -> str:
-        """Why the targets of this job could not be scraped; empty if they could."""
+        """Return the errors of scraping the targets of this job."""
         targets = (await self._ask("targets"))["activeTargets"]
         mine = (each for each in targets if each["labels"]["job"] == job)
         return " ".join(each["lastError"] for each in mine).strip()
@@ -84,7 +84,7 @@ class Prometheus:
 async def scraping(
     program: Path, folder: Path, targets: Sequence[Target], groups: Sequence[Object] = ()
 ) -> AsyncIterator[Prometheus]:
-    """A Prometheus over these targets, with these groups of rules, in this folder."""
+    """Run a Prometheus with these targets and rule groups, in this folder."""
     ports = PortReservations(places.ports(places.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": list(groups)}))
@@ -148,12 +148,12 @@ def _curve(labels: Labels, points: Sequence[tuple[float, str]]) -> Curve:
 
 
 def is_number(curve: Curve) -> bool:
-    """Whether its last value is one, not what comes of dividing by nothing."""
+    """Return whether its last value is a number; a division by zero is not."""
     return bool(curve.points) and not math.isnan(curve.points[-1][1])
 
 
 def _selectors(node: Any) -> Iterator[str]:
-    """The selectors anywhere in a parsed expression."""
+    """Yield all selectors in a parsed expression."""
     if isinstance(node, list):
         for each in node:
             yield from _selectors(each)
@@ -172,7 +172,7 @@ def _quoted(value: str) -> str:
 
 
 async def reader_token(api: ApiClient, namespace: str, file: Path) -> Path:
-    """A file with the token of a new ServiceAccount that may read metrics and nothing else."""
+    """Create a ServiceAccount that may only read metrics; return the file of its token."""
     name = f"metrics-reader-{namespace}"
     account = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     metadata = {"name": name, "namespace": namespace}
@@ -198,9 +198,9 @@ async def reader_token(api: ApiClient, namespace: str, file: Path) -> Path:
         return bool((await api.create(question))["status"]["allowed"])
 
     await until(known, within=KNOWN_WITHIN, what="the API server knowing who may read metrics")
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-    token: str = (await api.request("POST", path, body=asked))["status"]["token"]
+    token: str = (await api.request("POST", path, body=request))["status"]["token"]
     file.write_text(token)
     file.chmod(0o600)
     return file

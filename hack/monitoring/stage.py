@@ -1,4 +1,4 @@
-"""Two replicas of the manager at work on a real control plane, for a picture of it."""
+"""Runs two replicas of the manager on a control plane, with a load for the picture."""
 
 import copy
 import random
@@ -40,7 +40,7 @@ TRAIN_JOB = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a person does, so many seconds after the beginning."""
+    """An action of a user, at a time in seconds after the start."""
 
     at: float
     manifest: Object
@@ -48,7 +48,7 @@ class Step:
 
 @asynccontextmanager
 async def managers(plane: ControlPlane, api: ApiClient) -> AsyncIterator[list[str]]:
-    """Replicas that elect one of them; the addresses of their metrics."""
+    """Run replicas with leader election; yield the addresses of their metrics."""
     ports = PortReservations(places.ports(places.cache_home()))
     addresses = []
     async with AsyncExitStack() as stack:
@@ -92,7 +92,7 @@ async def _ready(process: ManagedProcess, url: str) -> None:
 
 
 async def furnish(api: ApiClient) -> None:
-    """Namespaces, and runtimes whose pods are tried once."""
+    """Create namespaces and runtimes whose pods are not retried."""
     for name in NAMESPACES:
         await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     runtime = yaml.safe_load(RUNTIME.read_text())
@@ -113,8 +113,8 @@ async def furnish(api: ApiClient) -> None:
 
 
 def steps(seconds: float) -> Iterator[Step]:
-    """TrainJobs that come and go, more at a time than there are accelerators for."""
-    dice = random.Random(7)  # noqa: S311  every run is alike
+    """Return TrainJobs that need more accelerators than there are at a time."""
+    dice = random.Random(7)  # noqa: S311  reproducible
     foreign = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
     taken = {"suspend": True, "replicatedJobs": []}
     place = {"name": "asr-17", "namespace": "speech"}
@@ -152,7 +152,7 @@ def _job(name: str, namespace: str, runtime: str, **spec: Any) -> Object:
 
 
 async def play(api: ApiClient, clock: Clock, seconds: float) -> tuple[int, int]:
-    """Do all of it in its time; how much was accepted, and how much refused."""
+    """Run all actions at their times; return how many objects were accepted and rejected."""
     began, accepted, refused = clock.monotonic(), 0, 0
     for step in steps(seconds):
         await clock.sleep(max(0.0, began + step.at - clock.monotonic()))

@@ -1,4 +1,4 @@
-"""Shapes of an SVG, and curves in a box: pure."""
+"""SVG shapes, and curves in a box. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from math import floor, log10
 
 FONT = "Inter, Helvetica, Arial, sans-serif"
 INK, FAINT, GRID, PAPER, GROUND = "#24292e", "#6e7781", "#e4e7eb", "#ffffff", "#f4f5f5"
-LETTER = 0.58  # how wide a letter is, for its height
+LETTER = 0.58  # width of a letter, relative to its height
 NAMED = {
     "green": "#56a64b",
     "yellow": "#e0b400",
@@ -21,7 +21,7 @@ PALETTE = (*("#56a64b", "#3274d9", "#ff780a", "#a352cc", "#e0b400"), *("#37872d"
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A place on the picture."""
+    """A rectangle in the picture."""
 
     x: float
     y: float
@@ -31,7 +31,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve, with a value for each moment; None where there is none."""
+    """A curve with a value for each moment; None where there is no value."""
 
     name: str
     color: str
@@ -39,32 +39,32 @@ class Line:
 
 
 def number(value: float) -> str:
-    """A coordinate, without digits that nobody sees."""
+    """Return a coordinate, rounded."""
     return f"{value:.1f}".rstrip("0").rstrip(".")
 
 
 def text(x: float, y: float, words: str, size: float = 11, **style: str) -> str:
-    """A line of text."""
+    """Return a line of text."""
     more = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in style.items())
     place = f'x="{number(x)}" y="{number(y)}" font-size="{number(size)}"'
     return f"<text {place}{more}>{escape(words)}</text>"
 
 
 def rectangle(box: Box, fill: str, stroke: str = "none", radius: float = 0) -> str:
-    """A rectangle, its corners rounded."""
+    """Return a rectangle with rounded corners."""
     place = f'x="{number(box.x)}" y="{number(box.y)}"'
     size = f'width="{number(box.width)}" height="{number(box.height)}"'
     return f'<rect {place} {size} rx="{number(radius)}" fill="{fill}" stroke="{stroke}"/>'
 
 
 def fitted(words: str, width: float, size: float) -> str:
-    """As much of the words as there is room for."""
+    """Return the text, shortened to the available width."""
     room = int(width / (size * LETTER))
     return words if len(words) <= room else f"{words[: max(room - 1, 1)]}…"
 
 
 def readable(value: float, unit: str) -> str:
-    """A value as Grafana writes it."""
+    """Return a value in the format of Grafana."""
     if unit == "percentunit":
         return f"{100 * value:.3g} %"
     if unit == "bytes":
@@ -76,7 +76,7 @@ def readable(value: float, unit: str) -> str:
 
 
 def nice_top(value: float, unit: str) -> float:
-    """The next number above it that is easy to read and to halve."""
+    """Return the next round number above a value."""
     if value <= 0:
         return 1.0
     whole = 2.0**20 if unit == "bytes" else 1.0
@@ -85,7 +85,7 @@ def nice_top(value: float, unit: str) -> float:
 
 
 def stacked(lines: Sequence[Line]) -> list[Line]:
-    """Each on the shoulders of those before it."""
+    """Return stacked curves."""
     floor_of = [0.0] * max((len(line.values) for line in lines), default=0)
     out = []
     for line in lines:
@@ -95,7 +95,7 @@ def stacked(lines: Sequence[Line]) -> list[Line]:
 
 
 class Plot:
-    """Curves in a box, all of so many values over the same time."""
+    """Curves in a box, all with the same number of values."""
 
     def __init__(self, box: Box, *, top: float, values: int) -> None:
         self._box = box
@@ -103,7 +103,7 @@ class Plot:
         self._steps = max(1, values - 1)
 
     def grid(self, unit: str, seconds: float) -> Iterator[str]:
-        """Lines to read the values and the time by."""
+        """Yield the grid lines and their labels."""
         box = self._box
         for share in (0.0, 0.5, 1.0):
             y = box.y + box.height * (1 - share)
@@ -116,7 +116,7 @@ class Plot:
             yield text(x, y, f"{minute}:00", 10, fill=FAINT, text_anchor="middle")
 
     def line(self, line: Line) -> str:
-        """The curve itself, broken where there are no values."""
+        """Yield the curve, with gaps where there are no values."""
         way, is_drawing = [], False
         for place, value in enumerate(line.values):
             if value is not None:
@@ -126,7 +126,7 @@ class Plot:
         return f'<path {drawn} fill="none" stroke-width="1.6" stroke-linejoin="round"/>'
 
     def area(self, line: Line, below: Line | None, opacity: float) -> str:
-        """What is between a curve and the one below it."""
+        """Yield the area between a curve and the one below it."""
         under = below.values if below else [0.0] * len(line.values)
         upper = [self._point(place, value or 0) for place, value in enumerate(line.values)]
         lower = [self._point(place, value or 0) for place, value in enumerate(under)]

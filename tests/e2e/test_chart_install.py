@@ -405,7 +405,7 @@ async def test_helm_test_runs_a_check_that_finds_everything_well(
         testing = both.create_task(installed.release("test", NAME))
         printed = await play_kubelet(installed.cluster, api, check)
     assert "Phase:          Succeeded" in testing.result()
-    assert "refuses a wrong TrainJob" in printed
+    assert "rejects an invalid TrainJob" in printed
     assert all(name in printed for name in RUNTIMES)
 
 

@@ -16,7 +16,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import NotReadyError
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
-from monitoring.panels import Asked, asked_by
+from monitoring.panels import PanelQuery, queries_of
 from monitoring.prometheus import Prometheus, Target, is_number, reader_token, scraping
 from tests.support.helm import CHART, WITHOUT_CRDS, named, render
 from tests.support.managers import ManagerProcess
@@ -150,14 +150,14 @@ async def watched(
         ports.release_all()
 
 
-def queries() -> list[Asked]:
+def queries() -> list[PanelQuery]:
     """All that the dashboard asks."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
-    return [asked for panel in panels for asked in asked_by(panel, VARIABLES)]
+    return [asked for panel in panels for asked in queries_of(panel, VARIABLES)]
 
 
 @pytest.mark.parametrize("asked", queries(), ids=lambda asked: f"{asked.panel}-{asked.legend}")
-async def test_every_panel_has_an_answer(watched: Watched, asked: Asked) -> None:
+async def test_every_panel_has_an_answer(watched: Watched, asked: PanelQuery) -> None:
     await watched.until_answered(asked.expr, what=asked.panel)
 
 

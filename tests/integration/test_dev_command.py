@@ -76,15 +76,15 @@ async def test_from_up_to_down(dev: Dev) -> None:
     up = dev("up", "--bare")
     assert up.returncode == 0, up.stderr
     assert f"export KUBECONFIG={dev.place.folder / 'kubeconfig'}" in up.stdout
-    assert dev("up", "--bare").stdout.startswith("default runs already.")
+    assert dev("up", "--bare").stdout.startswith("default is already running.")
     assert dev("kubeconfig").stdout.strip() == str(dev.place.folder / "kubeconfig")
     status = dev("status")
     assert status.returncode == 0
-    assert "default runs at https://127.0.0.1:" in status.stdout
+    assert "default is running at https://127.0.0.1:" in status.stdout
     assert "kube-apiserver" in status.stdout
 
     down = dev("down")
-    assert (down.returncode, down.stdout) == (0, "default is down.\n")
+    assert (down.returncode, down.stdout) == (0, "default is stopped.\n")
     await dev.all_gone()
     assert sorted(path.name for path in dev.place.folder.iterdir()) == ["logs", "state.json"]
     assert dev("status").returncode == 1
@@ -97,7 +97,7 @@ async def test_a_killed_keeper_takes_everything_along_and_up_recovers(dev: Dev) 
     assert keeper
     os.kill(keeper, signal.SIGKILL)
     await dev.all_gone()
-    assert "its keeper was killed" in dev("status").stdout
+    assert "its processes were killed" in dev("status").stdout
     again = dev("up", "--bare")
     assert again.returncode == 0, again.stderr
 
@@ -122,7 +122,7 @@ async def test_interrupting_up_leaves_nothing_behind(dev: Dev) -> None:
         up.send_signal(signal.SIGINT)
         _, told = up.communicate(timeout=60)
     assert up.returncode == 130
-    assert "kftrainer: interrupted; nothing was left running." in told
+    assert "kftrainer: interrupted; no process is left running." in told
     assert "Traceback" not in told
     assert processes_of(dev.place.folder) == []
 

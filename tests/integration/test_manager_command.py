@@ -186,7 +186,7 @@ async def test_a_server_that_is_not_there_is_waited_for_and_a_signal_ends_the_wa
 ) -> None:
     nowhere = closed(control_plane.kubeconfig, tmp_path, free_address)
     async with command("--kubeconfig", nowhere) as it:
-        line = await it.line_with("preflight.waiting")
+        line = await it.line_with("preflight_waiting")
         assert "Cannot connect to host" in json.loads(line)["error"]
         it.send(signal.SIGTERM)
         code, _ = await it.ended()
@@ -196,7 +196,7 @@ async def test_a_server_that_is_not_there_is_waited_for_and_a_signal_ends_the_wa
 async def test_a_server_that_comes_up_is_used(proxy: FaultProxy, namespace: str) -> None:
     proxy.inject(Answer(503, "starting"), discovers_ours, times=2)
     async with command("--kubeconfig", proxy.kubeconfig, "--namespace", namespace) as it:
-        await it.line_with("preflight.waiting")
+        await it.line_with("preflight_waiting")
         await it.line_with("manager_started")
         it.send(signal.SIGTERM)
         assert (await it.ended())[0] == 0
@@ -206,8 +206,8 @@ async def test_a_server_that_comes_up_is_used(proxy: FaultProxy, namespace: str)
 async def test_without_our_kinds_it_says_how_to_install_them(proxy: FaultProxy) -> None:
     proxy.inject(Answer(404, "404 page not found\n"), discovers_ours, times=99)
     assert await failure("--kubeconfig", proxy.kubeconfig) == (
-        "kftrainer manager: the API server does not know TrainJob.trainer.kubeflow.org: install "
-        "the CustomResourceDefinitions, as with `kftrainer crds | kubectl apply -f -`"
+        "kftrainer manager: the API server does not serve TrainJob.trainer.kubeflow.org: install "
+        "the CustomResourceDefinitions, for example with `kftrainer crds | kubectl apply -f -`"
     )
 
 
@@ -233,7 +233,7 @@ async def test_a_stranger_is_told_that_the_server_does_not_know_him(
     path = tmp_path / "stranger"
     path.write_text(yaml.safe_dump(document))
     assert await failure("--kubeconfig", path) == (
-        "kftrainer manager: the API server does not accept our credentials: Unauthorized"
+        "kftrainer manager: the API server rejected the credentials: Unauthorized"
     )
 
 
@@ -351,7 +351,7 @@ async def test_until_all_is_read_it_is_alive_and_not_ready(
     ):
 
         async def waiting() -> bool:
-            return bool(manager.log_entries("preflight.waiting"))
+            return bool(manager.log_entries("preflight_waiting"))
 
         await until(waiting, within=ANY_MOMENT, what="the manager waiting")
         assert await probes.fetch("GET", "/healthz") == b"ok"

@@ -10,7 +10,7 @@ from tests.support.managers import KFTRAINER
 ENDS_WITHIN = 330.0  # `kftrainer purge` gives itself 300
 COMPLAINS_WITHIN = 120.0
 # How a command says that its last look at the cluster failed.
-BLIND = ("the API server does not answer", "the last try failed: ")
+BLIND = ("the API server does not respond", "the last attempt failed: ")
 
 
 @dataclass(frozen=True, slots=True)

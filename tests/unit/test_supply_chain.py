@@ -98,7 +98,7 @@ def test_base_image_without_a_digest_is_rejected(
     flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert image.main([*flags]) == 2
-    assert "is not named by digest" in capsys.readouterr().err
+    assert "has no digest" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [("--base-image", BASE), ("--allow-tag",)])

@@ -118,7 +118,7 @@ optionally tag, the default tag.
 {{- $mirrored := ne (.root.Values.global.imageRegistry | default "") "" -}}
 {{- /* With a mirror, a part that looks like a host may be a folder in the mirror. */ -}}
 {{- if and $registry (or (contains ":" .image.repository) (and (not $mirrored) (regexMatch "^[^/]*[.][^/]*/" .image.repository))) -}}
-{{- fail (printf "%s.repository: %s names a registry, and so does %s: leave one of them out" .path .image.repository (ternary "global.imageRegistry" (printf "%s.registry" .path) $mirrored)) -}}
+{{- fail (printf "%s.repository: %s contains a registry, and %s is also set: remove one of them" .path .image.repository (ternary "global.imageRegistry" (printf "%s.registry" .path) $mirrored)) -}}
 {{- end -}}
 {{- $name := ternary (printf "%s/%s" $registry .image.repository) .image.repository (ne $registry "") -}}
 {{- $tag := .image.tag | default (.tag | default "") -}}
@@ -127,7 +127,7 @@ optionally tag, the default tag.
 {{- else if $tag -}}
 {{- printf "%s:%s" $name $tag -}}
 {{- else -}}
-{{- fail (printf "%s: say a tag or a digest, so that it is known what runs" .path) -}}
+{{- fail (printf "%s: a tag or a digest is required" .path) -}}
 {{- end -}}
 {{- end }}
 

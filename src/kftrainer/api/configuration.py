@@ -54,7 +54,7 @@ def _duration(value: object) -> object:
 
 def _port(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= LAST_PORT:
-        raise PydanticCustomError("port", "must be between 1 and 65535, or 0 to switch it off")
+        raise PydanticCustomError("port", "must be between 1 and 65535, or 0 to disable it")
     return value
 
 
@@ -63,14 +63,14 @@ def _address(value: object) -> object:
         raise PydanticCustomError("address", "must be a string")
     _, colon, port = value.rpartition(":")
     if value not in ("", "0") and not (colon and port.isdigit() and int(port) <= LAST_PORT):
-        raise PydanticCustomError("address", "must be host:port or :port, or 0 to switch it off")
+        raise PydanticCustomError("address", "must be host:port or :port, or 0 to disable it")
     return value
 
 
 Span = Annotated[
     Duration,
     PlainValidator(_duration),
-    Allowed("a time such as `15s`, `1m30s` or `500ms`"),
+    Allowed("a duration such as `15s`, `1m30s` or `500ms`"),
 ]
 Port = Annotated[int, BeforeValidator(_port), Allowed("`1` to `65535`, or `0`")]
 Address = Annotated[
@@ -104,29 +104,29 @@ ClientNames = Annotated[
 
 
 class Webhook(Settings):
-    """Where the webhook server listens, which the API server asks before it stores our objects."""
+    """The webhook server, which the API server calls before it stores TrainJobs and runtimes."""
 
     port: Annotated[
         Port,
-        Field(description="Port of the webhook server. 0: none, and nobody checks what is stored."),
+        Field(description="Port of the webhook server. 0 disables it: objects are not validated."),
     ] = 9443
     host: Annotated[
-        str, Field(max_length=253, description="Address to listen on; all, if empty.")
+        str, Field(max_length=253, description="Address to listen on. Empty: all addresses.")
     ] = ""
     client_ca_file: Annotated[
         str,
         Field(
             alias="clientCAFile",
             max_length=4096,
-            description="File with the certificate authorities, as PEM, of which clients must "
-            "present a certificate. Read again when it changes. Empty: no client certificate is "
-            "required. The API server must be "
+            description="PEM file with certificate authorities. A client must present a "
+            "certificate that one of them has signed. The file is read again when it changes. "
+            "Empty: no client certificate is required. The API server must be "
             "[configured](admission.md#require-the-api-servers-client-certificate) to present one.",
         ),
     ] = ""
     client_names: ClientNames = Field(
         default_factory=list,
-        description="Common names, one of which a client certificate must have. Empty: every "
+        description="Common names: a client certificate must have one of them. Empty: every "
         "certificate of the authorities in `clientCAFile` is accepted.",
     )
 
@@ -134,7 +134,7 @@ class Webhook(Settings):
         str,
         Field(
             max_length=4096,
-            description="File with [path tokens](admission.md#path-token), one in each line. Only "
+            description="File with [path tokens](admission.md#path-token), one per line. Only "
             "requests whose path ends with `/` and one of them are accepted. Empty: no token.",
         ),
     ] = ""
@@ -152,38 +152,38 @@ class Webhook(Settings):
 
 
 class LeaderElection(Settings):
-    """Which of several replicas does the work; all of them serve webhooks."""
+    """Leader election: only the leader reconciles; all replicas serve the webhook."""
 
     leader_elect: Annotated[
         bool,
-        Field(description="Whether replicas elect the one that works. Needed for more than one."),
+        Field(description="Enables leader election. Required when more than one replica runs."),
     ] = False
     lease_duration: Annotated[
         Span,
         Field(
-            description="How long the others wait for a leader that is silent. Longer than "
-            "`renewDeadline`."
+            description="Time after the last renewal until another replica takes over the Lease. "
+            "Must be longer than `renewDeadline`."
         ),
     ] = Duration("15s")
     renew_deadline: Annotated[
         Span,
         Field(
-            description="How long a leader that cannot renew its Lease goes on; then its process "
-            "ends. Longer than 1.2 times `retryPeriod`."
+            description="Time for which a leader tries to renew its Lease before its process "
+            "exits. Must be longer than 1.2 times `retryPeriod`."
         ),
     ] = Duration("10s")
     retry_period: Annotated[
-        Span, Field(description="Time between two tries to get or renew it.")
+        Span, Field(description="Time between two attempts to acquire or renew the Lease.")
     ] = Duration("2s")
     resource_lock: Annotated[
-        Literal["leases", ""], Field(description="Kind of the lock; only leases are known.")
+        Literal["leases", ""], Field(description="Kind of the lock. Only Leases are supported.")
     ] = "leases"
     resource_name: Annotated[
         str, Field(min_length=1, max_length=253, description="Name of the Lease.")
     ] = names.GROUP
     resource_namespace: Annotated[
         str,
-        Field(max_length=63, description="Namespace of the Lease; empty means the manager's own."),
+        Field(max_length=63, description="Namespace of the Lease. Empty: the manager's namespace."),
     ] = ""
 
     @model_validator(mode="after")
@@ -195,22 +195,22 @@ class LeaderElection(Settings):
             raise PydanticCustomError(
                 "durations",
                 "leaseDuration must be longer than renewDeadline, renewDeadline longer than "
-                "1.2 times retryPeriod, and retryPeriod longer than nothing",
+                "1.2 times retryPeriod, and retryPeriod longer than 0",
             )
         return self
 
 
 class Metrics(Settings):
-    """Where Prometheus finds the metrics, at the path /metrics."""
+    """The metrics server, with the path `/metrics`."""
 
     bind_address: Annotated[
-        Address, Field(description="Address to serve metrics on; 0 switches them off.")
+        Address, Field(description="Address to serve metrics on; 0 disables them.")
     ] = ":8443"
     secure_serving: Annotated[
         bool,
         Field(
-            description="HTTPS, and only for those who may `get` the path `/metrics`; otherwise "
-            "plain HTTP for everybody."
+            description="true: HTTPS, only for clients that are authorized to `get` the path "
+            "`/metrics`. false: HTTP without authorization."
         ),
     ] = True
 
@@ -222,10 +222,10 @@ class Metrics(Settings):
 
 
 class Health(Settings):
-    """Where the kubelet asks after the manager, by plain HTTP."""
+    """The server of the health probes, over HTTP."""
 
     health_probe_bind_address: Annotated[
-        Address, Field(description="Address to serve probes on; 0 switches them off.")
+        Address, Field(description="Address to serve probes on; 0 disables them.")
     ] = ":8081"
     readiness_endpoint_name: Annotated[
         EndpointName, Field(description="Path of the readiness probe, without the slash.")
@@ -244,7 +244,9 @@ class Health(Settings):
 def _known_controller(value: object) -> object:
     if value not in CONTROLLERS:
         known = ", ".join(CONTROLLERS)
-        raise PydanticCustomError("controller", f"is not the kind of a controller: {known} are")
+        raise PydanticCustomError(
+            "controller", f"is not the kind of a controller; these are: {known}"
+        )
     return value
 
 
@@ -252,15 +254,15 @@ ControllerKind = Annotated[str, BeforeValidator(_known_controller)]
 
 
 class Controller(Settings):
-    """How much the controllers do at once."""
+    """Concurrency of the controllers."""
 
     group_kind_concurrency: Annotated[
         Mapping[ControllerKind, Annotated[int, Field(ge=1)]],
         Field(
-            description="How many objects of a kind are reconciled at once, by `Kind.group`. A "
-            "kind that is not said has its default."
+            description="Number of objects that are reconciled concurrently, by `Kind.group`. "
+            "Kinds that are not listed have their defaults."
         ),
-        Allowed("for each kind, `1` or more"),
+        Allowed("`1` or more for each kind"),
     ] = {}
 
     def concurrency(self, kind: str) -> int:
@@ -270,49 +272,56 @@ class Controller(Settings):
 
 
 class CertManagement(Settings):
-    """Who sees to the webhook server's certificate."""
+    """The certificate of the webhook server."""
 
     enable: Annotated[
         bool,
         Field(
-            description="Whether the manager makes and renews its own certificate; otherwise "
-            "`tls.crt` and `tls.key` are expected in the folder of `--webhook-cert-dir`, or in "
+            description="true: the manager issues and renews its own certificate. false: it reads "
+            "`tls.crt` and `tls.key` from the folder of `--webhook-cert-dir`, by default "
             "`/tmp/k8s-webhook-server/serving-certs`."
         ),
     ] = True
     webhook_service_name: Annotated[
-        str, Field(min_length=1, max_length=63, description="Service that it is for.")
+        str,
+        Field(
+            min_length=1, max_length=63, description="Service for which the certificate is issued."
+        ),
     ] = "kubeflow-trainer-controller-manager"
     webhook_secret_name: Annotated[
-        str, Field(min_length=1, max_length=253, description="Secret that holds it.")
+        str,
+        Field(
+            min_length=1, max_length=253, description="Secret in which the certificate is stored."
+        ),
     ] = "kubeflow-trainer-webhook-cert"  # noqa: S105  a name
 
 
 class ClientConnection(Settings):
-    """How fast the manager may ask the API server."""
+    """Limits on the manager's requests to the API server."""
 
     qps: Annotated[
         float,
         Field(
             ge=0,
             allow_inf_nan=False,
-            description="Requests per second in the long run. 0: no limit but the server's "
-            "own, its priority and fairness.",
+            description="Average requests per second. 0: no limit in the client; API Priority and "
+            "Fairness in the API server still applies.",
         ),
     ] = 0.0
     burst: Annotated[
-        int, Field(ge=0, description="How many may come at once; at least 1 where `qps` is set.")
+        int,
+        Field(ge=0, description="Requests that may be sent at once; at least 1 if `qps` is set."),
     ] = 100
 
     @model_validator(mode="after")
-    def _burst_lets_something_through(self) -> Self:
+    def _burst_is_positive(self) -> Self:
         if self.qps and not self.burst:
-            raise PydanticCustomError("burst", "burst must be at least 1 where qps is set")
+            raise PydanticCustomError("burst", "burst must be at least 1 if qps is set")
         return self
 
 
 class Admission(Settings):
-    """What the webhooks reject besides what cannot work."""
+    """Optional rules of the webhooks."""
 
     string_num_proc_per_node: Annotated[
         Literal["Warn", "Reject"],
@@ -325,30 +334,28 @@ class Admission(Settings):
     ] = "Warn"
 
 
-def _no_name_twice(plugins: list[str]) -> list[str]:
+def _without_duplicates(plugins: list[str]) -> list[str]:
     twice = sorted({each for each in plugins if plugins.count(each) > 1})
     if twice:
-        raise PydanticCustomError("twice", f"must not say a name twice: {', '.join(twice)}")
+        raise PydanticCustomError("twice", f"duplicate names: {', '.join(twice)}")
     return plugins
 
 
 PluginNames = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=253)]],
-    AfterValidator(_no_name_twice),
-    Allowed("names, none twice"),
+    AfterValidator(_without_duplicates),
+    Allowed("names without duplicates"),
 ]
 
 
 class Plugins(Settings):
-    """Which plugins run."""
+    """The plugins that run."""
 
     enabled: PluginNames = Field(
         default_factory=list,
         description="Plugins of installed packages to run, in this order, after the built-in ones.",
     )
-    disabled: PluginNames = Field(
-        default_factory=list, description="Built-in plugins that are not to run."
-    )
+    disabled: PluginNames = Field(default_factory=list, description="Built-in plugins to disable.")
 
 
 class Configuration(Settings):

@@ -111,8 +111,8 @@ class LimitExceededError(InvalidDocumentError):
     """The document exceeds a limit and was not decoded."""
 
     def __init__(self, error: FieldError) -> None:
-        said = str(error).removeprefix(f"{error.path}: ")
-        super().__init__([LimitProblem(error.path, said)])
+        message = str(error).removeprefix(f"{error.path}: ")
+        super().__init__([LimitProblem(error.path, message)])
         self.error = error
 
 

@@ -22,7 +22,7 @@ class TargetJob(KubeModel):
 
 
 class ContainerOverride(KubeModel):
-    """What to change in a container of the template."""
+    """Changes to a container of the template."""
 
     name: Annotated[str, Field(min_length=1, description="Name of the container.")]
     env: Annotated[
@@ -30,26 +30,27 @@ class ContainerOverride(KubeModel):
         Embedded(f"{CONTAINER}.env[]"),
         list_map("name"),
         Field(
-            description="Environment variables to add or replace. Not for the containers of a "
-            "step, whose environment is set in trainer and initializer."
+            description="Environment variables to add or replace. Not allowed for the containers "
+            "of the trainer and the initializers: set spec.trainer.env and spec.initializer "
+            "instead."
         ),
     ] = None
     volume_mounts: Annotated[
         OpaqueList | None,
         Embedded(f"{CONTAINER}.volumeMounts[]"),
         list_map("mountPath"),
-        Field(description="Mounts to add or replace."),
+        Field(description="Volume mounts to add or replace."),
     ] = None
 
 
 class PodSpecOverride(KubeModel):
-    """What to change in a pod of the template."""
+    """Changes to the pods of the template."""
 
     service_account_name: Annotated[str | None, Field(description="Service account to run as.")] = (
         None
     )
     node_selector: Annotated[
-        Mapping[str, str] | None, Field(description="Node labels to ask for, merged key by key.")
+        Mapping[str, str] | None, Field(description="Required node labels, merged key by key.")
     ] = None
     affinity: Annotated[
         Opaque | None, Embedded(f"{POD}.affinity"), Field(description="Scheduling affinity.")
@@ -58,7 +59,7 @@ class PodSpecOverride(KubeModel):
         OpaqueList | None,
         Embedded(f"{POD}.tolerations[]"),
         Atomic(),
-        Field(description="Tolerations, which replace those of the template."),
+        Field(description="Tolerations; they replace those of the template."),
     ] = None
     volumes: Annotated[
         OpaqueList | None,
@@ -78,13 +79,13 @@ class PodSpecOverride(KubeModel):
         OpaqueList | None,
         Embedded(f"{POD}.schedulingGates[]"),
         list_map("name"),
-        Field(description="Gates that keep the pods from being scheduled."),
+        Field(description="Scheduling gates: the pods are not scheduled until they are removed."),
     ] = None
     image_pull_secrets: Annotated[
         OpaqueList | None,
         Embedded(f"{POD}.imagePullSecrets[]"),
         list_map("name"),
-        Field(description="Secrets to pull images with, added to those of the template."),
+        Field(description="Image pull secrets, added to those of the template."),
     ] = None
 
 
@@ -97,7 +98,7 @@ class PodTemplateOverride(KubeModel):
         Field(
             min_length=1,
             max_length=MOST,
-            description="The jobs of the runtime's template that this is for.",
+            description="The jobs of the runtime's template to change.",
         ),
     ]
     metadata: Annotated[
@@ -106,12 +107,12 @@ class PodTemplateOverride(KubeModel):
     spec: Annotated[
         Opaque | None,
         SchemaOf(PodSpecOverride),
-        Field(description="What to change in the pods."),
+        Field(description="Changes to the pods."),
     ] = None
 
 
 class LegacyPodSpecOverride(PodSpecOverride):
-    """The same in the dialect of release 2.0, whose fields stand beside targetJobs."""
+    """An override in the format of release 2.0: the pod's fields are next to targetJobs."""
 
     target_jobs: Annotated[
         list[TargetJob],
@@ -119,7 +120,7 @@ class LegacyPodSpecOverride(PodSpecOverride):
         Field(
             min_length=1,
             max_length=MOST,
-            description="The jobs of the runtime's template that this is for.",
+            description="The jobs of the runtime's template to change.",
         ),
     ]
 

@@ -1,7 +1,7 @@
-"""Types of `spec.runtimePatches` (Kubeflow Trainer 2.2), whose content is not served.
+"""Types of `spec.runtimePatches` (Kubeflow Trainer 2.2), whose content is not supported.
 
 Kueue 0.17 and later adds an entry without content to every TrainJob and fails if that entry is
-not stored. Entries without content are therefore accepted; content is rejected by name.
+not stored. Entries without content are therefore accepted; entries with content are rejected.
 """
 
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ class TrainingRuntimeSpecPatch(KubeModel):
 
 
 class RuntimePatch(KubeModel):
-    """The changes of one manager to the runtime."""
+    """Changes to the runtime by one field manager."""
 
     manager: Annotated[
         str, Field(min_length=1, max_length=253, description="Name of the manager of the entry.")

@@ -10,7 +10,7 @@ from kftrainer.kube.objects.model import KubeModel
 
 
 class TemplateMetadata(KubeModel):
-    """Labels and annotations for objects that are made from a template."""
+    """Labels and annotations for objects that are created from a template."""
 
     # Kubeflow Trainer accepts the three other fields and ignores them.
     rules: ClassVar[tuple[Cel, ...]] = (

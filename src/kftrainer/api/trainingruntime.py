@@ -34,8 +34,8 @@ class TorchPolicy(KubeModel):
     num_proc_per_node: Annotated[
         ProcessesPerNode | None,
         Field(
-            description="Processes on each node: a number; cpu or gpu for one on each of these; "
-            "auto (the same as leaving it out) for one on each GPU or, without GPUs, on each CPU."
+            description="Number of processes per node. cpu or gpu: one per CPU or GPU. auto (the "
+            "default): one per GPU or, without GPUs, one per CPU."
         ),
     ] = None
     elastic_policy: Annotated[
@@ -64,22 +64,23 @@ class MPIPolicy(KubeModel):
     """MPI: the launcher gets a hostfile, and all nodes get SSH keys."""
 
     num_proc_per_node: Annotated[
-        Int32, Field(ge=1, description="Processes, and so slots, on each node.")
+        Int32, Field(ge=1, description="Number of processes, and of MPI slots, per node.")
     ] = 1
     mpi_implementation: Annotated[
         Literal["OpenMPI", ""],
         Field(description="The MPI implementation; empty means OpenMPI."),
     ] = "OpenMPI"
     ssh_auth_mount_path: Annotated[
-        str, Field(min_length=1, max_length=4096, description="Where the SSH keys are mounted.")
+        str,
+        Field(min_length=1, max_length=4096, description="Path at which the SSH keys are mounted."),
     ] = "/root/.ssh"
     run_launcher_as_node: Annotated[
-        bool, Field(description="Whether the launcher trains as well and counts as a node.")
+        bool, Field(description="Whether the launcher also trains and counts as a node.")
     ] = False
 
 
 class MLPolicy(KubeModel):
-    """How training is spread over nodes."""
+    """How the training is distributed over nodes."""
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
@@ -90,7 +91,7 @@ class MLPolicy(KubeModel):
 
     num_nodes: Annotated[
         Int32 | None,
-        Field(ge=1, description="How many nodes to train on, unless the TrainJob says (1)."),
+        Field(ge=1, description="Number of nodes if the TrainJob does not set it; 1 by default."),
     ] = None
     torch: Annotated[TorchPolicy | None, WHOLE, Field(description="Train with PyTorch.")] = None
     mpi: Annotated[MPIPolicy | None, WHOLE, Field(description="Train with MPI.")] = None
@@ -132,19 +133,19 @@ class CoschedulingPolicy(KubeModel):
     """Gang scheduling by the coscheduling plugin of kubernetes-sigs/scheduler-plugins."""
 
     schedule_timeout_seconds: Annotated[
-        Int32, Field(ge=0, description="How long the pods wait for each other, in seconds.")
+        Int32, Field(ge=0, description="Time in seconds to wait until all pods can be scheduled.")
     ] = 60
 
 
 class NetworkTopology(KubeModel):
-    """How close to each other in the network the nodes must be."""
+    """How close the nodes must be to each other in the network."""
 
     mode: Annotated[
         Literal["hard", "soft"],
-        Field(description="Whether it must hold (hard) or had better hold (soft)."),
+        Field(description="hard: required; soft: preferred."),
     ] = "hard"
     highest_tier_allowed: Annotated[
-        int, Field(ge=0, description="The highest tier of switches that a job may span.")
+        int, Field(ge=0, description="The highest network tier that a job may span.")
     ] = 1
 
 
@@ -157,7 +158,7 @@ class VolcanoPolicy(KubeModel):
 
 
 class PodGroupPolicy(KubeModel):
-    """Whether the pods of a job are scheduled together or not at all, and by whom."""
+    """Gang scheduling: the pods of a TrainJob are scheduled together or not at all."""
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
@@ -177,47 +178,48 @@ class PodGroupPolicy(KubeModel):
 
 
 class JobSetTemplate(KubeModel):
-    """The JobSet that jobs are made from."""
+    """The template of the JobSet."""
 
     min_properties: ClassVar[int] = 1
 
     metadata: Annotated[
         TemplateMetadata | None, Field(description="Labels and annotations for the JobSet.")
     ] = None
-    spec: Annotated[
-        Opaque | None, Embedded(""), Field(description="The JobSet's spec, with all its fields.")
-    ] = None
+    spec: Annotated[Opaque | None, Embedded(""), Field(description="The spec of the JobSet.")] = (
+        None
+    )
 
 
 class TrainingRuntimeSpec(KubeModel):
-    """How jobs are run."""
+    """How TrainJobs are run."""
 
     min_properties: ClassVar[int] = 1
 
     ml_policy: Annotated[
-        MLPolicy | None, Field(description="How training is spread over nodes.")
+        MLPolicy | None, Field(description="How the training is distributed over nodes.")
     ] = None
     pod_group_policy: Annotated[
-        PodGroupPolicy | None, Field(description="Whether pods are scheduled together.")
+        PodGroupPolicy | None, Field(description="Gang scheduling of the pods.")
     ] = None
     template: Annotated[
-        JobSetTemplate | None, Field(description="The JobSet that jobs are made from.")
+        JobSetTemplate | None,
+        Field(description="The template of the JobSet that is created for each TrainJob."),
     ] = None
 
 
 class TrainingRuntime(KubeModel):
-    """A way to run training jobs, for the TrainJobs of one namespace."""
+    """Defines how TrainJobs are run; for TrainJobs of the same namespace."""
 
     api_version: Literal["trainer.kubeflow.org/v1alpha1"]
     kind: Literal["TrainingRuntime"]
     metadata: ObjectMeta
-    spec: Annotated[TrainingRuntimeSpec | None, Field(description="How jobs are run.")] = None
+    spec: Annotated[TrainingRuntimeSpec | None, Field(description="How TrainJobs are run.")] = None
 
 
 class ClusterTrainingRuntime(KubeModel):
-    """A way to run training jobs, for TrainJobs in every namespace."""
+    """Defines how TrainJobs are run; for TrainJobs of all namespaces."""
 
     api_version: Literal["trainer.kubeflow.org/v1alpha1"]
     kind: Literal["ClusterTrainingRuntime"]
     metadata: ObjectMeta
-    spec: Annotated[TrainingRuntimeSpec | None, Field(description="How jobs are run.")] = None
+    spec: Annotated[TrainingRuntimeSpec | None, Field(description="How TrainJobs are run.")] = None

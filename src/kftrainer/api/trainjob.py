@@ -31,7 +31,7 @@ IMMUTABLE = "self == oldSelf"
 
 
 class RuntimeRef(KubeModel):
-    """Which runtime to train on."""
+    """Reference to a runtime."""
 
     name: Annotated[str, Field(min_length=1, max_length=253, description="Name of the runtime.")]
     api_group: Annotated[str, Field(max_length=253, description="API group of the runtime.")] = (
@@ -48,11 +48,14 @@ class RuntimeRef(KubeModel):
 
 
 class Asset(KubeModel):
-    """A dataset or model to fetch before the training starts."""
+    """A dataset or model to download before the training starts."""
 
     storage_uri: Annotated[
         str | None,
-        Field(max_length=2048, description="Where it is, such as hf://owner/name or s3://bucket."),
+        Field(
+            max_length=2048,
+            description="Its location, such as hf://owner/name or s3://bucket/path.",
+        ),
     ] = None
     env: Annotated[
         OpaqueList | None,
@@ -64,21 +67,21 @@ class Asset(KubeModel):
         Opaque | None,
         Embedded(f"{POD}.imagePullSecrets[]"),
         Field(
-            description="A Secret in the same namespace with credentials for the storage, whose "
+            description="A Secret in the same namespace with credentials for the storage. Its "
             "keys become environment variables of the initializer."
         ),
     ] = None
 
 
 class Initializer(KubeModel):
-    """What to fetch before the training starts."""
+    """Data to download before the training starts."""
 
     dataset: Annotated[Asset | None, Field(description="The dataset to train on.")] = None
-    model: Annotated[Asset | None, Field(description="The model to start from.")] = None
+    model: Annotated[Asset | None, Field(description="The pretrained model.")] = None
 
 
 class Trainer(KubeModel):
-    """The training itself; what is not said here is as the runtime says."""
+    """The training container; unset fields have the values of the runtime."""
 
     image: Annotated[
         str | None, Field(max_length=500, description="Image of the training container.")
@@ -94,13 +97,11 @@ class Trainer(KubeModel):
         Embedded(f"{CONTAINER}.env[]"),
         list_map("name"),
         Field(
-            description="Environment variables of the training container, which win over those "
-            "of the runtime."
+            description="Environment variables of the training container; they override those of "
+            "the runtime."
         ),
     ] = None
-    num_nodes: Annotated[Int32 | None, Field(ge=1, description="How many nodes to train on.")] = (
-        None
-    )
+    num_nodes: Annotated[Int32 | None, Field(ge=1, description="Number of nodes.")] = None
     resources_per_node: Annotated[
         Opaque | None,
         Embedded(f"{CONTAINER}.resources"),
@@ -109,8 +110,8 @@ class Trainer(KubeModel):
     num_proc_per_node: Annotated[
         ProcessesPerNode | None,
         Field(
-            description="Processes on each node: a number, or on runtimes with a torch policy one "
-            "of auto, cpu and gpu, which clients of Kubeflow Trainer 2.2 and later cannot decode."
+            description="Number of processes per node. Runtimes with a torch policy also accept "
+            "auto, cpu and gpu, which clients of Kubeflow Trainer 2.2 and later cannot decode."
         ),
     ] = None
     resource_claims_per_node: Annotated[
@@ -128,7 +129,7 @@ class Trainer(KubeModel):
 
 
 class TrainJobSpec(KubeModel):
-    """What is wanted."""
+    """The desired state of the TrainJob."""
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
@@ -141,26 +142,29 @@ class TrainJobSpec(KubeModel):
     runtime_ref: Annotated[
         RuntimeRef,
         Cel(IMMUTABLE, "runtimeRef is immutable"),
-        Field(description="The runtime to train on, which cannot be changed later."),
+        Field(description="The runtime to train with; it cannot be changed later."),
     ]
     initializer: Annotated[
-        Initializer | None, Field(description="What to fetch before the training starts.")
+        Initializer | None, Field(description="Data to download before the training starts.")
     ] = None
-    trainer: Annotated[Trainer | None, Field(description="The training itself.")] = None
+    trainer: Annotated[
+        Trainer | None,
+        Field(description="The training container; unset fields have the values of the runtime."),
+    ] = None
     labels: Annotated[
         Mapping[str, str] | None,
-        Field(description="Labels for the JobSet, which win over those of the runtime."),
+        Field(description="Labels for the JobSet; they override those of the runtime."),
     ] = None
     annotations: Annotated[
         Mapping[str, str] | None,
-        Field(description="Annotations for the JobSet, which win over those of the runtime."),
+        Field(description="Annotations for the JobSet; they override those of the runtime."),
     ] = None
     pod_template_overrides: Annotated[
         list[PodTemplateOverride] | None,
         Atomic(),
         Field(
             max_length=MOST,
-            description="Changes to the pods of the runtime's template, applied in this order. "
+            description="Changes to the pods of the runtime's template, applied in order. "
             "They can be changed only while the TrainJob is suspended.",
         ),
     ] = None
@@ -169,7 +173,7 @@ class TrainJobSpec(KubeModel):
         Atomic(),
         Field(
             max_length=MOST,
-            description="Deprecated: podTemplateOverrides in the form of Kubeflow Trainer 2.0.",
+            description="Deprecated: podTemplateOverrides in the format of Kubeflow Trainer 2.0.",
         ),
     ] = None
     runtime_patches: Annotated[
@@ -177,12 +181,15 @@ class TrainJobSpec(KubeModel):
         list_map("manager"),
         Field(
             max_length=MOST_PATCHES,
-            description="Changes to the runtime in the form of Kubeflow Trainer 2.2, which are "
-            "not supported: use podTemplateOverrides, labels and annotations. Entries without "
-            "content are accepted.",
+            description="Not supported: use podTemplateOverrides, labels and annotations. Changes "
+            "to the runtime in the format of Kubeflow Trainer 2.2; entries without content are "
+            "accepted.",
         ),
     ] = None
-    suspend: Annotated[bool, Field(description="Whether the job is to wait, with no pods.")] = False
+    suspend: Annotated[
+        bool,
+        Field(description="Whether the TrainJob is suspended: it has no pods until it is resumed."),
+    ] = False
     active_deadline_seconds: Annotated[
         int | None,
         NotServed(
@@ -199,8 +206,8 @@ class TrainJobSpec(KubeModel):
     managed_by: Annotated[
         str,
         Field(
-            description="Who runs the TrainJob: this operator, or Kueue's MultiKueue. It cannot "
-            "be changed later."
+            description="The controller that manages the TrainJob: this operator, or MultiKueue "
+            "of Kueue. It cannot be changed later."
         ),
         Cel(
             f"self in ['{names.MANAGED_BY_US}', '{names.MANAGED_BY_MULTIKUEUE}']",
@@ -217,25 +224,27 @@ class TrainJobSpec(KubeModel):
 
 
 class JobStatus(KubeModel):
-    """How many Jobs of one replicated job are in which state."""
+    """Numbers of Jobs of a replicated job, by state."""
 
     name: Annotated[str, Field(min_length=1, description="Name of the replicated job.")]
-    ready: Annotated[Int32, Field(ge=0, description="Jobs whose pods are all ready or done.")]
+    ready: Annotated[
+        Int32, Field(ge=0, description="Jobs whose pods are all ready or have succeeded.")
+    ]
     succeeded: Annotated[Int32, Field(ge=0, description="Jobs that have completed.")]
     failed: Annotated[Int32, Field(ge=0, description="Jobs that have failed.")]
-    active: Annotated[Int32, Field(ge=0, description="Jobs with pods that run or wait to run.")]
+    active: Annotated[Int32, Field(ge=0, description="Jobs with running or pending pods.")]
     suspended: Annotated[Int32, Field(ge=0, description="Jobs that are suspended.")]
 
 
 class TrainingMetric(KubeModel):
-    """A metric that the training reported."""
+    """A metric that the training has reported."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, description="Name of the metric.")]
     value: Annotated[str, Field(min_length=1, max_length=64, description="Value of the metric.")]
 
 
 class TrainerStatus(KubeModel):
-    """The progress that the training reported."""
+    """The progress that the training has reported."""
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
@@ -265,20 +274,20 @@ class TrainerStatus(KubeModel):
 
 
 class JobSetReference(KubeModel):
-    """The JobSet that the controller created for the TrainJob, or adopted."""
+    """The JobSet that the controller created or adopted for the TrainJob."""
 
     uid: Annotated[str, Field(min_length=1, max_length=64, description="UID of the JobSet.")]
 
 
 class TrainJobStatus(KubeModel):
-    """What was seen last."""
+    """The observed state of the TrainJob."""
 
     min_properties: ClassVar[int] = 1
 
     conditions: Annotated[
         list[Condition] | None,
         list_map("type"),
-        Field(max_length=8, description="Suspended, Complete, Failed, and what hinders the job."),
+        Field(max_length=8, description="Conditions: Suspended, Complete, Failed and Blocked."),
     ] = None
     jobs_status: Annotated[
         list[JobStatus] | None,
@@ -296,14 +305,14 @@ class TrainJobStatus(KubeModel):
     trainer_status: Annotated[
         TrainerStatus | None,
         Field(
-            description="The progress of the training, as Kubeflow Trainer 2.2 and later reports "
-            "it. This operator keeps it and does not write it."
+            description="The progress of the training, as reported by Kubeflow Trainer 2.2 and "
+            "later. This operator keeps the value and does not write it."
         ),
     ] = None
 
 
 class TrainJob(KubeModel):
-    """A training job: a runtime says how, the TrainJob says what."""
+    """A training job. Its runtime defines how it is run."""
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
@@ -321,5 +330,7 @@ class TrainJob(KubeModel):
     api_version: Literal["trainer.kubeflow.org/v1alpha1"]
     kind: Literal["TrainJob"]
     metadata: ObjectMeta
-    spec: Annotated[TrainJobSpec, Field(description="What is wanted.")]
-    status: Annotated[TrainJobStatus | None, Field(description="What was seen last.")] = None
+    spec: Annotated[TrainJobSpec, Field(description="The desired state of the TrainJob.")]
+    status: Annotated[
+        TrainJobStatus | None, Field(description="The observed state of the TrainJob.")
+    ] = None

@@ -17,17 +17,17 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         required=True,
-        help="YAML or JSON files, folders with all that is below them, or - for standard input",
+        help="YAML or JSON files, folders (read recursively), or - for standard input",
     )
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`, from which only the plugins are used."""
+    """Add `--config`, of which only `plugins` and `admission` are used."""
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="the manager's configuration file, which says what plugins run",
+        help="the manager's configuration file; only its plugins and admission settings are used",
     )
 
 
@@ -37,10 +37,14 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
         "--kubeconfig",
         type=Path,
         metavar="FILE",
-        help="how to reach the API server (default: $KUBECONFIG, else as the pod that this runs "
-        "in, else ~/.kube/config)",
+        help="the kubeconfig file (default: $KUBECONFIG, else the service account of the pod, else "
+        "~/.kube/config)",
     )
-    parser.add_argument("--context", metavar="NAME", help="the context in the kubeconfig")
+    parser.add_argument(
+        "--context",
+        metavar="NAME",
+        help="the context of the kubeconfig (default: its current context)",
+    )
 
 
 def add_timeout(parser: argparse.ArgumentParser, seconds: float) -> None:
@@ -50,17 +54,19 @@ def add_timeout(parser: argparse.ArgumentParser, seconds: float) -> None:
         type=_seconds,
         default=seconds,
         metavar="SECONDS",
-        help="how long to wait for everything together (default: %(default)g)",
+        help="total time to wait, in seconds (default: %(default)g)",
     )
 
 
 def namespace_name(text: str) -> str:
     """Argument type for a namespace; an empty name would select all namespaces."""
     if DNS_LABEL.fullmatch(text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no name of a namespace: it {LABEL_WORDS}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid namespace name: it {LABEL_WORDS}"
+        )
     if len(text) > LONGEST_LABEL:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no name of a namespace: it is longer than {LONGEST_LABEL} characters"
+            f"{text!r} is not a valid namespace name: it is longer than {LONGEST_LABEL} characters"
         )
     return text
 
@@ -71,5 +77,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < inf:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
     return seconds

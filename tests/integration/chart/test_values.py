@@ -256,10 +256,10 @@ CONTRADICTIONS = {
     ("image.repository=null", "image.registry=null"): "image.repository: no image is published",
     ("global.imageRegistry=mirror.example", "image.repository="): "image.repository: no image is",
     ("webhook.clientCA.secretName=a", "webhook.clientCA.configMapName=b"): (
-        "webhook.clientCA.configMapName: webhook.clientCA.secretName is set as well"
+        "webhook.clientCA.configMapName: webhook.clientCA.secretName is also set"
     ),
-    ("webhook.clientCA.names={a}",): "webhook.clientCA.names: has no effect without an authority",
-    ("replicaCount=0",): "replicaCount: with 0 nobody answers the webhook, and webhook.failurePol",
+    ("webhook.clientCA.names={a}",): "webhook.clientCA.names: has no effect without a cert",
+    ("replicaCount=0",): "replicaCount: with 0 replicas and webhook.failurePolicy=Fail every",
     ("config.leaderElection.leaderElect=false",): "replicaCount must be 0 or 1 while leader elec",
     ("config.leaderElection.leaseDuration=9s",): "config.leaderElection.leaseDuration: 9s must be",
     ("config.leaderElection.leaseDuration=1h1ms", "config.leaderElection.renewDeadline=60.5m"): (
@@ -270,27 +270,27 @@ CONTRADICTIONS = {
     ("config.clientConnection.qps=5", "config.clientConnection.burst=0"): (
         "config.clientConnection.burst: must be at least 1"
     ),
-    ("serviceAccount.create=false",): "serviceAccount.name: say which",
-    ("webhook.port=8443",): "webhook.port: 8443 is also metrics.port",
-    ("metrics.port=8081",): "metrics.port: 8081 is also health.port",
-    ("certs.mode=provided",): "certs.existingSecret: with certs.mode=provided",
-    ("certs.mode=provided", "certs.existingSecret=x"): "certs.caBundle: with certs.mode=provided",
+    ("serviceAccount.create=false",): "serviceAccount.name: required",
+    ("webhook.port=8443",): "webhook.port: port 8443 is also metrics.port",
+    ("metrics.port=8081",): "metrics.port: port 8081 is also health.port",
+    ("certs.mode=provided",): "certs.existingSecret: required with certs.mode=provided",
+    ("certs.mode=provided", "certs.existingSecret=x"): "certs.caBundle: required with certs.mode=",
     (
         "certs.mode=provided",
         "certs.existingSecret=x",
         "webhook.annotations.note=ours",
-    ): "certs.caBundle: with certs.mode=provided",
-    ("certs.existingSecret=x",): "certs.existingSecret: it is used with certs.mode=provided only",
-    ("certs.caBundle=x",): "certs.caBundle: it is used with certs.mode=provided only",
-    ("certs.certManager.issuerRef.kind=Issuer",): "certs.certManager.issuerRef.name: say",
+    ): "certs.caBundle: required with certs.mode=",
+    ("certs.existingSecret=x",): "certs.existingSecret: only used with certs.mode=provided",
+    ("certs.caBundle=x",): "certs.caBundle: only used with certs.mode=provided",
+    ("certs.certManager.issuerRef.kind=Issuer",): "certs.certManager.issuerRef.name: required",
     ("metrics.enabled=false", "metrics.serviceMonitor.enabled=true"): (
-        "metrics.serviceMonitor.enabled: there is nothing to scrape"
+        "metrics.serviceMonitor.enabled: requires metrics.enabled=true"
     ),
     ("metrics.enabled=false", "metrics.podMonitor.enabled=true"): (
-        "metrics.podMonitor.enabled: there is nothing to scrape"
+        "metrics.podMonitor.enabled: requires metrics.enabled=true"
     ),
     ("metrics.serviceMonitor.enabled=true", "metrics.podMonitor.enabled=true"): (
-        "metrics.podMonitor.enabled: everything would be scraped twice"
+        "metrics.podMonitor.enabled: metrics.serviceMonitor.enabled is also true"
     ),
     ("metrics.podMonitor.enabled=true",): "metrics.podMonitor.authorization: a PodMonitor cannot",
     ("podDisruptionBudget.maxUnavailable=",): "podDisruptionBudget.maxUnavailable: set this or",
@@ -298,18 +298,18 @@ CONTRADICTIONS = {
     ("podDisruptionBudget.maxUnavailable=0%",): "podDisruptionBudget.maxUnavailable: with 0% no",
     ("podDisruptionBudget.minAvailable=2",): "podDisruptionBudget.minAvailable: 2 is all of the 2",
     ("podDisruptionBudget.minAvailable=51%",): "podDisruptionBudget.minAvailable: 51% is all of",
-    ("metrics.port=443",): "metrics.port: 443 is the Service's port of the webhook",
-    ("dnsPolicy=None",): "dnsConfig.nameservers: with dnsPolicy=None",
-    ("extraVolumes[0].name=tmp",): "extraVolumes: tmp is the name of one",
-    ("sidecars[0].name=manager",): "sidecars: manager is the name of one",
-    ("initContainers[0].name=manager",): "initContainers: manager is the name of one",
+    ("metrics.port=443",): "metrics.port: 443 is the port of the webhook in the Service",
+    ("dnsPolicy=None",): "dnsConfig.nameservers: required if dnsPolicy",
+    ("extraVolumes[0].name=tmp",): "extraVolumes: the name tmp is used by",
+    ("sidecars[0].name=manager",): "sidecars: the name manager is used",
+    ("initContainers[0].name=manager",): "initContainers: the name manager is used",
     (
         "replicaCount=1",
         "config.leaderElection.leaderElect=false",
         "strategy.rollingUpdate.maxSurge=0",
-    ): "strategy.type: with config.leaderElection.leaderElect=false it must be Recreate",
+    ): "strategy.type: must be Recreate if config.leaderElection.leaderElect is false",
     ("strategy.type=Recreate", "strategy.rollingUpdate.maxSurge=0"): (
-        "strategy.rollingUpdate: it is for RollingUpdate"
+        "strategy.rollingUpdate: not allowed with strategy.type=Recreate"
     ),
     ("metrics.rules.certificateDays.critical=21",): (
         "metrics.rules.certificateDays.warning: 21 must be more than critical"
@@ -329,14 +329,14 @@ CONTRADICTIONS = {
         "certs.certManager.renewBefore=504h",
     ): "certs.certManager.renewBefore: 504h must be longer than the 21 days",
     ("image.repository=registry.example:5000/x",): (
-        "image.repository: registry.example:5000/x names a registry, and so does image.registry"
+        "image.repository: registry.example:5000/x contains a registry, and image.registry is"
     ),
     ("image.repository=registry.example.com/ml/kftrainer",): (
-        "image.repository: registry.example.com/ml/kftrainer names a registry, and so does"
+        "image.repository: registry.example.com/ml/kftrainer contains a registry, and"
     ),
-    ("runtimes.plain.image.tag=",): "runtimes.plain.image: say a tag or a digest",
+    ("runtimes.plain.image.tag=",): "runtimes.plain.image: a tag or a digest is",
     ("runtimes.torchtune.modelInitializerImage.tag=",): (
-        "runtimes.torchtune.modelInitializerImage: say a tag or a digest"
+        "runtimes.torchtune.modelInitializerImage: a tag or a digest is"
     ),
     ("config.plugins.disabled={MPI}", "runtimes.mlxDistributed.enabled=false"): (
         "config.plugins.disabled: the runtime deepspeed-distributed needs the plugin MPI"
@@ -347,15 +347,15 @@ CONTRADICTIONS = {
     (
         "config.controller.groupKindConcurrency.TrainJob=10",
         r"config.controller.groupKindConcurrency.TrainJob\.trainer\.kubeflow\.org=5",
-    ): "config.controller.groupKindConcurrency: TrainJob is there twice",
+    ): "config.controller.groupKindConcurrency: TrainJob is set twice",
     ("strategy.rollingUpdate.maxSurge=0", "strategy.rollingUpdate.maxUnavailable=0%"): (
-        "strategy.rollingUpdate.maxSurge: with maxUnavailable 0 as well"
+        "strategy.rollingUpdate.maxSurge: maxSurge and maxUnavailable are both 0"
     ),
     ("certs.mode=provided", "certs.existingSecret=x", "certs.caBundle=ca.crt"): (
-        "certs.caBundle: it is no certificate"
+        "certs.caBundle: neither PEM nor base64"
     ),
     ("certs.mode=provided", "certs.existingSecret=x", "certs.caBundle=YWJjZA=="): (
-        "certs.caBundle: it is no certificate"
+        "certs.caBundle: neither PEM nor base64"
     ),
     ("metrics.serviceMonitor.scrapeTimeout=1m1s", "metrics.serviceMonitor.interval=1m"): (
         "metrics.serviceMonitor.scrapeTimeout: 1m1s must not be longer than interval"
@@ -375,7 +375,7 @@ def test_what_does_not_go_together_is_told_with_its_path(
 
 def test_a_release_name_that_is_too_long_is_told(helm_program: Path) -> None:
     name = "a-release-with-a-name-of-more-than-forty-four-chars"
-    with pytest.raises(AssertionError, match="fullnameOverride: the release's name"):
+    with pytest.raises(AssertionError, match="fullnameOverride: the release name"):
         helm(helm_program, "template", name, str(CHART), values=IMAGE)
     short = merged(IMAGE, {"fullnameOverride": "short"})
     helm(helm_program, "template", name, str(CHART), values=short)
@@ -383,7 +383,7 @@ def test_a_release_name_that_is_too_long_is_told(helm_program: Path) -> None:
 
 @pytest.mark.parametrize("name", ["123", "1e3", "a.b"])
 def test_a_release_name_that_no_service_can_have_is_told(helm_program: Path, name: str) -> None:
-    with pytest.raises(HelmError, match=f"fullnameOverride: the release's name {name} cannot"):
+    with pytest.raises(HelmError, match=f"fullnameOverride: the release name {name} is not"):
         render(helm_program, WITHOUT_CRDS, name=name)
     assert render(helm_program, {**WITHOUT_CRDS, "fullnameOverride": "short"}, name=name)
 
@@ -392,7 +392,7 @@ def test_a_release_name_that_no_service_can_have_is_told(helm_program: Path, nam
 def test_a_release_name_that_would_take_over_a_well_known_role_is_told(
     helm_program: Path, name: str
 ) -> None:
-    with pytest.raises(HelmError, match=f"would be called {name}-admin, which there is already"):
+    with pytest.raises(HelmError, match=f"the ClusterRole {name}-admin exists in every cluster"):
         render(helm_program, WITHOUT_CRDS, name=name)
     free: Values = {"userRoles": {"create": False}}
     assert render(helm_program, merged(WITHOUT_CRDS, free), name=name)

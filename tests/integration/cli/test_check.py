@@ -18,7 +18,7 @@ from tests.support.runtimes import SHIPPED
 from tests.support.webhooks import MERGE, admitting_manager, register, unregister
 
 WEBHOOK = "validator.trainjob.trainer.kubeflow.org"
-KNOWN = "ok: the API server knows TrainJob, TrainingRuntime, ClusterTrainingRuntime"
+KNOWN = "ok: the API server serves TrainJob, TrainingRuntime, ClusterTrainingRuntime"
 NAMES = [str(each["metadata"]["name"]) for each in SHIPPED]
 EXPECTED = [flag for name in NAMES for flag in ("--runtime", name)]
 
@@ -41,11 +41,11 @@ async def test_all_is_well_for_who_has_the_rights_that_it_needs(
         ended = await kftrainer("check", *where, *EXPECTED)
         assert (ended.code, ended.err) == (0, [])
         assert ended.out[0] == KNOWN
-        assert ended.out[1].startswith("not checked: whether the manager runs: deployments.apps ")
+        assert ended.out[1].startswith("not checked: the manager: deployments.apps ")
         assert ended.out[3:] == [
-            f"ok: among them {', '.join(NAMES)}",
-            f"ok: the webhook {WEBHOOK} refuses a wrong TrainJob",
-            f"ok: a good TrainJob is accepted on {', '.join(NAMES)}",
+            f"ok: all expected runtimes exist: {', '.join(NAMES)}",
+            f"ok: the webhook {WEBHOOK} rejects an invalid TrainJob",
+            f"ok: a valid TrainJob is admitted with runtime {', '.join(NAMES)}",
         ]
         assert await team.all("TrainJob") == []
 
@@ -60,22 +60,24 @@ async def test_what_is_not_well_is_told_in_one_line(
     ports = PortReservations(places.ports(places.cache_home()))
     try:
         assert (await complaint("check", *flags, "--runtime", "nobodys")).startswith(
-            "after 1 s: not there: ClusterTrainingRuntime nobodys; "
+            "after 1 s: ClusterTrainingRuntime not found: nobodys; "
         )
         assert await complaint("check", *flags) == (
-            f"after 1 s: a wrong TrainJob was accepted: the API server does not ask {WEBHOOK} "
-            f"about TrainJobs in the namespace {team.namespace}, or the manager does not look "
-            "after it"
+            f"after 1 s: an invalid TrainJob was admitted: the API server does not call {WEBHOOK} "
+            f"for TrainJobs in namespace {team.namespace}, or the manager does not watch this "
+            "namespace"
         )
         assert await complaint("check", *flags, "--namespace", "nobodys") == (
-            'after 1 s: the API server does not take a TrainJob: namespaces "nobodys" not found'
+            'after 1 s: the API server cannot create a TrainJob: namespaces "nobodys" not found'
         )
         assert (await kftrainer("check", *where, "--no-webhook")).code == 0
         await register(admin, ports.reserve())
 
         async def unreached() -> bool:
             said = await complaint("check", *flags)
-            return "the API server cannot ask the webhook: Internal error occurred: failed " in said
+            return (
+                "the API server cannot call the webhook: Internal error occurred: failed " in said
+            )
 
         await until(unreached, within=COMPLAINS_WITHIN, what="the webhook being asked")
         line = await complaint("check", "--kubeconfig", plane.kubeconfig_for(user))
@@ -93,10 +95,10 @@ async def test_where_the_manager_does_not_look_that_is_a_possibility(
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
     async with admitting_manager(plane, "--runtimes", str(folder), "--namespace", "default"):
         said = await complaint("check", *flags)
-        assert said.endswith("or the manager does not look after it")
+        assert said.endswith("or the manager does not watch this namespace")
         ended = await kftrainer("check", "--kubeconfig", plane.kubeconfig)
         assert ended.code == 0, "in the namespace default"
-        assert ended.out[-1] == f"ok: a good TrainJob is accepted on {min(NAMES)}"
+        assert ended.out[-1] == f"ok: a valid TrainJob is admitted with runtime {min(NAMES)}"
 
 
 async def test_manager_whose_image_cannot_be_pulled_is_diagnosed(
@@ -130,6 +132,6 @@ async def test_manager_whose_image_cannot_be_pulled_is_diagnosed(
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
     told = await complaint("check", *flags, "--manager", f"{team.namespace}/manager")
     assert told == (
-        f"after 1 s: the manager does not run: Deployment {team.namespace}/manager has 0 of 2 "
+        f"after 1 s: the manager is not running: Deployment {team.namespace}/manager has 0 of 2 "
         "replicas ready: pod one, container manager: ImagePullBackOff: Back-off pulling image"
     )

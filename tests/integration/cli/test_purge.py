@@ -25,10 +25,10 @@ JOBS = f"/apis/{API}/trainjobs"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DONE = "no TrainJobs and no runtimes are left"
 BACK = (
-    f"{DONE}, but for what a manager has brought back: 1 ClusterTrainingRuntime: shipped; that "
-    "goes with its CustomResourceDefinition"
+    f"{DONE}, except those that a manager has re-created: 1 ClusterTrainingRuntime: shipped; they "
+    "are deleted with the CustomResourceDefinitions"
 )
-UNKNOWN = "the API server does not know the kinds: nothing to delete"
+UNKNOWN = "the CustomResourceDefinitions are not installed: nothing to delete"
 GONE_WITHIN = 120.0
 
 pytestmark = pytest.mark.usefixtures("no_webhook", "empty_after")
@@ -174,10 +174,11 @@ async def test_what_nobody_gives_free_is_named_and_goes_when_a_manager_is_there(
         await use_a_runtime(team)
     await end_the_use(team)
     told = await purged_in_vain(plane)
-    said, _, command = told.partition("; to do it by hand: kubectl ")
+    said, _, command = told.partition("; to remove it manually: kubectl ")
     assert said == (
-        f"after 5 s: left: 1 TrainingRuntime: {team.namespace}/torch (kept by {IN_USE}); nobody "
-        f"takes the finalizer {IN_USE} off: no manager runs, or it looks after some namespaces only"
+        f"after 5 s: left: 1 TrainingRuntime: {team.namespace}/torch (kept by {IN_USE}); nothing "
+        f"removes the finalizer {IN_USE}: no manager is running, or it watches other namespaces "
+        "only"
     )
     async with ready_manager(plane):
         assert (await purged(plane)).code == 0
@@ -215,7 +216,7 @@ async def test_other_namespaces_are_left_alone(
     only = ("--namespace", team.namespace)
     ended = await kftrainer("purge", "--kubeconfig", plane.kubeconfig, *only)
     assert ended.out[-1] == (
-        "would leave ClusterTrainingRuntimes alone: they go if you say --cluster-runtimes"
+        "would not delete ClusterTrainingRuntimes: pass --cluster-runtimes to delete them"
     )
     assert await cluster_runtime(admin, "for-all") is not None
     done = f"no TrainJobs and no TrainingRuntimes are left in {team.namespace}"
@@ -223,7 +224,7 @@ async def test_other_namespaces_are_left_alone(
         ended = await purged(plane, *only)
         assert (ended.code, ended.out[-1]) == (
             0,
-            f"{done}; ClusterTrainingRuntimes were left alone",
+            f"{done}; ClusterTrainingRuntimes were not deleted",
         )
         assert await cluster_runtime(admin, "for-all") is not None
         ended = await purged(plane, *only, "--cluster-runtimes")
@@ -259,7 +260,7 @@ async def test_release_frees_the_runtimes_that_no_job_uses(
     assert (dry.code, dry.out) == (
         2,
         [
-            f"not released, as TrainJobs use them: 1 TrainingRuntime: {team.namespace}/used",
+            f"not released, because TrainJobs use them: 1 TrainingRuntime: {team.namespace}/used",
             f"would remove {IN_USE} from 1 TrainingRuntime: {team.namespace}/unused",
         ],
     )

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from kftrainer.api import names
 from kftrainer.api.configuration import Configuration
-from kftrainer.cli.manager_setup.assembly import Assembly, Surroundings
+from kftrainer.cli.manager_setup.assembly import Assembly, ManagerOptions
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
@@ -78,7 +78,7 @@ async def managing(plane: ControlPlane, namespace: str) -> AsyncIterator[Watched
         assembly = Assembly(
             CONFIGURATION,
             load_framework(),
-            Surroundings(namespaces=(namespace,)),
+            ManagerOptions(namespaces=(namespace,)),
             transport,
             watched.metrics,
             resync_period=PERIOD,

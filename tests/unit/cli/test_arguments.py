@@ -15,4 +15,4 @@ def test_what_names_no_namespace_is_misuse(
         main([command, f"--namespace={name}"])
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert f"error: argument --namespace: {name!r} is no name of a namespace: it " in said
+    assert f"error: argument --namespace: {name!r} is not a valid namespace name: it " in said

@@ -9,7 +9,13 @@ from kftrainer.api import names
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.cli.arguments import add_connection, add_timeout, namespace_name
-from kftrainer.cli.commands.cluster import CommandError, Patience, connected, run_on_cluster, say
+from kftrainer.cli.commands.cluster import (
+    CommandError,
+    Waiter,
+    connected,
+    print_line,
+    run_on_cluster,
+)
 from kftrainer.cli.commands.manager_pods import (
     DEPLOYMENTS,
     PODS,
@@ -39,24 +45,25 @@ NAMESPACE = "default"
 KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 WEBHOOK = webhook_name(TRAIN_JOBS)
 # Appended when a runtime is missing, as most often the cause is an unreachable webhook.
-WHO_APPLIES = "where the manager is to apply it, its log says shipped_runtime.not_applied, and why"
+WHO_APPLIES = "if the manager should apply it, its log contains the reason"
 MANAGER = ObjectKey(DEFAULT_NAMESPACE, DEFAULT.cert_management.webhook_service_name)
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
 DESCRIPTION = """\
 Check an installation: the API server serves TrainJobs, the manager's Deployment has a ready
 replica, the expected runtimes exist, and the webhook rejects an invalid TrainJob and accepts a
-valid one. It waits for what does not exist yet. Nothing is changed: the TrainJobs are dry runs. It
-does not verify that a leader is elected (without one no TrainJob starts); check
-leader_election_master_status for that.
+valid one. It waits for objects that do not exist yet. Nothing is changed: the TrainJobs are
+created as dry runs. It does not verify that a leader is elected (without one no TrainJob starts);
+check leader_election_master_status for that.
 """
 EPILOG = """\
 exit code:
-  0  all is well; a line on standard output for each thing that was looked at
-  1  something is not; the last line on standard error says what
-  2  bad usage
-It needs the right to list ClusterTrainingRuntimes and, for the webhook, to create TrainJobs in the
-namespace. To diagnose a manager that does not run, it reads its Deployment and lists the pods
-there; without these rights, or without such a Deployment, a line says that it was not checked.
+  0  all checks passed; standard output has one line per check
+  1  a check failed; the last line on standard error contains the reason
+  2  invalid arguments
+Required permissions: list ClusterTrainingRuntimes and, to check the webhook, create TrainJobs in
+the namespace. To check the manager, it also reads its Deployment and lists the pods in that
+namespace; without these permissions, or without such a Deployment, a line reports that the manager
+was not checked.
 """
 
 
@@ -64,7 +71,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the `check` command."""
     parser = commands.add_parser(
         "check",
-        help="say whether the operator in a cluster does its work",
+        help="check that the operator in a cluster works",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -75,7 +82,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=namespace_name,
         default=NAMESPACE,
         metavar="NAME",
-        help="where the TrainJobs are tried (default: %(default)s)",
+        help="namespace for the dry runs of TrainJobs (default: %(default)s)",
     )
     parser.add_argument(
         "--runtime",
@@ -83,7 +90,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="append",
         default=[],
         metavar="NAME",
-        help="a ClusterTrainingRuntime that must be there; may be said several times",
+        help="a ClusterTrainingRuntime that must exist; may be repeated",
     )
     parser.add_argument(
         "--manager",
@@ -96,7 +103,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--no-webhook",
         dest="webhook",
         action="store_false",
-        help="the operator runs without its webhook: try no TrainJobs",
+        help="do not check the webhook; for installations without it",
     )
     add_timeout(parser, SECONDS)
     parser.set_defaults(run=run)
@@ -105,7 +112,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _manager_key(text: str) -> ObjectKey:
     namespace, slash, name = text.partition("/")
     if not (namespace and slash and name) or "/" in name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAMESPACE/NAME")
+        raise argparse.ArgumentTypeError(f"{text!r} does not have the form NAMESPACE/NAME")
     return ObjectKey(namespace_name(namespace), name)
 
 
@@ -124,7 +131,7 @@ async def _check(arguments: argparse.Namespace) -> int:
             clock=clock,
             manager=arguments.manager,
         )
-        await inspection.look(
+        await inspection.run(
             list(dict.fromkeys(arguments.runtimes)), with_webhook=arguments.webhook
         )
     return 0
@@ -141,54 +148,54 @@ class Inspection:
         *,
         clock: Clock,
         manager: ObjectKey = MANAGER,
-        tell: Callable[[str], None] = say,
+        report: Callable[[str], None] = print_line,
     ) -> None:
         self._client = Client(transport)
         self._mapper = RestMapper(transport)
         self._namespace = namespace
         self._manager = manager
         self._deployment: Manifest | None = None
-        self._patience = Patience(clock, seconds)
-        self._report = tell
-        self._there: list[ObjectMeta] = []  # existing runtimes
+        self._waiter = Waiter(clock, seconds)
+        self._report = report
+        self._runtimes: list[ObjectMeta] = []  # existing runtimes
 
-    async def look(self, expected: Sequence[str], *, with_webhook: bool) -> None:
+    async def run(self, expected: Sequence[str], *, with_webhook: bool) -> None:
         """Run all checks."""
-        await self._patience.until_fine(self._unknown)
-        self._report(f"ok: the API server knows {', '.join(kind.kind for kind in KINDS)}")
+        await self._waiter.until_passed(self._unserved)
+        self._report(f"ok: the API server serves {', '.join(kind.kind for kind in KINDS)}")
         await self._check_manager()
-        await self._patience.until_fine(lambda: self._missing(expected))
-        self._report(f"ok: {_counted(len(self._there))} there")
+        await self._waiter.until_passed(lambda: self._missing(expected))
+        self._report(f"ok: found {_counted(len(self._runtimes))}")
         if expected:
-            self._report(f"ok: among them {', '.join(expected)}")
+            self._report(f"ok: all expected runtimes exist: {', '.join(expected)}")
         if not with_webhook:
             return
-        await self._patience.until_fine(self._wrong_is_not_refused)
-        self._report(f"ok: the webhook {WEBHOOK} refuses a wrong TrainJob")
-        ours = [each.name for each in self._there if is_shipped(each)]
-        await self._try_good(expected or ours[:1])
+        await self._waiter.until_passed(self._invalid_is_admitted)
+        self._report(f"ok: the webhook {WEBHOOK} rejects an invalid TrainJob")
+        ours = [each.name for each in self._runtimes if is_shipped(each)]
+        await self._check_valid(expected or ours[:1])
 
-    async def _unknown(self) -> str | None:
+    async def _unserved(self) -> str | None:
         """Return which kinds the API server does not serve."""
         unknown = [kind for kind in KINDS if not await self._mapper.is_served(kind)]
         named = ", ".join(kind.group_kind for kind in unknown)
-        return f"the API server does not know {named}" if unknown else None
+        return f"the API server does not serve {named}" if unknown else None
 
     async def _check_manager(self) -> None:
         """Wait until a replica of the manager is ready, if its Deployment can be read."""
         try:
-            await self._patience.until_fine(self._not_ready)
+            await self._waiter.until_passed(self._not_ready)
         except ForbiddenError as error:
-            self._report(f"not checked: whether the manager runs: {error}")
+            self._report(f"not checked: the manager: {error}")
             return
         if self._deployment is None:
             self._report(
-                f"not checked: whether the manager runs: there is no Deployment {self._manager}; "
-                "name it with --manager NAMESPACE/NAME"
+                f"not checked: the manager: Deployment {self._manager} not found; "
+                "pass --manager NAMESPACE/NAME"
             )
             return
         ready, wanted = ready_replicas(self._deployment)
-        self._report(f"ok: the manager runs: {ready} of {wanted} replicas ready")
+        self._report(f"ok: the manager is running: {ready} of {wanted} replicas ready")
 
     async def _not_ready(self) -> str | None:
         """Return why no replica of the manager is ready."""
@@ -210,14 +217,14 @@ class Inspection:
         try:
             found = await self._client.list(kind.only_metadata())
         except NotFoundError:
-            return f"the API server does not know {kind.group_kind}"
-        there = (ObjectMeta.parse(item["metadata"]) for item in found.items)
-        self._there = [each for each in there if each.deletion_timestamp is None]
-        known = {each.name for each in self._there}
+            return f"the API server does not serve {kind.group_kind}"
+        found_metadata = (ObjectMeta.parse(item["metadata"]) for item in found.items)
+        self._runtimes = [each for each in found_metadata if each.deletion_timestamp is None]
+        known = {each.name for each in self._runtimes}
         missing = [name for name in expected if name not in known]
-        return f"not there: {kind.kind} {', '.join(missing)}; {WHO_APPLIES}" if missing else None
+        return f"{kind.kind} not found: {', '.join(missing)}; {WHO_APPLIES}" if missing else None
 
-    async def _wrong_is_not_refused(self) -> str | None:
+    async def _invalid_is_admitted(self) -> str | None:
         """Return why the webhook has not denied a TrainJob whose runtime does not exist."""
         try:
             await self._dry_run(NO_RUNTIME)
@@ -225,35 +232,38 @@ class Inspection:
             if _is_denial(error):
                 return None
             if _is_denial(error, ""):
-                return f"a wrong TrainJob was refused, but not by {WEBHOOK}: {error}"
+                return f"an invalid TrainJob was rejected, but not by {WEBHOOK}: {error}"
             raise
         except (NotFoundError, ServerError) as error:
-            return _not_tried(error)
+            return _cannot_create(error)
         return (
-            f"a wrong TrainJob was accepted: the API server does not ask {WEBHOOK} about "
-            f"TrainJobs in the namespace {self._namespace}, or the manager does not look after it"
+            f"an invalid TrainJob was admitted: the API server does not call {WEBHOOK} for "
+            f"TrainJobs in namespace {self._namespace}, or the manager does not watch this "
+            "namespace"
         )
 
-    async def _try_good(self, runtimes: Sequence[str]) -> None:
+    async def _check_valid(self, runtimes: Sequence[str]) -> None:
         if not runtimes:
             self._report(
-                "not tried: a good TrainJob, as no ClusterTrainingRuntime comes with the operator; "
-                "say --runtime NAME for one of yours"
+                "not checked: admission of a valid TrainJob, because no ClusterTrainingRuntime was "
+                "installed with the operator; pass --runtime NAME to use another one"
             )
             return
         for runtime in runtimes:
             try:
-                await self._patience.until_fine(partial(self._good_is_not_answered, runtime))
+                await self._waiter.until_passed(partial(self._valid_is_not_decided, runtime))
             except (ForbiddenError, InvalidError) as error:
-                raise CommandError(f"a good TrainJob on {runtime} was refused: {error}") from error
-        self._report(f"ok: a good TrainJob is accepted on {', '.join(runtimes)}")
+                raise CommandError(
+                    f"a valid TrainJob with runtime {runtime} was rejected: {error}"
+                ) from error
+        self._report(f"ok: a valid TrainJob is admitted with runtime {', '.join(runtimes)}")
 
-    async def _good_is_not_answered(self, runtime: str) -> str | None:
+    async def _valid_is_not_decided(self, runtime: str) -> str | None:
         """Return why the TrainJob was neither admitted nor denied."""
         try:
             await self._dry_run(runtime)
         except (NotFoundError, ServerError) as error:
-            return _not_tried(error)
+            return _cannot_create(error)
         return None
 
     async def _dry_run(self, runtime: str) -> Manifest:
@@ -271,11 +281,11 @@ def _train_job(runtime: str, namespace: str) -> dict[str, Any]:
     }
 
 
-def _not_tried(error: NotFoundError | ServerError) -> str:
+def _cannot_create(error: NotFoundError | ServerError) -> str:
     """Describe an error that prevented admission; both kinds may be temporary."""
     if isinstance(error, NotFoundError):  # the kind is not served yet, or there is no namespace
-        return f"the API server does not take a TrainJob: {error}"
-    return f"the API server cannot ask the webhook: {error}"
+        return f"the API server cannot create a TrainJob: {error}"
+    return f"the API server cannot call the webhook: {error}"
 
 
 def _is_denial(error: KubeError, webhook: str = WEBHOOK) -> bool:
@@ -285,4 +295,4 @@ def _is_denial(error: KubeError, webhook: str = WEBHOOK) -> bool:
 
 def _counted(count: int) -> str:
     kind = CLUSTER_TRAINING_RUNTIMES.kind
-    return f"1 {kind} is" if count == 1 else f"{count} {kind}s are"
+    return f"1 {kind}" if count == 1 else f"{count} {kind}s"

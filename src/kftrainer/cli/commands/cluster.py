@@ -24,14 +24,14 @@ log = structlog.get_logger(__name__)
 FAILED = 1
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 2.0
 
-Look = Callable[[], Awaitable[str | None]]
+Check = Callable[[], Awaitable[str | None]]
 
 
 class CommandError(Exception):
     """The command failed; the message is the reason."""
 
 
-class OutOfTimeError(CommandError):
+class DeadlineExceededError(CommandError):
     """The deadline passed while waiting."""
 
 
@@ -41,19 +41,19 @@ def run_on_cluster(command: str, work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
     except Exception as error:
-        told = in_one_line(map(_told, within(error)))
+        message = in_one_line(map(_message, within(error)))
         if any(not isinstance(each, CommandError | KubeError) for each in within(error)):
-            log.critical("command.crashed", command=command, exc_info=error)
-    print(f"kftrainer {command}: {told}", file=sys.stderr)
+            log.critical("command_crashed", command=command, exc_info=error)
+    print(f"kftrainer {command}: {message}", file=sys.stderr)
     return FAILED
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, UnauthorizedError):
-        return f"the API server does not accept our credentials: {error}"
+        return f"the API server rejected the credentials: {error}"
     if isinstance(error, CommandError | KubeError):
         return str(error)
-    return f"something unexpected ended it, the log says where: {type(error).__name__}: {error}"
+    return f"unexpected error, see the traceback in the log: {type(error).__name__}: {error}"
 
 
 @asynccontextmanager
@@ -65,7 +65,7 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Transport]:
         yield transport
 
 
-class Patience:
+class Waiter:
     """Waits for conditions, with one deadline for all of them."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
@@ -78,39 +78,41 @@ class Patience:
         """Set what is being waited for; a check that may still fail can set it beforehand."""
         self._awaited = what
 
-    async def until_fine(self, look: Look, tell: Callable[[str], None] = lambda _: None) -> None:
+    async def until_passed(
+        self, check: Check, report: Callable[[str], None] = lambda _: None
+    ) -> None:
         """Repeat the check until it returns None; otherwise it returns what is being waited for.
 
-        Raises OutOfTimeError with what was last waited for. A failed check is reported in addition
-        and does not replace an earlier result.
+        Raises DeadlineExceededError with what was last waited for. A failed check is reported in
+        addition and does not replace an earlier result.
         """
         self._awaited = None
         for pause in doubling(FIRST_PAUSE, LONGEST_PAUSE):
-            trouble = await self._look(look)
-            told = "; ".join(each for each in (self._awaited, trouble) if each)
-            if not told:
+            failure = await self._run(check)
+            message = "; ".join(each for each in (self._awaited, failure) if each)
+            if not message:
                 return
             left = self._left()
             if left <= 0:
-                raise OutOfTimeError(f"after {self._seconds:g} s: {told}")
-            tell(told)
+                raise DeadlineExceededError(f"after {self._seconds:g} s: {message}")
+            report(message)
             await self._clock.sleep(min(pause, left))
 
-    async def _look(self, look: Look) -> str | None:
+    async def _run(self, check: Check) -> str | None:
         """Run the check once; return the reason if it failed."""
         try:
             async with asyncio.timeout(max(self._left(), LAST_TRY)):
-                self._awaited = await look()
+                self._awaited = await check()
         except MAY_PASS as error:
-            return f"the last try failed: {error}"
+            return f"the last attempt failed: {error}"
         except TimeoutError:
-            return "the API server does not answer"
+            return "the API server does not respond"
         return None
 
     def _left(self) -> float:
         return self._deadline - self._clock.monotonic()
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a line and flush it, because the next one may take long."""
     print(text, flush=True)

@@ -37,51 +37,66 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the `dev` command and its actions."""
-    parser = commands.add_parser("dev", help="a local control plane for trying things out")
+    parser = commands.add_parser(
+        "dev",
+        help="run a local control plane for development",
+        description="Run a local control plane for development: etcd, kube-apiserver, controllers "
+        "and simulated nodes. It needs no container engine.",
+    )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
 
     def action(name: str, run: Callable[[argparse.Namespace], int], help_: str) -> None:
         added = actions.add_parser(name, help=help_, description=help_.capitalize() + ".")
-        added.add_argument("--name", default=DEFAULT_NAME, help="which one (default: %(default)s)")
+        added.add_argument(
+            "--name", default=DEFAULT_NAME, help="name of the control plane (default: %(default)s)"
+        )
         added.set_defaults(run=run)
         options.get(name, lambda _: None)(added)
 
     options = {"up": _up_options, "logs": _logs_options}
-    action("up", up, "start it and leave it running in the background")
-    action("down", down, "stop it and delete its data; the logs stay")
-    action("status", status, "say whether it runs, and what of it")
-    action("kubeconfig", kubeconfig, "print the path of its kubeconfig")
-    action("logs", logs, "show the logs of its parts")
+    action("up", up, "start a control plane in the background")
+    action("down", down, "stop the control plane and delete its data; its logs are kept")
+    action("status", status, "print whether the control plane is running, and its processes")
+    action("kubeconfig", kubeconfig, "print the path of the kubeconfig file")
+    action("logs", logs, "print the logs of the components")
 
 
 def _up_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bare", action="store_true", help="only etcd and kube-apiserver")
+    parser.add_argument("--bare", action="store_true", help="start only etcd and kube-apiserver")
     parser.add_argument(
         "--nodes",
         type=_number(0, 5000),
         default=FULL.nodes,
-        help="fake nodes (default: %(default)s)",
+        help="number of simulated nodes (default: %(default)s)",
     )
     parser.add_argument(
         "--pod-seconds",
         type=_number(0, 86_400),
         default=5,
-        help="how long the pods of Jobs run on the fake nodes (default: %(default)s)",
+        help="seconds that pods of Jobs run on simulated nodes (default: %(default)s)",
     )
     parser.add_argument(
-        "--port", type=_number(1, LAST_PORT), help="of the API server (default: a free one)"
+        "--port", type=_number(1, LAST_PORT), help="port of the API server (default: any free port)"
     )
     parser.add_argument(
-        "--crd", type=Path, action="append", default=[], metavar="FILE", help="CRDs to install"
+        "--crd",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="YAML file with CRDs to install; may be repeated",
     )
 
 
 def _logs_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("part", nargs="?", help="one part, such as etcd (default: all)")
+    parser.add_argument("part", nargs="?", help="one component, such as etcd (default: all)")
     parser.add_argument(
-        "--tail", type=_number(0, 10**9), default=50, help="last lines of each (default: 50)"
+        "--tail",
+        type=_number(0, 10**9),
+        default=50,
+        help="number of last lines of each log (default: 50)",
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as they grow")
+    parser.add_argument("-f", "--follow", action="store_true", help="continue to print new lines")
 
 
 def _place(arguments: argparse.Namespace) -> NamedPlane:
@@ -95,12 +110,12 @@ def dev_command(action: str, name: str) -> str:
 
 
 def _starts_it(place: NamedPlane) -> str:
-    return f"`{dev_command('up', place.name)}` starts it."
+    return f"start it with `{dev_command('up', place.name)}`."
 
 
 def _how_to_use(state: State) -> str:
     kubeconfig = shlex.quote(state.kubeconfig)
-    return f"{state.url} is ready. To use it:\n  export KUBECONFIG={kubeconfig}"
+    return f"The API server is ready at {state.url}. To use it:\n  export KUBECONFIG={kubeconfig}"
 
 
 def up(arguments: argparse.Namespace) -> int:
@@ -110,7 +125,7 @@ def up(arguments: argparse.Namespace) -> int:
         return _already_up(place)
     for file in arguments.crd:
         if not file.is_file():
-            raise DevClusterError(f"{file} is not a file: --crd takes a YAML file with CRDs.")
+            raise DevClusterError(f"--crd: {file} is not a file")
     shape = replace(
         BARE if arguments.bare else FULL,
         nodes=0 if arguments.bare else arguments.nodes,
@@ -121,7 +136,7 @@ def up(arguments: argparse.Namespace) -> int:
     try:
         state = asyncio.run(background.up(place, shape, places.cache_home(), Progress(sys.stderr)))
     except KeyboardInterrupt:
-        left = "it is still stopping" if place.kept() else "nothing was left running"
+        left = "it is still stopping" if place.kept() else "no process is left running"
         print(f"kftrainer: interrupted; {left}.", file=sys.stderr)
         return INTERRUPTED
     print(_how_to_use(state))
@@ -132,10 +147,10 @@ def _already_up(place: NamedPlane) -> int:
     state = place.read()
     if state is None or state.phase != "ready":
         raise DevClusterError(
-            f"{place.name} is being started or stopped by another process: "
-            f"wait for that, or run `{dev_command('down', place.name)}`."
+            f"another process is starting or stopping {place.name}: "
+            f"wait until it has finished, or run `{dev_command('down', place.name)}`."
         )
-    print(f"{place.name} runs already. {_how_to_use(state)}")
+    print(f"{place.name} is already running. {_how_to_use(state)}")
     return 0
 
 
@@ -144,7 +159,7 @@ def down(arguments: argparse.Namespace) -> int:
     place = _place(arguments)
     was_up = place.kept()
     asyncio.run(background.down(place, Progress(sys.stderr)))
-    print(f"{place.name} is down." if was_up else f"{place.name} was not running.")
+    print(f"{place.name} is stopped." if was_up else f"{place.name} was not running.")
     return 0
 
 
@@ -158,7 +173,7 @@ def status(arguments: argparse.Namespace) -> int:
     if state is None or state.phase != "ready":
         print(f"{place.name} is {state.phase if state else 'starting'}.")
         return NOT_RUNNING
-    print(f"{place.name} runs at {state.url}")
+    print(f"{place.name} is running at {state.url}")
     print(f"kubeconfig: {state.kubeconfig}")
     for part in state.parts:
         print(f"  {part.name:<24} pid {part.pid}")
@@ -170,7 +185,7 @@ def _why_down(place: NamedPlane, state: State | None) -> str:
         case State(phase="failed"):
             return f"{place.name} is not running: {state.reason}"
         case State(phase="ready" | "starting" | "stopping"):
-            killed = "its keeper was killed, and its parts with it"
+            killed = "its processes were killed"
             return f"{place.name} is not running: {killed}; {_starts_it(place)}"
         case _:
             return f"{place.name} is not running; {_starts_it(place)}"
@@ -194,7 +209,7 @@ def logs(arguments: argparse.Namespace) -> int:
         if arguments.part not in found:
             known = ", ".join(found) or "none"
             raise DevClusterError(
-                f"{place.name} has no log of {arguments.part} (there are: {known})."
+                f"{place.name} has no log of {arguments.part}; available logs: {known}"
             )
         found = {arguments.part: found[arguments.part]}
     if not found:
@@ -202,7 +217,7 @@ def logs(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         follower = shutil.which("tail")
         if follower is None:
-            raise DevClusterError("Following logs needs the program `tail`, which is not on PATH.")
+            raise DevClusterError("--follow needs the program `tail`, which is not on PATH")
         argv = [follower, "-n", str(arguments.tail), "-F", *map(str, found.values())]
         os.execv(follower, argv)  # noqa: S606
     for name, path in found.items():

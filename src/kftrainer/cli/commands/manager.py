@@ -14,7 +14,7 @@ from kftrainer.api import names
 from kftrainer.api.configuration import CONTROLLERS, DEFAULT, Configuration
 from kftrainer.cli import errors as one_line_errors
 from kftrainer.cli.arguments import add_connection, namespace_name
-from kftrainer.cli.manager_setup.assembly import Surroundings, run_manager
+from kftrainer.cli.manager_setup.assembly import ManagerOptions, run_manager
 from kftrainer.cli.manager_setup.runtime_folder import RuntimeFolderError, runtimes_in
 from kftrainer.config import ConfigurationError
 from kftrainer.kube.client.errors import KubeError
@@ -30,7 +30,7 @@ from kftrainer.runtime.framework.plugin_loader import PluginLoadError, load_fram
 
 log = structlog.get_logger(__name__)
 
-FAILED, MISUSED = 1, 2
+FAILED, USAGE_ERROR = 1, 2
 
 
 class FlagError(Exception):
@@ -74,10 +74,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "manager",
         help="run the operator",
-        description="Run the operator, in a cluster or beside one. What is not said here is as the "
-        "configuration file says, and what is not said there has a sensible default.",
+        description="Run the operator, in a pod or on another machine. Flags override the "
+        "configuration file; the file overrides the defaults.",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration file")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the configuration file (default: none)"
+    )
     add_connection(parser)
     parser.add_argument(
         "--namespace",
@@ -85,34 +87,42 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="append",
         default=[],
         metavar="NAME",
-        help="look after TrainJobs in this namespace only; may be said several times",
+        help="reconcile TrainJobs of this namespace only; may be repeated (default: all "
+        "namespaces)",
     )
     parser.add_argument(
         "--runtimes",
         type=Path,
         metavar="FOLDER",
-        help="keep the ClusterTrainingRuntimes of this folder in the cluster, one in each .yaml "
-        "file, and delete those that were in it before, unless TrainJobs refer to them",
+        help="apply the ClusterTrainingRuntimes of this folder (one per .yaml file), and re-create "
+        "those that are deleted; a runtime that is removed from the folder is deleted from the "
+        "cluster once no TrainJob refers to it",
     )
     _add_overrides(parser)
     parser.add_argument(
         "--webhook-cert-dir",
         type=Path,
         metavar="FOLDER",
-        help="where tls.crt and tls.key of the webhook server are, if others see to them "
-        "(default: the manager makes its own)",
+        help="folder with tls.crt and tls.key of the webhook server (default: the manager issues "
+        "its own certificate)",
     )
     parser.add_argument(
         "--metrics-cert-dir",
         type=Path,
         metavar="FOLDER",
-        help="where tls.crt and tls.key of the metrics server are (default: it signs its own)",
+        help="folder with tls.crt and tls.key of the metrics server (default: a self-signed "
+        "certificate)",
     )
-    parser.add_argument("--log-level", choices=list(logs.LEVELS), default="info")
+    parser.add_argument(
+        "--log-level",
+        choices=list(logs.LEVELS),
+        default="info",
+        help="the least severe level that is logged (default: %(default)s)",
+    )
     parser.add_argument(
         "--log-format",
         choices=("json", "console"),
-        help="(default: console on a terminal, else json)",
+        help="log format (default: console on a terminal, else json)",
     )
     parser.set_defaults(run=run)
 
@@ -126,13 +136,17 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         help="enable leader election; required when more than one replica runs",
     )
     parser.add_argument(
-        "--leader-election-namespace", metavar="NAME", help="where the Lease is (default: our own)"
+        "--leader-election-namespace",
+        metavar="NAME",
+        help="namespace of the Lease (default: that of the pod)",
     )
     parser.add_argument(
-        "--webhook-host", metavar="ADDRESS", help="where the webhook server listens (default: all)"
+        "--webhook-host",
+        metavar="ADDRESS",
+        help="address that the webhook server listens on (default: all)",
     )
     parser.add_argument(
-        "--webhook-port", type=int, metavar="PORT", help="port of the webhook server; 0: none"
+        "--webhook-port", type=int, metavar="PORT", help="port of the webhook server; 0 disables it"
     )
     parser.add_argument(
         "--webhook-client-ca",
@@ -153,7 +167,9 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
         help="accept only requests whose path ends with a token in this file (default: no token)",
     )
     parser.add_argument(
-        "--metrics-bind-address", metavar="ADDRESS", help="host:port or :port of metrics; 0: none"
+        "--metrics-bind-address",
+        metavar="ADDRESS",
+        help="host:port or :port of metrics; 0 disables it",
     )
     parser.add_argument(
         "--metrics-secure",
@@ -164,23 +180,27 @@ def _add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--health-probe-bind-address",
         metavar="ADDRESS",
-        help="host:port or :port of the probes; 0: none",
+        help="host:port or :port of the health probes; 0 disables them",
     )
     parser.add_argument(
         "--concurrency",
         action="append",
         type=_concurrency,
         metavar="KIND=N",
-        help="how many objects of a kind are reconciled at once; may be said several times",
+        help="number of objects of this kind that are reconciled concurrently; may be repeated",
     )
-    parser.add_argument("--qps", type=float, help="requests per second in the long run; 0: any")
-    parser.add_argument("--burst", type=int, help="requests at once, where there is a --qps")
+    parser.add_argument(
+        "--qps", type=float, help="average requests per second to the API server; 0: no limit"
+    )
+    parser.add_argument("--burst", type=int, help="requests above --qps that may be sent at once")
 
 
 def _concurrency(text: str) -> tuple[str, int]:
     kind, equals, number = text.partition("=")
     if not equals or not number.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not of the form TrainJob=5")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} does not have the form KIND=N, such as TrainJob=5"
+        )
     key = kind if kind in CONTROLLERS else f"{kind}.{names.GROUP}"
     return key, int(number)
 
@@ -199,7 +219,7 @@ def _run(arguments: argparse.Namespace) -> None:
     configuration = configured(arguments)
     plugins = configuration.plugins
     framework = load_framework(plugins.enabled, plugins.disabled, admission=configuration.admission)
-    surroundings = Surroundings(
+    options = ManagerOptions(
         kubeconfig=arguments.kubeconfig,
         context=arguments.context,
         namespaces=tuple(dict.fromkeys(arguments.namespace)),
@@ -208,7 +228,7 @@ def _run(arguments: argparse.Namespace) -> None:
         runtimes=None if arguments.runtimes is None else runtimes_in(arguments.runtimes),
     )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(run_manager(configuration, framework, surroundings))
+        runner.run(run_manager(configuration, framework, options))
 
 
 def exit_code_of(error: Exception) -> int:
@@ -216,13 +236,13 @@ def exit_code_of(error: Exception) -> int:
     errors = list(one_line_errors.within(error))
     unknown = [each for each in errors if not isinstance(each, KNOWN)]
     if unknown:
-        log.critical("manager.crashed", exc_info=error)
+        log.critical("manager_crashed", exc_info=error)
         gist = one_line_errors.in_one_line(map(in_one_line, unknown))
-        told = f"something unexpected ended it, the log says where: {gist}"
+        message = f"unexpected error, see the traceback in the log: {gist}"
     else:
-        told = one_line_errors.in_one_line(map(str, errors))
-    print(f"kftrainer manager: {told}", file=sys.stderr)
-    return MISUSED if isinstance(error, FlagError) else FAILED
+        message = one_line_errors.in_one_line(map(str, errors))
+    print(f"kftrainer manager: {message}", file=sys.stderr)
+    return USAGE_ERROR if isinstance(error, FlagError) else FAILED
 
 
 def configured(arguments: argparse.Namespace) -> Configuration:
@@ -230,12 +250,12 @@ def configured(arguments: argparse.Namespace) -> Configuration:
     read = config.read(arguments.config) if arguments.config else DEFAULT
     document = read.dump()
     for flag, (section, field) in FLAGS.items():
-        said: Any = getattr(arguments, flag)
-        if said is not None:
-            there = document.get(section, {})
+        value: Any = getattr(arguments, flag)
+        if value is not None:
+            present = document.get(section, {})
             if flag == "concurrency":
-                said = {**there.get(field, {}), **dict(said)}
-            document[section] = {**there, field: said}
+                value = {**present.get(field, {}), **dict(value)}
+            document[section] = {**present, field: value}
     try:
         return Configuration.parse(document)
     except InvalidDocumentError as error:  # the file alone was valid

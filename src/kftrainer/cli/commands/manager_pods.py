@@ -10,7 +10,7 @@ DEPLOYMENTS: Resource[Manifest] = Resource(
 )
 PODS: Resource[Manifest] = Resource("", "v1", "Pod", "pods", namespaced=True, decode=unstructured)
 STARTING = ("ContainerCreating", "PodInitializing")
-MOST_REASONS = 2
+MAX_REASONS = 2
 
 
 def ready_replicas(deployment: Manifest) -> tuple[int, int]:
@@ -32,14 +32,14 @@ def why_not_ready(deployment: Manifest, pods: Iterable[Manifest]) -> str | None:
         return None
     key = key_of(deployment)
     if not wanted:
-        return f"the manager does not run: Deployment {key} is scaled to 0 replicas"
+        return f"the manager is not running: Deployment {key} is scaled to 0 replicas"
     present = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     reasons = dict.fromkeys(each for pod in present for each in _reasons(pod, key))
     if not present:
         reasons = dict.fromkeys([*_failures(deployment)] or ["it has no pods yet"])
-    shown = "; ".join([*reasons][:MOST_REASONS]) or "its pods are starting"
+    shown = "; ".join([*reasons][:MAX_REASONS]) or "its pods are starting"
     return (
-        f"the manager does not run: Deployment {key} has 0 of {wanted} replicas ready: "
+        f"the manager is not running: Deployment {key} has 0 of {wanted} replicas ready: "
         f"{' '.join(shown.split())}"
     )
 
@@ -68,9 +68,9 @@ def _reasons(pod: Manifest, deployment: ObjectKey) -> Iterator[str]:
                 message = f": {more['message']}" if more.get("message") else ""
                 yield f"{where}: {reason}{message}{_last_end(container, name, deployment)}"
             case {"terminated": {"exitCode": int(code)}} if code:
-                yield f"{where}: ended with exit code {code}; {_log(name, deployment)}"
+                yield f"{where}: exited with code {code}; {_log(name, deployment)}"
             case {"running": _} if not container.get("ready"):
-                yield f"{where}: runs and is not ready; {_log(name, deployment)}"
+                yield f"{where}: is running but not ready; {_log(name, deployment)}"
 
 
 def _last_end(container: Mapping[str, Any], pod: str, deployment: ObjectKey) -> str:

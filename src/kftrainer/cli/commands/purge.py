@@ -8,7 +8,13 @@ from typing import Any
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
 from kftrainer.cli.arguments import add_connection, add_timeout, namespace_name
-from kftrainer.cli.commands.cluster import OutOfTimeError, Patience, connected, run_on_cluster, say
+from kftrainer.cli.commands.cluster import (
+    DeadlineExceededError,
+    Waiter,
+    connected,
+    print_line,
+    run_on_cluster,
+)
 from kftrainer.cli.commands.release_runtimes import Release
 from kftrainer.cli.commands.remaining_objects import (
     IN_USE,
@@ -16,7 +22,7 @@ from kftrainer.cli.commands.remaining_objects import (
     Found,
     Identity,
     advice,
-    is_back,
+    is_recreated,
     listed,
     next_step,
 )
@@ -26,11 +32,11 @@ from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.manager.clock import Clock, SystemClock
 
-FAILED, MISUSED = 1, 2
+FAILED, USAGE_ERROR = 1, 2
 SECONDS = 300.0
-TELL_EVERY = 10.0  # seconds, if nothing has changed
-AT_ONCE = 20  # concurrent deletions
-UNKNOWN = "the API server does not know the kinds: nothing to delete"
+REPORT_EVERY = 10.0  # seconds, if nothing has changed
+CONCURRENCY = 20  # concurrent deletions
+NOT_SERVED = "the CustomResourceDefinitions are not installed: nothing to delete"
 DESCRIPTION = """\
 Delete all TrainJobs with their objects, wait until they are gone, then do the same with
 TrainingRuntimes and ClusterTrainingRuntimes. The manager must run meanwhile: it removes the
@@ -43,12 +49,12 @@ refers to, so that they, and their namespaces, can be deleted although no manage
 """
 EPILOG = """\
 exit code:
-  0  nothing is left, or the API server does not know the kinds any more
-  1  it failed; the last line on standard error says what is left and why
-  2  bad usage; or --yes is missing, and standard output says what would be deleted
-It needs the right to list and delete the three kinds; with --namespace, TrainJobs and
-TrainingRuntimes there, and ClusterTrainingRuntimes with --cluster-runtimes only. For
---release-runtimes it lists them and patches the runtimes.
+  0  nothing is left, or the CustomResourceDefinitions are not installed
+  1  it failed; the last line on standard error lists what is left and why
+  2  invalid arguments; or a dry run without --yes, which prints what would be deleted
+Required permissions: list and delete the three kinds; with --namespace, only TrainJobs and
+TrainingRuntimes in these namespaces, and ClusterTrainingRuntimes with --cluster-runtimes. For
+--release-runtimes: list the three kinds and patch the runtimes.
 """
 
 
@@ -69,13 +75,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="append",
         default=[],
         metavar="NAME",
-        help="TrainJobs and TrainingRuntimes of this namespace only; may be said several times. "
-        "ClusterTrainingRuntimes, which are for all namespaces, are left alone",
+        help="delete TrainJobs and TrainingRuntimes of this namespace only; may be repeated. "
+        "ClusterTrainingRuntimes are not deleted, because they belong to all namespaces",
     )
     parser.add_argument(
         "--cluster-runtimes",
         action="store_true",
-        help="delete all ClusterTrainingRuntimes, too, where a --namespace would spare them",
+        help="with --namespace: delete all ClusterTrainingRuntimes, too",
     )
     parser.add_argument(
         "--release-runtimes",
@@ -83,7 +89,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="delete nothing; remove the finalizer trainer.kubeflow.org/resource-in-use from the "
         "runtimes that no TrainJob refers to, for namespaces that no manager watches any more",
     )
-    parser.add_argument("--yes", action="store_true", help="delete; without it, only say what")
+    parser.add_argument(
+        "--yes", action="store_true", help="delete; without it, print what would be deleted"
+    )
     add_timeout(parser, SECONDS)
     parser.set_defaults(run=run)
 
@@ -109,14 +117,16 @@ async def _purge(arguments: argparse.Namespace) -> int:
             return 0
         found = await purge.find()
         if not found:
-            say("there is nothing to delete" if purge.knows_kinds else UNKNOWN)
+            print_line("there is nothing to delete" if purge.knows_kinds else NOT_SERVED)
             return 0
     for line in listed(found):
-        say(f"would delete {line}")
+        print_line(f"would delete {line}")
     if not purge.all_kinds:
-        say("would leave ClusterTrainingRuntimes alone: they go if you say --cluster-runtimes")
+        print_line(
+            "would not delete ClusterTrainingRuntimes: pass --cluster-runtimes to delete them"
+        )
     print("kftrainer purge: dry run, nothing was deleted; pass --yes to delete", file=sys.stderr)
-    return MISUSED
+    return USAGE_ERROR
 
 
 async def _release(arguments: argparse.Namespace) -> int:
@@ -125,21 +135,27 @@ async def _release(arguments: argparse.Namespace) -> int:
             Client(transport),
             list(dict.fromkeys(arguments.namespaces)),
             cluster_runtimes=arguments.cluster_runtimes,
-            tell=say,
+            report=print_line,
         )
         held = await (release.run() if arguments.yes else release.find())
     for line in listed(held.used):
-        say(f"not released, as TrainJobs use them: {line}")
+        print_line(f"not released, because TrainJobs use them: {line}")
     if not held.unused:
-        say("no runtime that is not in use has the finalizer")
+        print_line("no unused runtime has the finalizer")
         return 0
     if arguments.yes:
-        print("kftrainer purge: runtimes keep changing; run it again", file=sys.stderr)
+        print(
+            "kftrainer purge: runtimes changed in the meantime; run the command again",
+            file=sys.stderr,
+        )
         return FAILED
     for line in listed(held.unused):
-        say(f"would remove {IN_USE} from {line}")
-    print("kftrainer purge: dry run, nothing was changed; pass --yes", file=sys.stderr)
-    return MISUSED
+        print_line(f"would remove {IN_USE} from {line}")
+    print(
+        "kftrainer purge: dry run, nothing was changed; pass --yes to remove the finalizers",
+        file=sys.stderr,
+    )
+    return USAGE_ERROR
 
 
 class Purge:
@@ -153,16 +169,16 @@ class Purge:
         *,
         clock: Clock,
         cluster_runtimes: bool = False,
-        tell: Callable[[str], None] = say,
+        report: Callable[[str], None] = print_line,
     ) -> None:
         self.all_kinds = cluster_runtimes or not namespaces
         self.knows_kinds = False  # whether the API server serves any of them
         self._client = client
         self._namespaces = namespaces
         self._clock = clock
-        self._patience = Patience(clock, seconds)
-        self._report = tell
-        self._told = ("", 0.0)  # text and time of the last message
+        self._waiter = Waiter(clock, seconds)
+        self._report = report
+        self._reported = ("", 0.0)  # text and time of the last message
         self._found: list[Found] = []  # by the last list
         self._deleted: dict[Identity, str | None] = {}
 
@@ -174,13 +190,13 @@ class Purge:
         return [each for kind in kinds for each in await self._list(kind)]
 
     async def run(self) -> None:
-        """Delete everything; raise OutOfTimeError with what is left, or KubeError."""
+        """Delete everything; raise DeadlineExceededError with what is left, or KubeError."""
         try:
-            await self._patience.until_fine(self._step, self._tell_now_and_then)
-        except OutOfTimeError as error:
-            help_ = advice(self._look_back(), of_all=not self._namespaces)
-            raise OutOfTimeError(f"{error}; {help_}" if help_ else str(error)) from None
-        self._report(self._end() if self.knows_kinds else UNKNOWN)
+            await self._waiter.until_passed(self._step, self._report_progress)
+        except DeadlineExceededError as error:
+            hint = advice(self._remaining(), of_all=not self._namespaces)
+            raise DeadlineExceededError(f"{error}; {hint}" if hint else str(error)) from None
+        self._report(self._end() if self.knows_kinds else NOT_SERVED)
 
     def _end(self) -> str:
         end = "no TrainJobs and no runtimes are left"
@@ -189,36 +205,36 @@ class Purge:
             end += (
                 ", and no ClusterTrainingRuntimes"
                 if self.all_kinds
-                else "; ClusterTrainingRuntimes were left alone"
+                else "; ClusterTrainingRuntimes were not deleted"
             )
-        if back := [each for each in self._found if is_back(each, self._deleted)]:
+        if back := [each for each in self._found if is_recreated(each, self._deleted)]:
             end += (
-                f", but for what a manager has brought back: {'; '.join(listed(back))}; that goes "
-                "with its CustomResourceDefinition"
+                f", except those that a manager has re-created: {'; '.join(listed(back))}; they "
+                "are deleted with the CustomResourceDefinitions"
             )
         return end
 
     async def _step(self) -> str | None:
         """Delete what can be deleted now; return what is left, or None."""
-        await self._look()
+        await self._refresh()
         due, _ = next_step(self._found, self._deleted)
         if due:
             for line in listed(due):
                 self._report(f"deleting {line}")
             await self._delete_all(due)
-            await self._look()
+            await self._refresh()
         return self._awaited()
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         """List the objects and record them before anything else can fail."""
         self._found = await self.find()
-        self._patience.awaiting(self._awaited())
+        self._waiter.awaiting(self._awaited())
 
-    def _look_back(self) -> list[Found]:
+    def _remaining(self) -> list[Found]:
         return next_step(self._found, self._deleted)[1]
 
     def _awaited(self) -> str | None:
-        left = self._look_back()
+        left = self._remaining()
         return f"left: {'; '.join(listed(left))}" if left else None
 
     async def _list(self, kind: Resource[Any]) -> list[Found]:
@@ -244,7 +260,7 @@ class Purge:
                 errors.append(error)
 
         async with asyncio.TaskGroup() as group:
-            for number in range(AT_ONCE):
+            for number in range(CONCURRENCY):
                 group.create_task(work(), name=f"purge-{number}")
         if errors:
             raise errors[0]
@@ -263,9 +279,9 @@ class Purge:
             return
         self._deleted[found.identity] = found.metadata.uid
 
-    def _tell_now_and_then(self, text: str) -> None:
-        before, at = self._told
+    def _report_progress(self, text: str) -> None:
+        before, at = self._reported
         now = self._clock.monotonic()
-        if text != before or now - at >= TELL_EVERY:
-            self._told = text, now
+        if text != before or now - at >= REPORT_EVERY:
+            self._reported = text, now
             self._report(text)

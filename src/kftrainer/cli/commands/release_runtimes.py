@@ -13,7 +13,7 @@ from kftrainer.kube.client.errors import ConflictError, NotFoundError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Resource
 
-MOST_ROUNDS = 5  # runtimes that change in the meantime are checked again
+MAX_ROUNDS = 5  # runtimes that change in the meantime are checked again
 Places = Sequence[str | None]
 
 
@@ -38,7 +38,7 @@ class Release:
         namespaces: Sequence[str],
         *,
         cluster_runtimes: bool,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._client = client
         self._namespaces = namespaces  # all namespaces if empty
@@ -47,7 +47,7 @@ class Release:
             if cluster_runtimes or not namespaces
             else (TRAINING_RUNTIMES,)
         )
-        self._report = tell
+        self._report = report
 
     async def find(self) -> Held:
         """Return the runtimes with the finalizer."""
@@ -67,7 +67,7 @@ class Release:
     async def run(self) -> Held:
         """Remove the finalizer from unused runtimes; return the runtimes that still have it."""
         held = await self.find()
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             if not held.unused:
                 break
             for line in listed(held.unused):

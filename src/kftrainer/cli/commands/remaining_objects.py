@@ -13,7 +13,7 @@ from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 
 KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
-MOST_NAMED = 5
+MAX_NAMED = 5
 IN_USE = names.FINALIZER_RUNTIME_IN_USE
 
 
@@ -35,12 +35,12 @@ class Found:
         return self.kind.kind, self.key
 
     @property
-    def is_going(self) -> bool:
+    def is_being_deleted(self) -> bool:
         """Whether the object is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
     def __str__(self) -> str:
-        kept = ", ".join(self.metadata.finalizers or ()) if self.is_going else ""
+        kept = ", ".join(self.metadata.finalizers or ()) if self.is_being_deleted else ""
         return f"{self.key} (kept by {kept})" if kept else str(self.key)
 
 
@@ -55,15 +55,15 @@ def next_step(found: Iterable[Found], deleted: Deleted) -> tuple[list[Found], li
     are not counted as left: they have no finalizers and disappear with the
     CustomResourceDefinition.
     """
-    left = [each for each in found if not is_back(each, deleted)]
+    left = [each for each in found if not is_recreated(each, deleted)]
     jobs = [each for each in left if each.kind is TRAIN_JOBS]
-    return [each for each in jobs or left if not each.is_going], left
+    return [each for each in jobs or left if not each.is_being_deleted], left
 
 
-def is_back(found: Found, deleted: Deleted) -> bool:
+def is_recreated(found: Found, deleted: Deleted) -> bool:
     """Return whether a manager has re-created the object after its deletion."""
     metadata = found.metadata
-    is_free = not metadata.finalizers and not found.is_going
+    is_free = not metadata.finalizers and not found.is_being_deleted
     is_another = deleted.get(found.identity, metadata.uid) != metadata.uid
     return is_another and is_free and is_shipped(metadata)
 
@@ -77,23 +77,27 @@ def listed(found: Iterable[Found]) -> list[str]:
 
 
 def _line(kind: str, found: Sequence[Found]) -> str:
-    named = ", ".join(map(str, found[:MOST_NAMED]))
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    named = ", ".join(map(str, found[:MAX_NAMED]))
+    more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
     return f"{len(found)} {kind}{'' if len(found) == 1 else 's'}: {named}{more}"
 
 
 def advice(left: Sequence[Found], *, of_all: bool) -> str | None:
     """Return advice for runtimes that only our finalizer keeps, although no TrainJob is left."""
-    kept = [each for each in left if each.is_going and IN_USE in (each.metadata.finalizers or ())]
+    kept = [
+        each
+        for each in left
+        if each.is_being_deleted and IN_USE in (each.metadata.finalizers or ())
+    ]
     if not kept or any(each.kind is TRAIN_JOBS for each in left):
         return None
     runtime = kept[0]
-    perhaps = ""
+    condition = ""
     if not of_all and runtime.kind is CLUSTER_TRAINING_RUNTIMES:
-        perhaps = "unless TrainJobs of other namespaces use it, "
+        condition = "unless TrainJobs of other namespaces use the runtime, "
     return (
-        f"{perhaps}nobody takes the finalizer {IN_USE} off: no manager runs, or it looks after "
-        f"some namespaces only; to do it by hand: {_command(runtime)}"
+        f"{condition}nothing removes the finalizer {IN_USE}: no manager is running, or it watches "
+        f"other namespaces only; to remove it manually: {_command(runtime)}"
     )
 
 

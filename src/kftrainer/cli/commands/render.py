@@ -13,22 +13,24 @@ if TYPE_CHECKING:
 
 FAILED = 1
 DIFFERENT = 1
-TROUBLE = 2  # exit code for failures with --diff, where 1 means that something has changed
+DIFF_FAILED = 2  # exit code for failures with --diff, where 1 means that something has changed
 DESCRIPTION = """\
-Print the objects that would be applied for each TrainJob, in the order of applying.
+Print the objects that would be applied for each TrainJob, in the order of applying. No cluster is
+needed.
 
-The documents may be TrainJobs, runtimes, and objects that are there already, in any order and
-mixture; kinds that planning has no use for are left out. Defaults are filled in as the API server
-would. What belongs to a TrainJob that has not been created yet refers to it by a uid of zeros.
+The files may contain TrainJobs, runtimes, and objects that already exist in the cluster, in any
+order. Kinds that planning does not read are ignored. Defaults are filled in as the API server does.
+Owner references to a TrainJob that has no UID yet contain a UID of zeros.
 """
 EPILOG = """\
 exit code:
-  0  done; with --diff: nothing has changed
-  1  something is wrong, and nothing was printed; with --diff: something has changed
-  2  bad usage; with --diff also: something is wrong
-Problems are lines on standard error, the same as of `kftrainer validate`. What the API server or
-admission rejects is an error, as nothing would be applied for it. An error here alone: a TrainJob
-without a name or whose runtime is in none of the files, and an object that is there twice.
+  0  success; with --diff: nothing has changed
+  1  errors were found, and nothing was printed; with --diff: something has changed
+  2  invalid arguments; with --diff also: errors were found
+Problems are printed to standard error, in the format of `kftrainer validate`. Everything that the
+API server or the admission webhook would reject is an error. Three more problems are errors here
+but not in `kftrainer validate`: a TrainJob without a name, a TrainJob whose runtime is not among
+the given files, and an object that is defined twice.
 """
 
 
@@ -36,7 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the `render` command."""
     parser = commands.add_parser(
         "render",
-        help="print what would be applied for TrainJobs, without a cluster",
+        help="print the objects that would be applied for TrainJobs; needs no cluster",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -48,17 +50,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--output",
         choices=("yaml", "json"),
         default="yaml",
-        help="YAML documents or one JSON List (default: %(default)s)",
+        help="output format: YAML documents, or one JSON List (default: %(default)s)",
     )
     form.add_argument(
         "--diff",
         metavar="FILE",
-        help="print what has changed since this output, YAML or JSON, of an earlier time",
+        help="compare with earlier output (YAML or JSON) and print the differences",
     )
     form.add_argument(
         "--explain",
         action="store_true",
-        help="print which plugin set which value, and from which field it came",
+        help="print which plugin set each value, and from which field it was taken",
     )
     parser.add_argument(
         "--show-secrets",
@@ -71,33 +73,24 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print all objects, or only the problems if there are errors."""
-    from kftrainer.cli.manifests.documents import read
-    from kftrainer.cli.manifests.plans import plan_all
-    from kftrainer.cli.plugins import framework_of
-    from kftrainer.config import ConfigurationError
-    from kftrainer.runtime.errors import PlanningError
-    from kftrainer.runtime.framework.plugin_loader import PluginLoadError
+    from kftrainer.cli.manifests import pipeline
+    from kftrainer.cli.manifests.plans import PlanOptions
 
-    failed = FAILED if arguments.diff is None else TROUBLE
-    reading = read(arguments.sources, with_spots=True)
-    options = {"explain": arguments.explain, "show_secrets": arguments.show_secrets}
+    failed = FAILED if arguments.diff is None else DIFF_FAILED
+    options = PlanOptions(explain=arguments.explain, show_secrets=arguments.show_secrets)
     try:
-        outcome = plan_all(reading, framework_of(arguments.config), **options)
-    except (ConfigurationError, PluginLoadError, PlanningError) as error:  # not about a document
-        return _refuse([" ".join(str(error).split())], failed)
-    _report(map(str, outcome.remarks))
-    if outcome.is_refused:
+        outcome = pipeline.run(arguments.sources, arguments.config, options)
+    except pipeline.SetupError as error:
+        _report([str(error)])
         return failed
-    if outcome.no_train_job:
-        _report(["warning: there is no TrainJob in the documents"])
+    _report(map(str, outcome.problems))
+    if outcome.is_invalid:
+        return failed
+    if not outcome.has_train_jobs:
+        _report(["warning: the files contain no TrainJob"])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # regardless of the locale
     return _print(outcome.plans, arguments)
-
-
-def _refuse(problems: Iterable[str], code: int) -> int:
-    _report(problems)
-    return code
 
 
 def _report(messages: Iterable[str]) -> None:
@@ -127,15 +120,16 @@ def _print_difference(now: list[dict[str, Any]], file: str) -> int:
     from kftrainer.cli.manifests import output
     from kftrainer.cli.manifests.documents import read
 
-    reading = read([file])
-    problems = reading.problems + [
-        f"{each.place}: it is no object that was rendered: it has no apiVersion, kind or name"
-        for each in reading.documents
+    earlier = read([file])
+    problems = [str(error) for error in earlier.errors] + [
+        f"{each.place}: not an object that was rendered: it has no apiVersion, kind or name"
+        for each in earlier.documents
         if not _is_object(each.content)
     ]
     if problems:
-        return _refuse(problems, TROUBLE)
-    found = output.difference([each.content for each in reading.documents], now, file)
+        _report(problems)
+        return DIFF_FAILED
+    found = output.difference([each.content for each in earlier.documents], now, file)
     sys.stdout.write(found)
     return DIFFERENT if found else 0
 

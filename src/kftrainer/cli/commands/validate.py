@@ -1,50 +1,48 @@
-"""`kftrainer validate`: reports what admission would reject, without a cluster."""
+"""`kftrainer validate`: reports what the cluster would reject, without a cluster."""
 
 import argparse
 import io
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kftrainer.cli.arguments import add_config, add_sources
 
 if TYPE_CHECKING:
-    from kftrainer.cli.manifests.offline_validation import OfflineResult
-    from kftrainer.cli.manifests.problems import DocumentProblem
+    from kftrainer.cli.manifests.pipeline import Outcome
 
-REFUSED = 1
-UNREAD = 2
+INVALID = 1
+UNREADABLE_INPUT = 2
 DESCRIPTION = """\
-Say what the API server would refuse about TrainJobs and runtimes, and what our admission would
-refuse or warn of, without a cluster: for CI and editors.
+Report what the API server or the admission webhook would reject in TrainJobs and runtimes, and the
+warnings that admission would return. No cluster is needed, so it can run in CI and in editors.
 
-The documents may be in any order and mixture. Objects of other kinds that planning reads, such as
-LimitRanges or PriorityClasses, are used as context: they are taken for what there is in the
-cluster, and are not judged. Objects of all other kinds are skipped; the last line says how many of
-which kind. Jobs of the Training Operator (v1), such as a PyTorchJob of kubeflow.org/v1, are errors.
+The files may contain objects in any order. Objects of other kinds that planning reads, such as
+LimitRanges and PriorityClasses, are used as context, as if they existed in the cluster; only the
+fields that planning reads are checked. All other kinds are skipped; the last line counts them by
+kind. Jobs of the Training Operator (v1), such as a PyTorchJob of kubeflow.org/v1, are errors.
 
-A TrainJob is judged together with its runtime. If that is in none of the files, but another runtime
-of the same kind is, the TrainJob is refused, as it would be in a cluster where only these are. If
-the files hold no runtime of that kind at all, or it is one that comes with the operator, there is
-a warning that this part was not checked.
+A TrainJob is validated together with its runtime. If its runtime is not among the given files:
+  - and other runtimes of the same kind are, this is an error, as in a cluster with these runtimes;
+  - and no runtime of that kind is, or the runtime is one that is installed with the operator, a
+    warning states that the checks that need the runtime were skipped.
 
-Fields that nobody knows are errors, because kubectl refuses them (--validate=strict, its default);
-who writes them by other means finds them dropped.
+Unknown fields are errors, because kubectl rejects them (--validate=strict, its default). Clients
+without strict validation would lose these fields silently.
 """
 EPILOG = """\
 exit code:
-  0  nothing is refused; warnings do not change that, unless there is --fail-on-warning
-  1  something is refused; with --fail-on-warning: or there is a warning
-  2  something cannot be read: a file that is not there, or is neither YAML nor JSON, or holds no
-     object; or there is no TrainJob and no runtime to check; or bad usage
-Each problem is one line on standard output, with the line of the field or of the nearest one around
-it that is there:
-  FILE:LINE: FIELD: what is wrong
-  FILE:LINE: FIELD: warning: what is likely not meant
-With -o json it is an object of a list: file, line (or null), path (or ""), type (the API server's
-name such as FieldValueInvalid; UnknownField, Unreadable; null for a warning), message, severity
-(error or warning), and rule (the rule of our admission that is broken; null where it is none).
+  0  no errors; there may be warnings, unless --fail-on-warning is set
+  1  errors were found; with --fail-on-warning: errors or warnings were found
+  2  invalid arguments, or a file cannot be used: it does not exist, is neither YAML nor JSON, or
+     contains no objects; or the files contain no TrainJob and no runtime
+Each problem is one line on standard output. LINE is the line of the field, or of the nearest parent
+that exists:
+  FILE:LINE: FIELD: error
+  FILE:LINE: FIELD: warning: text
+With -o json the output is a list of objects with these keys: file, line (or null), path (or ""),
+type (the API server's name, such as FieldValueInvalid; or UnknownField or Unreadable; null for
+warnings), message, severity (error or warning), and rule (the admission rule that is violated, or
+null).
 """
 
 
@@ -52,7 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the `validate` command."""
     parser = commands.add_parser(
         "validate",
-        help="say what would be refused about TrainJobs and runtimes, without a cluster",
+        help="report errors in TrainJobs and runtimes; needs no cluster",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -63,10 +61,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--output",
         choices=("text", "json"),
         default="text",
-        help="a line for each problem, or one JSON list (default: %(default)s)",
+        help="output format: one line per problem, or one JSON list (default: %(default)s)",
     )
     parser.add_argument(
-        "--fail-on-warning", action="store_true", help="exit with 1 if there is a warning"
+        "--fail-on-warning", action="store_true", help="exit with code 1 if there are warnings"
     )
     add_config(parser)
     parser.set_defaults(run=run)
@@ -74,40 +72,27 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print all problems; the exit code reflects the most severe one."""
-    from kftrainer.cli.manifests.problems import UNREADABLE, counted
+    from kftrainer.cli.manifests.problems import UNREADABLE, as_json, as_text, summary
 
-    found = _judgement(arguments.sources, arguments.config)
-    _print(found.remarks, arguments.output)
-    if arguments.output == "text":
-        print(f"kftrainer: {counted(found.remarks, found.tally)}", file=sys.stderr)
-    if any(remark.type == UNREADABLE for remark in found.remarks):
-        return UNREAD
-    counts = ("error", "warning") if arguments.fail_on_warning else ("error",)
-    return REFUSED if any(remark.severity in counts for remark in found.remarks) else 0
-
-
-def _judgement(sources: Sequence[str], config: Path | None) -> "OfflineResult":
-    from kftrainer.cli.manifests.documents import read
-    from kftrainer.cli.manifests.offline_validation import OfflineResult, judge
-    from kftrainer.cli.manifests.problems import UNREADABLE, DocumentProblem, Tally
-    from kftrainer.cli.plugins import framework_of
-    from kftrainer.config import ConfigurationError
-    from kftrainer.runtime.errors import PlanningError
-    from kftrainer.runtime.framework.plugin_loader import PluginLoadError
-
-    try:
-        framework = framework_of(config)
-        return judge(read(sources, with_spots=True, empty_is_unread=True), framework)
-    except (ConfigurationError, PluginLoadError, PlanningError) as error:  # not about a document
-        message = " ".join(str(error).split())
-        return OfflineResult(
-            [DocumentProblem(str(config or ""), None, "", UNREADABLE, message)], Tally()
-        )
-
-
-def _print(remarks: "Sequence[DocumentProblem]", form: str) -> None:
-    from kftrainer.cli.manifests.problems import as_json, as_text
-
+    outcome = _validate(arguments)
+    problems = outcome.problems
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # regardless of the locale
-    sys.stdout.write(as_json(remarks) if form == "json" else as_text(remarks))
+    sys.stdout.write(as_json(problems) if arguments.output == "json" else as_text(problems))
+    if arguments.output == "text":
+        print(f"kftrainer: {summary(problems, outcome.counts)}", file=sys.stderr)
+    if any(problem.type == UNREADABLE for problem in problems):
+        return UNREADABLE_INPUT
+    fatal = ("error", "warning") if arguments.fail_on_warning else ("error",)
+    return INVALID if any(problem.severity in fatal for problem in problems) else 0
+
+
+def _validate(arguments: argparse.Namespace) -> "Outcome":
+    from kftrainer.cli.manifests import pipeline
+    from kftrainer.cli.manifests.problems import UNREADABLE, DocumentProblem
+
+    try:
+        return pipeline.run(arguments.sources, arguments.config, planning=None)
+    except pipeline.SetupError as error:
+        file = str(arguments.config or "")
+        return pipeline.Outcome([DocumentProblem(file, None, "", UNREADABLE, str(error))])

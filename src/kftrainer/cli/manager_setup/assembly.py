@@ -20,8 +20,8 @@ from kftrainer.api.resources import (
     TRAINING_RUNTIMES,
 )
 from kftrainer.cli.manager_setup.preflight import Preflight
-from kftrainer.cli.manager_setup.training_metrics import tell_build, training_watch
-from kftrainer.cli.manager_setup.webhooks import WebhookMaking, Webhooks
+from kftrainer.cli.manager_setup.training_metrics import export_build_info, training_watch
+from kftrainer.cli.manager_setup.webhooks import WebhookFactory, Webhooks
 from kftrainer.controllers.bundled_runtimes import shipped_runtimes_controller
 from kftrainer.controllers.large_objects import (
     REDUCTIONS,
@@ -91,8 +91,8 @@ T = TypeVar("T")
 OUR_KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 RECONCILE_WITHIN = 120.0
 LONGEST_BACKOFF = 300.0  # seconds, like the kubelet's maximum delay before it restarts a container
-# Rate and burst of reads from the API server before requests of a client are denied.
-SECOND_LOOKS = 50.0, 100
+# Rate and burst of live reads before requests of a webhook client are denied.
+LIVE_READ_LIMIT = 50.0, 100
 # Names in metrics and Events that dashboards and users rely on.
 TRAIN_JOB_CONTROLLER = "trainjob_controller"
 COMPONENT = "trainer-trainjob-controller"
@@ -100,7 +100,7 @@ DEFAULT_NAMESPACE = "kubeflow-system"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ManagerOptions:
     """Where a manager runs and what it serves, as set by flags."""
 
     kubeconfig: Path | None = None
@@ -112,17 +112,17 @@ class Surroundings:
 
 
 async def run_manager(
-    configuration: Configuration, framework: Framework, surroundings: Surroundings
+    configuration: Configuration, framework: Framework, options: ManagerOptions
 ) -> None:
     """Run until SIGTERM or SIGINT; raise any other error that ends the manager."""
     metrics = Metrics()
-    tell_build(metrics.registry)
-    connection = await load_connection(surroundings.kubeconfig, surroundings.context)
+    export_build_info(metrics.registry)
+    connection = await load_connection(options.kubeconfig, options.context)
     user_agent = f"kftrainer/{version('kftrainer')}"
     async with HttpTransport(
         connection, user_agent=user_agent, on_response=metrics.observe_request
     ) as transport:
-        assembly = Assembly(configuration, framework, surroundings, transport, metrics)
+        assembly = Assembly(configuration, framework, options, transport, metrics)
         await run_until_signalled(assembly.manager())
 
 
@@ -133,7 +133,7 @@ class Assembly:
         self,
         configuration: Configuration,
         framework: Framework,
-        surroundings: Surroundings,
+        options: ManagerOptions,
         transport: Transport,
         metrics: Metrics,
         *,
@@ -142,7 +142,7 @@ class Assembly:
         self._resync_period = resync_period
         self._configuration = configuration
         self._framework = framework
-        self._surroundings = surroundings
+        self._options = options
         self._transport = transport
         self._metrics = metrics
         self._clock: Clock = SystemClock()
@@ -151,7 +151,7 @@ class Assembly:
         self._client = self._make_client()
         self._mapper = RestMapper(transport)
         self._cache = Cache()
-        self._access = AccessReport(metrics.registry, surroundings.namespaces)
+        self._access = AccessReport(metrics.registry, options.namespaces)
         self._jobs: Controller | None = None
         watches = framework.watches()
         watched: tuple[Resource[Any], ...] = (*OUR_KINDS, *(each.resource for each in watches))
@@ -187,7 +187,7 @@ class Assembly:
             self._view,
             TRAIN_JOBS,
             clock=self._clock,
-            namespaces=self._surroundings.namespaces,
+            namespaces=self._options.namespaces,
         )
         own_status = OwnStatusWrites()
         refused_pods = self._refused_pods()
@@ -198,14 +198,14 @@ class Assembly:
             self._cache,
             self._metrics,
             clock=self._clock,
-            namespaces=self._surroundings.namespaces,
+            namespaces=self._options.namespaces,
         )
         webhooks = self._webhooks() if self._configuration.webhook.port else None
         manager = Manager(
             Parts(
                 servers=[*self._servers(lambda: manager.stopping, webhooks), recorder],
                 checks=[self._preflight()],
-                caches=[self._cache, self._late_kinds(jobs, reconciler, training)],
+                caches=[self._cache, self._optional_kinds(jobs, reconciler, training)],
                 webhooks=webhooks.services() if webhooks else (),
                 controllers=[
                     training,
@@ -228,7 +228,7 @@ class Assembly:
             clock=self._clock,
             ours=OUR_KINDS,
             watched=list(self._watched),
-            namespaces=self._surroundings.namespaces,
+            namespaces=self._options.namespaces,
         )
 
     def _elect(self) -> LeaderElector | None:
@@ -275,7 +275,7 @@ class Assembly:
                 on_access=self._access_changed,
             )
 
-        return in_namespaces(resource, self._surroundings.namespaces, make)
+        return in_namespaces(resource, self._options.namespaces, make)
 
     def _access_changed(
         self,
@@ -286,9 +286,9 @@ class Assembly:
         """Report the access change; enqueue TrainJobs that may wait for a kind readable again."""
         self._access(resource, namespace, refusal)
         if refusal is None:
-            self._wake_unfinished(namespace)
+            self._enqueue_unfinished(namespace)
 
-    def _wake_unfinished(self, namespace: str | None = None) -> None:
+    def _enqueue_unfinished(self, namespace: str | None = None) -> None:
         """Enqueue TrainJobs that may wait for a kind; before the start they are enqueued anyway."""
         jobs = self._jobs
         if jobs is not None and jobs.is_started and self._view.knows(TRAIN_JOBS):
@@ -315,7 +315,7 @@ class Assembly:
             self._cache,
             clock=self._clock,
             enqueue=enqueue,
-            namespaces=self._surroundings.namespaces,
+            namespaces=self._options.namespaces,
         )
 
     def _train_job_reconciler(
@@ -352,7 +352,7 @@ class Assembly:
         return Resync(jobs, self._cache, clock=self._clock, period=self._resync_period)
 
     def _runtime_controllers(self) -> Iterator[Runnable]:
-        sees_all = not self._surroundings.namespaces
+        sees_all = not self._options.namespaces
         for resource in RUNTIME_KINDS:
             reconciler = RuntimeUseReconciler(
                 self._client, self._cache, resource, clock=self._clock, sees_all=sees_all
@@ -365,7 +365,7 @@ class Assembly:
             jobs = self._cache.informer(TRAIN_JOBS)
             controller.watch(jobs, enqueue_runtime(resource), generation_changed)
             yield controller
-        if (shipped := self._surroundings.runtimes) is not None:
+        if (shipped := self._options.runtimes) is not None:
             yield shipped_runtimes_controller(
                 shipped,
                 self._client,
@@ -375,26 +375,26 @@ class Assembly:
                 sees_all=sees_all,
             )
         if not sees_all:
-            yield LeftoverFinalizers(self._client, self._surroundings.namespaces, clock=self._clock)
+            yield LeftoverFinalizers(self._client, self._options.namespaces, clock=self._clock)
 
     def _webhooks(self) -> Webhooks:
         # Every replica serves admission, leader or not, so this client has no write guard. Clients
         # of the port can cause reads, hence the rate limit.
-        limiter = PerClientRateLimiter(*SECOND_LOOKS, self._clock)
+        limiter = PerClientRateLimiter(*LIVE_READ_LIMIT, self._clock)
         reading = Client(self._transport, limiter=limiter)
         validators = validators_by_path(
             Runtimes(self._framework),
             self._view,
             reading,
-            namespaces=self._surroundings.namespaces,
+            namespaces=self._options.namespaces,
             reduced=partial(reduced_objects, self._view),
         )
-        making = WebhookMaking(
+        factory = WebhookFactory(
             self._configuration, self._transport, clock=self._clock, metrics=self._metrics
         )
-        return making.webhooks(validators, own_namespace(), self._surroundings.webhook_certificates)
+        return factory.webhooks(validators, own_namespace(), self._options.webhook_certificates)
 
-    def _late_kinds(
+    def _optional_kinds(
         self, jobs: Controller, reconciler: TrainJobReconciler, training: JobWatch
     ) -> OptionalKinds:
         """Return the kinds that plugins watch; built-in kinds are available at once."""
@@ -405,7 +405,7 @@ class Assembly:
             for handler in self._watched[resource].handlers:
                 jobs.watch(self._cache.informer(resource), handler)
             training.installed(resource)
-            self._wake_unfinished()
+            self._enqueue_unfinished()
 
         return OptionalKinds(
             [self._informer(each.resource, each.keep) for each in self._watched.values()],
@@ -442,7 +442,7 @@ class Assembly:
         yield from self._metrics_services()
 
     def _metrics_services(self) -> Iterator[Runnable]:
-        settings, folder = self._configuration.metrics, self._surroundings.metrics_certificates
+        settings, folder = self._configuration.metrics, self._options.metrics_certificates
         tls, authorization = None, None
         if settings.secure_serving:
             # Works on every replica, leader or not, so this client has no write guard.

@@ -82,9 +82,7 @@ class Preflight:
         try:
             await self._until_settled()
         except UnauthorizedError as error:
-            raise PreflightError(
-                f"the API server does not accept our credentials: {error}"
-            ) from error
+            raise PreflightError(f"the API server rejected the credentials: {error}") from error
         ready()
 
     async def _until_settled(self) -> None:
@@ -93,7 +91,7 @@ class Preflight:
         except LackingError as error:
             lacking, deadline = error, self._clock.monotonic() + SETTLE_FOR
         while (left := deadline - self._clock.monotonic()) > 0:
-            log.warning("preflight.waiting", error=str(lacking), seconds_left=round(left, 1))
+            log.warning("preflight_waiting", error=str(lacking), seconds_left=round(left, 1))
             await self._clock.sleep(min(SETTLE_PAUSE, left))
             try:
                 return await self._until_answered()
@@ -101,12 +99,12 @@ class Preflight:
                 lacking = error
         if not isinstance(lacking, NamespacesUnavailableError):
             raise lacking
-        log.warning("preflight.namespaces_unavailable", error=str(lacking))
+        log.warning("preflight_namespaces_unavailable", error=str(lacking))
         return None
 
     async def _until_answered(self) -> None:
         deadline = self._clock.monotonic() + TRY_FOR
-        last = "no answer"
+        last = "no response"
         for pause in doubling(FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 left = deadline - self._clock.monotonic()
@@ -121,7 +119,7 @@ class Preflight:
                 raise PreflightError(
                     f"cannot reach the API server after {TRY_FOR:g} s of trying: {last}"
                 )
-            log.warning("preflight.waiting", error=last, seconds_left=round(left, 1))
+            log.warning("preflight_waiting", error=last, seconds_left=round(left, 1))
             await self._clock.sleep(min(pause, left))
         return None
 
@@ -129,8 +127,9 @@ class Preflight:
         for resource in self._ours:
             if not await self._mapper.is_served(resource):
                 raise LackingError(
-                    f"the API server does not know {resource.group_kind}: install the "
-                    "CustomResourceDefinitions, as with `kftrainer crds | kubectl apply -f -`"
+                    f"the API server does not serve {resource.group_kind}: install the "
+                    "CustomResourceDefinitions, for example with "
+                    "`kftrainer crds | kubectl apply -f -`"
                 )
         installed = [each for each in self._watched if await self._mapper.is_served(each)]
         refusals = {
@@ -149,6 +148,5 @@ class Preflight:
         if "" in places or places.issuperset(self._namespaces):
             return LackingError(text)
         return NamespacesUnavailableError(
-            f"these namespaces do not exist or must not be read: {', '.join(sorted(places))}: "
-            f"{text}"
+            f"these namespaces do not exist or cannot be read: {', '.join(sorted(places))}: {text}"
         )

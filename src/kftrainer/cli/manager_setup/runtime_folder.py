@@ -27,14 +27,16 @@ def runtimes_in(folder: Path) -> Sequence[Manifest]:
     """
     found: dict[str, Document] = {}
     problems: list[str] = []
-    files, says_none = _files(folder)
-    if not files and not says_none:
+    files, is_empty = _files(folder)
+    if not files and not is_empty:
         raise RuntimeFolderError(
-            f"runtimes cannot be used: no {SUFFIX} file is in {folder}: to have no runtimes, and "
-            f"those deleted that were in it before, put a file named {NONE} there"
+            f"runtimes cannot be used: {folder} contains no {SUFFIX} file; to delete all runtimes "
+            f"that were applied from it earlier, add an empty file named {NONE}"
         )
-    if files and says_none:
-        problems.append(f"{folder / NONE}: it says that there are none, but {files[0].name} is one")
+    if files and is_empty:
+        problems.append(
+            f"{folder / NONE}: this file declares an empty folder, but {files[0].name} exists"
+        )
     for file in files:
         document, wrong = _read(file)
         problems += wrong
@@ -42,7 +44,7 @@ def runtimes_in(folder: Path) -> Sequence[Manifest]:
             continue
         name = document.content["metadata"]["name"]
         if name in found:
-            problems.append(f"{file}: {name} is in {found[name].place.file} already")
+            problems.append(f"{file}: duplicate runtime {name}: also in {found[name].place.file}")
         found.setdefault(name, document)
     if problems:
         raise RuntimeFolderError(f"runtimes cannot be used: {'; '.join(problems)}")
@@ -67,34 +69,34 @@ def _files(folder: Path) -> tuple[list[Path], bool]:
 def _read(file: Path) -> tuple[Document | None, list[str]]:
     """Return the runtime in the file, or its problems."""
     if file.suffix != SUFFIX:
-        return None, [f"{file}: its name must end in {SUFFIX}"]
-    reading = read([str(file)])
-    if reading.problems:
-        return None, reading.problems
-    if len(reading.documents) != 1:
-        return None, [f"{file}: it must hold one object, and holds {len(reading.documents)}"]
-    [document] = reading.documents
+        return None, [f"{file}: the file name must end in {SUFFIX}"]
+    result = read([str(file)])
+    if result.errors:
+        return None, [str(error) for error in result.errors]
+    if len(result.documents) != 1:
+        return None, [f"{file}: must contain one object, but contains {len(result.documents)}"]
+    [document] = result.documents
     problems = [f"{document.place}: {problem}" for problem in _problems(document.content)]
     return (None, problems) if problems else (document, [])
 
 
 def _problems(content: Manifest) -> Iterator[str]:
     kind = CLUSTER_TRAINING_RUNTIMES
-    said = (content.get("apiVersion"), content.get("kind"))
-    if said != (kind.api_version, kind.kind):
-        yield f"it must be a {kind.kind} of {kind.api_version}, and not {_named(*said)}"
+    found = (content.get("apiVersion"), content.get("kind"))
+    if found != (kind.api_version, kind.kind):
+        yield f"must be a {kind.kind} of {kind.api_version}, not {_described(*found)}"
         return
     metadata = content.get("metadata")
     if isinstance(metadata, Mapping):
         for field in metadata:
             if field not in METADATA:
-                yield f"metadata.{field}: may not be said here"
+                yield f"metadata.{field}: must not be set here"
     if "status" in content:
-        yield "status: may not be said here"
+        yield "status: must not be set here"
     yield from map(str, creation_errors(content))
 
 
-def _named(api_version: object, kind: object) -> str:
+def _described(api_version: object, kind: object) -> str:
     if not isinstance(kind, str):
-        return "something without a kind"
+        return "an object without a kind"
     return f"a {kind} of {api_version}" if isinstance(api_version, str) else f"a {kind}"

@@ -16,11 +16,11 @@ from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.metrics.registry import Metrics
 
 
-def tell_build(registry: CollectorRegistry) -> None:
+def export_build_info(registry: CollectorRegistry) -> None:
     """Export the version and the Python version as a metric."""
     family = Gauge(
         "kftrainer_build_info",
-        "Always 1; the labels say which version runs, and on which Python.",
+        "Always 1; the labels contain the versions of kftrainer and Python.",
         ("version", "python"),
         registry=registry,
     )

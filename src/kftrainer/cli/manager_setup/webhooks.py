@@ -50,11 +50,11 @@ class Webhooks:
     async def probe(self) -> str | None:
         """Return why the API server should not send requests here yet, or None."""
         if self.server.port is None:
-            return "the webhook server does not listen yet"
+            return "the webhook server is not listening yet"
         return self.serving.missing()
 
 
-class WebhookMaking:
+class WebhookFactory:
     """Builds the webhook server from the configuration."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """Reads objects from files, folders and standard input, each with its position.
 
-YAML is read as kubectl reads it, except that duplicate keys are errors.
+Hidden files in folders are ignored.
 """
 
 import sys
@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kftrainer.cli.manifests.parsing import Markup, MarkupError, parse
-from kftrainer.cli.manifests.positions import Spot
+from kftrainer.kube.parsing import ParseError, parse
+from kftrainer.kube.positions import Position
 
 STDIN = "-"
 NO_ITEMS = "must be a list"
+NOT_AN_OBJECT = "not an object: expected a mapping with apiVersion and kind"
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -34,11 +35,11 @@ class Document:
 
     place: Place
     content: Mapping[str, Any]
-    spot: Spot | None = None  # positions of its fields, if requested
+    position: Position | None = None  # None if it was not read from text
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class ReadError:
     """Something that could not be read, and the reason."""
 
     place: Place
@@ -49,51 +50,39 @@ class Unread:
 
 
 @dataclass(slots=True)
-class Reading:
-    """All objects that could be read, and everything that could not."""
+class Documents:
+    """All objects that could be read, and an error for everything that could not."""
 
     documents: list[Document] = field(default_factory=list)
-    unread: list[Unread] = field(default_factory=list)
-    with_spots: bool = False
-
-    @property
-    def problems(self) -> list[str]:
-        """One line for each thing that could not be read."""
-        return [*map(str, self.unread)]
-
-    def miss(self, place: Place, message: str) -> None:
-        """Record something that could not be read."""
-        self.unread.append(Unread(place, message))
+    errors: list[ReadError] = field(default_factory=list)
 
 
-def read(
-    sources: Iterable[str], *, with_spots: bool = False, empty_is_unread: bool = False
-) -> Reading:
+def read(sources: Iterable[str], *, require_objects: bool = False) -> Documents:
     """Read files, folders with everything below them, and `-` for standard input.
 
-    An empty source is an error only with `empty_is_unread`.
+    A source without objects is an error only with `require_objects`.
     """
-    reading = Reading(with_spots=with_spots)
+    result = Documents()
     for source in sources:
-        before = len(reading.documents), len(reading.unread)
+        before = len(result.documents), len(result.errors)
         try:
             for file in _files(source):
-                _read_file(file, reading)
+                _read_file(file, result)
         except OSError as error:
-            reading.miss(Place(str(error.filename or source)), _in_words(error))
-        if empty_is_unread and before == (len(reading.documents), len(reading.unread)):
-            reading.miss(Place(_name(source)), "there is no object in it")
-    return reading
+            result.errors.append(ReadError(Place(str(error.filename or source)), _reason(error)))
+        if require_objects and before == (len(result.documents), len(result.errors)):
+            result.errors.append(ReadError(Place(_name(source)), "contains no objects"))
+    return result
 
 
 def _files(source: str) -> list[str]:
-    """Return the files to read; hidden files in folders are ignored."""
+    """Return the files to read."""
     folder = Path(source)
     if source == STDIN or not folder.is_dir():
         return [source]
     found = sorted(path for path in _walked(folder) if path.suffix in SUFFIXES)
     if not found:
-        raise FileNotFoundError(0, f"there is no {', '.join(SUFFIXES)} file in it", source)
+        raise FileNotFoundError(0, "contains no .yaml, .yml or .json file", source)
     return [str(path) for path in found]
 
 
@@ -107,42 +96,41 @@ def _walked(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _read_file(file: str, reading: Reading) -> None:
+def _read_file(file: str, result: Documents) -> None:
     name = _name(file)
     data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        reading.miss(Place(name), "it is not UTF-8 text")
+        result.errors.append(ReadError(Place(name), "not UTF-8 text"))
         return
-    only_json = file.endswith(".json")
     try:
-        for markup in parse(text, only_json=only_json, with_spots=reading.with_spots):
-            _take(markup, name, reading)
-    except MarkupError as error:
-        reading.miss(Place(name, error.line), str(error))
+        for parsed in parse(text, only_json=file.endswith(".json")):
+            _add(parsed.value, parsed.position, name, result)
+    except ParseError as error:
+        result.errors.append(ReadError(Place(name, error.line), str(error)))
 
 
 def _name(source: str) -> str:
     return "<stdin>" if source == STDIN else source
 
 
-def _take(markup: Markup, file: str, reading: Reading) -> None:
-    place, content = Place(file, markup.line), markup.value
+def _add(content: Any, position: Position, file: str, result: Documents) -> None:
+    """Add an object, or the items of a List."""
+    place = Place(file, position.line)
     if content is None:
         return
     if not isinstance(content, Mapping):
-        reading.miss(place, "it must be an object")
+        result.errors.append(ReadError(place, NOT_AN_OBJECT))
     elif content.get("kind") == "List" and not isinstance(content.get("items"), list):
-        reading.miss(place, f"items: {NO_ITEMS}")
+        result.errors.append(ReadError(place, f"items: {NO_ITEMS}"))
     elif _is_list(content):
+        head = _head_of_items(content)
         for index, item in enumerate(content["items"]):
-            spot = markup.spot and markup.spot.nearest(f"items[{index}]")
-            line = markup.item_lines[index] if markup.item_lines else markup.line
-            inner = {**_head_of_items(content), **item} if isinstance(item, Mapping) else item
-            _take(Markup(inner, spot.line if spot else line, spot=spot), file, reading)
+            inner = {**head, **item} if isinstance(item, Mapping) else item
+            _add(inner, position.nearest(f"items[{index}]"), file, result)
     else:
-        reading.documents.append(Document(place, content, markup.spot))
+        result.documents.append(Document(place, content, position))
 
 
 def _is_list(content: Mapping[str, Any]) -> bool:
@@ -158,5 +146,5 @@ def _head_of_items(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"apiVersion": content.get("apiVersion"), "kind": kind} if kind else {}
 
 
-def _in_words(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower().removesuffix(".")

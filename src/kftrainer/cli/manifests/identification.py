@@ -6,12 +6,15 @@ from typing import Any
 from kftrainer.api import names, resources
 from kftrainer.api.resources import AnyResource
 from kftrainer.api.schema.defaults import KINDS
-from kftrainer.cli.manifests.v1_jobs import is_v1_job, migration_hint
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Resource
 
 DEFAULT_NAMESPACE = "default"
 NO_UID = "00000000-0000-0000-0000-000000000000"  # of a TrainJob that has not been created
+# Jobs of the Training Operator, the predecessor of Kubeflow Trainer.
+V1_GROUP = "kubeflow.org"
+V1_KINDS = ("JAXJob", "MPIJob", "MXJob", "PaddleJob", "PyTorchJob", "TFJob", "XGBoostJob")
+V1_RUNTIMES = {"PyTorchJob": "torch-distributed", "MPIJob": "deepspeed-distributed"}
 KNOWN = tuple(each for each in vars(resources).values() if isinstance(each, Resource))
 
 
@@ -24,10 +27,26 @@ def head_problems(api_version: object, kind: object) -> Iterator[Problem]:
     if str(api_version).partition("/")[0] == names.GROUP and not (
         api_version == names.API_VERSION and kind in KINDS
     ):
-        there_are = f"there are only {', '.join(KINDS)} of {names.API_VERSION}"
-        yield Problem("", f"{kind} of {api_version}: {there_are}")
-    elif is_v1_job(str(api_version), str(kind)):
-        yield Problem("", migration_hint(str(api_version), str(kind)))
+        known = f"the only kinds are {', '.join(KINDS)} of {names.API_VERSION}"
+        yield Problem("", f"{kind} of {api_version}: {known}")
+    elif _is_v1_job(str(api_version), str(kind)):
+        yield Problem("", _migration_hint(str(api_version), str(kind)))
+
+
+def _is_v1_job(api_version: str, kind: str) -> bool:
+    """Return whether it is a Training Operator job; v2beta1 MPIJobs are the MPI Operator's."""
+    group, _, version = api_version.partition("/")
+    return group == V1_GROUP and version.startswith("v1") and kind in V1_KINDS
+
+
+def _migration_hint(api_version: str, kind: str) -> str:
+    """Return why such a job is rejected, and what to write instead."""
+    runtime = V1_RUNTIMES.get(kind)
+    example = f"such as {runtime}" if runtime else "which you write for its framework"
+    return (
+        f"{kind} of {api_version} is a job of the Training Operator (v1), which is not supported: "
+        f"write a {names.TRAIN_JOB} of {names.API_VERSION} that refers to a runtime, {example}"
+    )
 
 
 def is_list_of(known: Collection[tuple[str, str]], api_version: Any, kind: Any) -> bool:
@@ -46,7 +65,7 @@ def metadata_problems(metadata: object) -> Iterator[Problem]:
     if name is not None and not isinstance(name, str):
         yield Problem("metadata.name", "must be a string")
     elif not name and metadata.get("generateName"):
-        yield Problem("metadata.name", "is required: only the API server can make one up")
+        yield Problem("metadata.name", "is required: only the API server can generate one")
     elif not name:
         yield Problem("metadata.name", "is required")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from kftrainer.cli.manifests.documents import Unread
+from kftrainer.cli.manifests.documents import ReadError
 from kftrainer.cli.manifests.output import visible
 from kftrainer.kube.objects.field_errors import WITHOUT_VALUE, FieldError, shown
 
@@ -30,14 +30,16 @@ class DocumentProblem:
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
+        if self.line is None and self.file in self.message:  # as in errors of the configuration
+            place = ""
         mark = "warning" if self.severity == "warning" else ""
-        said = [each for each in (place, self.path, mark, self.message) if each]
-        return visible(": ".join(said))
+        parts = [each for each in (place, self.path, mark, self.message) if each]
+        return visible(": ".join(parts))
 
 
-def unreadable(unread: Unread) -> DocumentProblem:
+def unreadable(error: ReadError) -> DocumentProblem:
     """Return the problem for something that could not be read."""
-    return DocumentProblem(unread.place.file, unread.place.line, "", UNREADABLE, unread.message)
+    return DocumentProblem(error.place.file, error.place.line, "", UNREADABLE, error.message)
 
 
 def message_of(error: FieldError) -> str:
@@ -45,13 +47,13 @@ def message_of(error: FieldError) -> str:
 
     Values are included only if they are scalars and not environment variables, which may be secret.
     """
-    said = [error.fault.words]
+    parts = [error.fault.words]
     is_plain = isinstance(error.value, str | int | float) and not _SECRET.search(error.path)
     if is_plain and error.fault not in WITHOUT_VALUE:
-        said.append(shown(error.value))
+        parts.append(shown(error.value))
     if error.detail:
-        said.append(error.detail)
-    return ": ".join(said)
+        parts.append(error.detail)
+    return ": ".join(parts)
 
 
 def split_warning(warning: str) -> tuple[str, str]:
@@ -60,18 +62,20 @@ def split_warning(warning: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else ("", warning)
 
 
-def as_text(remarks: Iterable[DocumentProblem]) -> str:
+def as_text(problems: Iterable[DocumentProblem]) -> str:
     """Return one line per problem."""
-    return "".join(f"{remark}\n" for remark in remarks)
+    return "".join(f"{problem}\n" for problem in problems)
 
 
-def as_json(remarks: Sequence[DocumentProblem]) -> str:
+def as_json(problems: Sequence[DocumentProblem]) -> str:
     """Return the problems as a JSON list."""
-    return json.dumps([asdict(remark) for remark in remarks], indent=2, ensure_ascii=False) + "\n"
+    return (
+        json.dumps([asdict(problem) for problem in problems], indent=2, ensure_ascii=False) + "\n"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ObjectCounts:
     """Number of objects checked, and by kind of those used as context and skipped."""
 
     checked: int = 0
@@ -88,13 +92,13 @@ class Tally:
         return ", ".join(parts)
 
 
-def counted(remarks: Sequence[DocumentProblem], tally: Tally) -> str:
+def summary(problems: Sequence[DocumentProblem], counts: ObjectCounts) -> str:
     """Return the summary line."""
-    errors = sum(remark.severity == "error" for remark in remarks)
-    warnings = len(remarks) - errors
+    errors = sum(problem.severity == "error" for problem in problems)
+    warnings = len(problems) - errors
     found = [
         f"{count} {noun}{'' if count == 1 else 's'}"
         for count, noun in ((errors, "error"), (warnings, "warning"))
         if count
     ]
-    return f"{tally}: {' and '.join(found) or 'no problems found'}"
+    return f"{counts}: {' and '.join(found) or 'no problems found'}"

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from kftrainer.cli.commands.check import NO_RUNTIME, Inspection
-from kftrainer.cli.commands.cluster import CommandError, OutOfTimeError
+from kftrainer.cli.commands.cluster import CommandError, DeadlineExceededError
 from kftrainer.cli.main import main
 from kftrainer.kube.client.errors import BadRequestError, ForbiddenError
 from kftrainer.kube.client.transport import Response
@@ -29,8 +29,8 @@ KINDS = {
 }
 MANAGER = "/apis/apps/v1/namespaces/kubeflow-system/deployments/kubeflow-trainer-controller-manager"
 PODS = "/api/v1/namespaces/kubeflow-system/pods"
-RUNS = "ok: the manager runs: 1 of 1 replicas ready"
-KNOWN = "ok: the API server knows TrainJob, TrainingRuntime, ClusterTrainingRuntime"
+RUNS = "ok: the manager is running: 1 of 1 replicas ready"
+KNOWN = "ok: the API server serves TrainJob, TrainingRuntime, ClusterTrainingRuntime"
 
 
 def group_of(kinds: Mapping[str, str]) -> Response:
@@ -98,10 +98,10 @@ class Inspecting:
             "here",
             5.0,
             clock=self.clock,
-            tell=self.told.append,
+            report=self.told.append,
         )
         async with asyncio.TaskGroup() as group:
-            looking = group.create_task(inspection.look(expected, with_webhook=webhook))
+            looking = group.create_task(inspection.run(expected, with_webhook=webhook))
             await at_rest()
             while not looking.done():
                 await self.clock.advance(0.25)
@@ -119,10 +119,10 @@ async def test_all_is_well() -> None:
     assert await inspecting.run("torch") == [
         KNOWN,
         RUNS,
-        "ok: 2 ClusterTrainingRuntimes are there",
-        "ok: among them torch",
-        "ok: the webhook validator.trainjob.trainer.kubeflow.org refuses a wrong TrainJob",
-        "ok: a good TrainJob is accepted on torch",
+        "ok: found 2 ClusterTrainingRuntimes",
+        "ok: all expected runtimes exist: torch",
+        "ok: the webhook validator.trainjob.trainer.kubeflow.org rejects an invalid TrainJob",
+        "ok: a valid TrainJob is admitted with runtime torch",
     ]
     metadata = {"generateName": "kftrainer-check-", "namespace": "here"}
     assert [each["metadata"] for each in inspecting.server.bodies] == [metadata, metadata]
@@ -130,19 +130,19 @@ async def test_all_is_well() -> None:
 
 async def test_without_expectations_one_that_comes_with_the_operator_is_tried() -> None:
     assert (await Inspecting("mine", ours("plain"), ours("torch")).run())[-1] == (
-        "ok: a good TrainJob is accepted on plain"
+        "ok: a valid TrainJob is admitted with runtime plain"
     )
     labelled = {**ours("copy"), "annotations": ours("plain")["annotations"]}
     for runtimes in ([], ["mine", labelled]):
         assert (await Inspecting(*runtimes).run())[-1] == (
-            "not tried: a good TrainJob, as no ClusterTrainingRuntime comes with the operator; "
-            "say --runtime NAME for one of yours"
+            "not checked: admission of a valid TrainJob, because no ClusterTrainingRuntime was "
+            "installed with the operator; pass --runtime NAME to use another one"
         )
 
 
 async def test_without_a_webhook_nothing_is_tried() -> None:
     inspecting = Inspecting("plain")
-    there = "ok: 1 ClusterTrainingRuntime is there"
+    there = "ok: found 1 ClusterTrainingRuntime"
     assert await inspecting.run(webhook=False) == [KNOWN, RUNS, there]
     paths = (OURS, MANAGER, PODS, CLUSTER)
     assert inspecting.server.asked == [f"GET {path}" for path in paths]
@@ -155,7 +155,7 @@ async def test_manager_that_does_not_run_is_diagnosed_before_anything_that_needs
     status = {"containerStatuses": [{"name": "manager", "state": {"waiting": waiting}}]}
     inspecting.pods = listed({"metadata": {"name": "one"}, "status": status})
     assert str(await inspecting.error("torch")) == (
-        "after 5 s: the manager does not run: Deployment "
+        "after 5 s: the manager is not running: Deployment "
         "kubeflow-system/kubeflow-trainer-controller-manager has 0 of 1 replicas ready: "
         'pod one, container manager: ImagePullBackOff: Back-off pulling image "x"'
     )
@@ -172,8 +172,8 @@ async def test_manager_that_starts_is_waited_for() -> None:
     [
         (
             refusal(404, "NotFound"),
-            "there is no Deployment kubeflow-system/kubeflow-trainer-controller-manager; "
-            "name it with --manager NAMESPACE/NAME",
+            "Deployment kubeflow-system/kubeflow-trainer-controller-manager not found; "
+            "pass --manager NAMESPACE/NAME",
         ),
         (refusal(403, "Forbidden", "deployments is forbidden"), "deployments is forbidden"),
     ],
@@ -183,7 +183,7 @@ async def test_manager_whose_deployment_cannot_be_read_is_not_checked(
 ) -> None:
     inspecting = Inspecting("plain")
     inspecting.managers = [answer]
-    assert (await inspecting.run())[1] == f"not checked: whether the manager runs: {reason}"
+    assert (await inspecting.run())[1] == f"not checked: the manager: {reason}"
 
 
 @pytest.mark.parametrize("text", ["manager", "/manager", "there/", "a/b/c", "A/b"])
@@ -209,17 +209,17 @@ async def test_runtimes_that_come_late_are_waited_for() -> None:
 
     inspecting.server.answer = come_late
     told = await inspecting.run("plain", "torch")
-    assert told[3] == "ok: among them plain, torch"
-    assert told[-1] == "ok: a good TrainJob is accepted on plain, torch"
+    assert told[3] == "ok: all expected runtimes exist: plain, torch"
+    assert told[-1] == "ok: a valid TrainJob is admitted with runtime plain, torch"
 
 
 async def test_runtimes_that_do_not_come_are_named() -> None:
     going = {"name": "torch", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     error = await Inspecting("plain", going).error("plain", "torch", "mlx")
-    assert isinstance(error, OutOfTimeError)
+    assert isinstance(error, DeadlineExceededError)
     told, _, hint = str(error).partition("; ")
-    assert told == "after 5 s: not there: ClusterTrainingRuntime torch, mlx"
-    assert "shipped_runtime.not_applied" in hint
+    assert told == "after 5 s: ClusterTrainingRuntime not found: torch, mlx"
+    assert "its log contains the reason" in hint
 
 
 @pytest.mark.parametrize("webhook", [False, True])
@@ -228,12 +228,12 @@ async def test_a_kind_that_is_not_served_is_told(missing: str, webhook: bool) ->
     inspecting = Inspecting()
     inspecting.groups = [group_of({kind: KINDS[kind] for kind in KINDS if kind != missing})]
     assert str(await inspecting.error(webhook=webhook)) == (
-        f"after 5 s: the API server does not know {missing}.trainer.kubeflow.org"
+        f"after 5 s: the API server does not serve {missing}.trainer.kubeflow.org"
     )
     inspecting = Inspecting()
     inspecting.groups = [refusal(404, "NotFound")]
     assert str(await inspecting.error(webhook=webhook)) == (
-        "after 5 s: the API server does not know TrainJob.trainer.kubeflow.org, "
+        "after 5 s: the API server does not serve TrainJob.trainer.kubeflow.org, "
         "TrainingRuntime.trainer.kubeflow.org, ClusterTrainingRuntime.trainer.kubeflow.org"
     )
 
@@ -243,28 +243,31 @@ async def test_kinds_that_are_served_late_are_waited_for() -> None:
     first = [unserved, DENIED, unserved]
     inspecting = Inspecting(ours("plain"), answers=lambda job: first.pop() if first else well(job))
     inspecting.groups = [refusal(404, "NotFound"), group_of({}), group_of(KINDS)]
-    assert (await inspecting.run())[-1] == "ok: a good TrainJob is accepted on plain"
+    assert (await inspecting.run())[-1] == "ok: a valid TrainJob is admitted with runtime plain"
     assert first == []
     late = Inspecting(answers=lambda _: refusal(404, "NotFound", 'namespaces "here" not found'))
     assert str(await late.error()) == (
-        'after 5 s: the API server does not take a TrainJob: namespaces "here" not found'
+        'after 5 s: the API server cannot create a TrainJob: namespaces "here" not found'
     )
 
 
 async def test_a_webhook_that_comes_late_is_waited_for() -> None:
     first = [UNREACHED, CREATED, UNREACHED]
     inspecting = Inspecting(ours("plain"), answers=lambda job: first.pop() if first else well(job))
-    assert (await inspecting.run())[-1] == "ok: a good TrainJob is accepted on plain"
+    assert (await inspecting.run())[-1] == "ok: a valid TrainJob is admitted with runtime plain"
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (UNREACHED, "the API server cannot ask the webhook: failed calling webhook"),
-        (CREATED, "a wrong TrainJob was accepted: the API server does not ask validator.trainjob."),
+        (UNREACHED, "the API server cannot call the webhook: failed calling webhook"),
+        (
+            CREATED,
+            "an invalid TrainJob was admitted: the API server does not call validator.",
+        ),
         (
             refusal(403, "Forbidden", 'admission webhook "acme.io" denied the request: never'),
-            "a wrong TrainJob was refused, but not by validator.trainjob.trainer.kubeflow.org: ",
+            "an invalid TrainJob was rejected, but not by validator.trainjob.trainer.kubeflow.org",
         ),
     ],
 )
@@ -272,14 +275,14 @@ async def test_a_wrong_train_job_must_be_refused_by_our_webhook(
     answer: Response, said: str
 ) -> None:
     error = await Inspecting("plain", answers=lambda _: answer).error()
-    assert isinstance(error, OutOfTimeError)
+    assert isinstance(error, DeadlineExceededError)
     assert str(error).startswith(f"after 5 s: {said}")
 
 
 async def test_where_nobody_asks_the_webhook_both_reasons_are_named() -> None:
     error = await Inspecting("plain", answers=lambda _: CREATED).error()
     assert str(error).endswith(
-        "about TrainJobs in the namespace here, or the manager does not look after it"
+        "for TrainJobs in namespace here, or the manager does not watch this namespace"
     )
 
 
@@ -295,7 +298,7 @@ async def test_a_good_train_job_must_be_accepted(answer: Response) -> None:
     answers = [DENIED, answer]
     error = await Inspecting("plain", answers=lambda _: answers.pop(0)).error("plain")
     assert isinstance(error, CommandError)
-    assert str(error) == f"a good TrainJob on plain was refused: {OURS_DENIES}"
+    assert str(error) == f"a valid TrainJob with runtime plain was rejected: {OURS_DENIES}"
 
 
 async def test_an_answer_that_is_no_judgement_is_told_as_it_is() -> None:

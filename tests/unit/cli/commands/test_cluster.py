@@ -5,7 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kftrainer.cli.commands.cluster import CommandError, OutOfTimeError, Patience, run_on_cluster
+from kftrainer.cli.commands.cluster import (
+    CommandError,
+    DeadlineExceededError,
+    Waiter,
+    run_on_cluster,
+)
 from kftrainer.kube.client.errors import (
     ForbiddenError,
     KubeError,
@@ -32,11 +37,11 @@ class Looking:
 
 
 async def waited(
-    clock: FakeClock, patience: Patience, look: Looking, tell: Callable[[str], None]
+    clock: FakeClock, waiter: Waiter, look: Looking, tell: Callable[[str], None]
 ) -> float:
     """The time at which the waiting ended well."""
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(patience.until_fine(look, tell))
+        waiting = group.create_task(waiter.until_passed(look, tell))
         await at_rest()
         while not waiting.done():
             await clock.advance(0.25)
@@ -45,23 +50,23 @@ async def waited(
 
 async def test_what_is_fine_at_once_is_looked_at_once() -> None:
     clock, look = FakeClock(), Looking(None)
-    await Patience(clock, 0.0).until_fine(look)
+    await Waiter(clock, 0.0).until_passed(look)
     assert (look.times, clock.monotonic()) == (1, 0.0)
 
 
 async def test_it_looks_again_less_and_less_often_and_tells_what_it_waits_for() -> None:
     clock, told = FakeClock(), list[str]()
     look = Looking("a", "b", TransportError("no answer"), "c", "c", None)
-    assert await waited(clock, Patience(clock, 60.0), look, told.append) == 5.75
-    assert told == ["a", "b", "b; the last try failed: no answer", "c", "c"]
+    assert await waited(clock, Waiter(clock, 60.0), look, told.append) == 5.75
+    assert told == ["a", "b", "b; the last attempt failed: no answer", "c", "c"]
 
 
 async def test_the_last_look_is_at_the_end_of_the_time() -> None:
     clock, look = FakeClock(), Looking("torch is not there")
     with pytest.raises(ExceptionGroup) as raised:
-        await waited(clock, Patience(clock, 3.0), look, lambda _: None)
+        await waited(clock, Waiter(clock, 3.0), look, lambda _: None)
     [error] = raised.value.exceptions
-    assert isinstance(error, OutOfTimeError)
+    assert isinstance(error, DeadlineExceededError)
     assert str(error) == "after 3 s: torch is not there"
     assert (clock.monotonic(), look.times) == (3.0, 5)
 
@@ -69,28 +74,28 @@ async def test_the_last_look_is_at_the_end_of_the_time() -> None:
 async def test_a_look_that_fails_does_not_hide_what_was_seen_before() -> None:
     clock, look = FakeClock(), Looking("torch is not there", TransportError("no answer"))
     with pytest.raises(ExceptionGroup) as raised:
-        await waited(clock, Patience(clock, 3.0), look, lambda _: None)
+        await waited(clock, Waiter(clock, 3.0), look, lambda _: None)
     [error] = raised.value.exceptions
-    assert str(error) == "after 3 s: torch is not there; the last try failed: no answer"
+    assert str(error) == "after 3 s: torch is not there; the last attempt failed: no answer"
 
 
 async def test_a_look_can_say_what_it_waits_for_before_it_hangs() -> None:
-    patience = Patience(SystemClock(), 0.0)
+    waiter = Waiter(SystemClock(), 0.0)
 
     async def hang() -> str | None:
-        patience.awaiting("torch is not there")
+        waiter.awaiting("torch is not there")
         await asyncio.Event().wait()
         return None
 
-    with pytest.raises(OutOfTimeError) as raised:
-        await patience.until_fine(hang)
-    assert str(raised.value) == "after 0 s: torch is not there; the API server does not answer"
+    with pytest.raises(DeadlineExceededError) as raised:
+        await waiter.until_passed(hang)
+    assert str(raised.value) == "after 0 s: torch is not there; the API server does not respond"
 
 
 async def test_what_would_not_pass_by_itself_is_not_waited_for() -> None:
     look = Looking(ForbiddenError(403, "Forbidden", "you may not"))
     with pytest.raises(ForbiddenError):
-        await Patience(FakeClock(), 60.0).until_fine(look)
+        await Waiter(FakeClock(), 60.0).until_passed(look)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ async def test_what_would_not_pass_by_itself_is_not_waited_for() -> None:
         (KubeError("no answer"), "kftrainer check: no answer\n"),
         (
             UnauthorizedError(401, "Unauthorized", "Unauthorized"),
-            "kftrainer check: the API server does not accept our credentials: Unauthorized\n",
+            "kftrainer check: the API server rejected the credentials: Unauthorized\n",
         ),
         (
             ExceptionGroup(
@@ -129,7 +134,6 @@ def test_what_nobody_expected_is_one_line_after_the_log(capsys: pytest.CaptureFi
     assert run_on_cluster("purge", work()) == 1
     *log, last = capsys.readouterr().err.splitlines()
     assert last == (
-        "kftrainer purge: something unexpected ended it, the log says where: "
-        "TypeError: no such thing"
+        "kftrainer purge: unexpected error, see the traceback in the log: TypeError: no such thing"
     )
-    assert any("command.crashed" in line for line in log)
+    assert any("command_crashed" in line for line in log)

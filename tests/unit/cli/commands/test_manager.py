@@ -109,8 +109,8 @@ def test_a_file_alone_is_followed(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (None, "failed to read F/config.yaml: No such file or directory"),
-        ("- 1", "failed to decode config file: F/config.yaml: it must be an object"),
-        ("a: [", "failed to decode config file: F/config.yaml: while parsing a flow node"),
+        ("- 1", "failed to decode config file: F/config.yaml: must be an object"),
+        ("a: [", "failed to decode config file: F/config.yaml:2: not valid YAML"),
         ("metrics: {bindAdress: ''}", "F/config.yaml: metrics.bindAdress: is not a known field"),
         ("webhook: {port: high}", "F/config.yaml: webhook.port: must be an integer"),
         ("leaderElection: {leaseDuration: 15}", "leaderElection.leaseDuration: must be a duration"),
@@ -242,7 +242,7 @@ def test_a_folder_of_runtimes_of_no_use_ends_it_with_one_line(run: Run, tmp_path
     (tmp_path / "runtimes").mkdir()
     (tmp_path / "runtimes" / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\n")
     for folder, said in (
-        ("F/runtimes", "runtimes cannot be used: F/runtimes/pod.yaml:1: it must be a Cluster"),
+        ("F/runtimes", "runtimes cannot be used: F/runtimes/pod.yaml:1: must be a Cluster"),
         ("F/none", "failed to read runtimes: F/none: No such file or directory"),
     ):
         code, told = run("--kubeconfig", "F/closed", "--runtimes", folder)
@@ -283,7 +283,6 @@ def test_of_what_nobody_expected_the_log_has_the_traceback_and_the_last_line_the
         code, lines = told_of(group, capsys)
     assert code == 1
     assert lines == [
-        "kftrainer manager: something unexpected ended it, the log says where: "
-        "ValueError: two lines"
+        "kftrainer manager: unexpected error, see the traceback in the log: ValueError: two lines"
     ]
-    assert [(entry["event"], entry["exc_info"]) for entry in logged] == [("manager.crashed", group)]
+    assert [(entry["event"], entry["exc_info"]) for entry in logged] == [("manager_crashed", group)]

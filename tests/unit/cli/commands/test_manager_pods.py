@@ -7,7 +7,7 @@ import pytest
 from kftrainer.cli.commands.manager_pods import selector_of, why_not_ready
 from tests.support.objects import Object
 
-HEAD = "the manager does not run: Deployment there/manager has 0 of 2 replicas ready: "
+HEAD = "the manager is not running: Deployment there/manager has 0 of 2 replicas ready: "
 
 
 def deployment(ready: int = 0, replicas: int = 2, *conditions: Object) -> Object:
@@ -42,11 +42,11 @@ PODS = {
     ),
     "ended": (
         [pod({"terminated": {"exitCode": 1}})],
-        f"pod manager-1, container manager: ended with exit code 1; {LOG}",
+        f"pod manager-1, container manager: exited with code 1; {LOG}",
     ),
     "not ready": (
         [pod({"running": {}}, ready=False)],
-        f"pod manager-1, container manager: runs and is not ready; {LOG}",
+        f"pod manager-1, container manager: is running but not ready; {LOG}",
     ),
     "not scheduled": (
         [{"metadata": {"name": "manager-1"}, "status": {"conditions": [UNSCHEDULED]}}],
@@ -73,7 +73,7 @@ def test_manager_with_a_ready_replica_runs() -> None:
 
 def test_manager_scaled_to_zero_does_not_run() -> None:
     assert why_not_ready(deployment(replicas=0), []) == (
-        "the manager does not run: Deployment there/manager is scaled to 0 replicas"
+        "the manager is not running: Deployment there/manager is scaled to 0 replicas"
     )
 
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.cli.commands.cluster import OutOfTimeError
+from kftrainer.cli.commands.cluster import DeadlineExceededError
 from kftrainer.cli.commands.purge import Purge
 from kftrainer.cli.commands.remaining_objects import Found, advice, listed, next_step
 from kftrainer.cli.main import main
@@ -76,8 +76,8 @@ def test_a_list_is_short_and_says_what_keeps_the_object() -> None:
 
 
 HINT = (
-    f"nobody takes the finalizer {IN_USE} off: no manager runs, or it looks after some namespaces "
-    "only; to do it by hand: kubectl patch "
+    f"nothing removes the finalizer {IN_USE}: no manager is running, or it watches other "
+    "namespaces only; to remove it manually: kubectl patch "
 )
 
 
@@ -96,7 +96,7 @@ def test_what_nobody_gives_free_can_be_given_free_by_hand() -> None:
     )
     assert advice([TORCH, torch], of_all=True) == HINT + command
     assert advice([torch], of_all=False) == (
-        f"unless TrainJobs of other namespaces use it, {HINT}{command}"
+        f"unless TrainJobs of other namespaces use the runtime, {HINT}{command}"
     )
     assert advice([RUNTIME, TORCH], of_all=True) is None
 
@@ -115,7 +115,7 @@ class Purging:
             seconds,
             clock=self.clock,
             cluster_runtimes=cluster,
-            tell=self.told.append,
+            report=self.told.append,
         )
 
     async def error(self) -> Exception:
@@ -182,14 +182,14 @@ async def test_in_some_namespaces_only_cluster_runtimes_if_that_is_said(cluster:
     assert purging.told[-1] == "no TrainJobs and no TrainingRuntimes are left in a, b" + (
         ", and no ClusterTrainingRuntimes"
         if cluster
-        else "; ClusterTrainingRuntimes were left alone"
+        else "; ClusterTrainingRuntimes were not deleted"
     )
 
 
 async def test_where_the_kinds_are_gone_it_is_done() -> None:
     purging = Purging(ObjectServer({}))
     await purging.run()
-    assert purging.told == ["the API server does not know the kinds: nothing to delete"]
+    assert purging.told == ["the CustomResourceDefinitions are not installed: nothing to delete"]
     purging = Purging(ObjectServer({RUNTIMES: []}))
     await purging.run()
     assert purging.told == ["no TrainJobs and no runtimes are left"]
@@ -199,7 +199,7 @@ async def test_what_stays_is_told_now_and_then_and_at_the_end() -> None:
     server = ObjectServer({JOBS: [meta("one", finalizers=["acme.io/hold"])], RUNTIMES: []})
     purging = Purging(server, seconds=25.0)
     error = await purging.error()
-    assert isinstance(error, OutOfTimeError)
+    assert isinstance(error, DeadlineExceededError)
     left = "left: 1 TrainJob: a/one (kept by acme.io/hold)"
     assert str(error) == f"after 25 s: {left}"
     assert purging.told == ["deleting 1 TrainJob: a/one", left, left, left]
@@ -231,7 +231,7 @@ async def test_a_server_that_fails_does_not_hide_what_is_left(
 
     server.answer = fail
     error = await Purging(server, seconds=5.0).error()
-    assert str(error) == "after 5 s: left: 1 TrainJob: a/one; the last try failed: oh"
+    assert str(error) == "after 5 s: left: 1 TrainJob: a/one; the last attempt failed: oh"
 
 
 async def test_a_manager_that_brings_its_runtimes_back_is_no_reason_to_wait() -> None:
@@ -250,8 +250,8 @@ async def test_a_manager_that_brings_its_runtimes_back_is_no_reason_to_wait() ->
     await purging.run()
     assert sum(each.startswith("DELETE") for each in server.asked) == 1
     assert purging.told[-1] == (
-        "no TrainJobs and no runtimes are left, but for what a manager has brought back: "
-        "1 ClusterTrainingRuntime: torch; that goes with its CustomResourceDefinition"
+        "no TrainJobs and no runtimes are left, except those that a manager has re-created: "
+        "1 ClusterTrainingRuntime: torch; they are deleted with the CustomResourceDefinitions"
     )
 
 

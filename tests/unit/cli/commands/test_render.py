@@ -196,12 +196,12 @@ def test_a_job_set_that_runs_leaves_nothing_to_apply(render: Command) -> None:
     assert render(jobset("demo"), plain_runtime(), plain_job()) == (
         0,
         "",
-        "FILE:5: warning: there is nothing to apply: its JobSet runs already\n",
+        "FILE:5: warning: nothing to apply: its JobSet is running already\n",
     )
 
 
 def test_documents_without_a_train_job_are_told(render: Command) -> None:
-    told = "warning: there is no TrainJob in the documents\n"
+    told = "warning: the files contain no TrainJob\n"
     assert render(plain_runtime()) == (0, "", told)
 
 
@@ -273,8 +273,8 @@ def test_a_train_job_that_is_managed_by_another_is_told(render: Command) -> None
     code, out, err = render(plain_runtime(), job)
     assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
     assert err == (
-        "FILE:3: spec.managedBy: warning: kueue.x-k8s.io/multikueue does: "
-        "nothing would be applied for it here\n"
+        "FILE:3: spec.managedBy: warning: kueue.x-k8s.io/multikueue manages this TrainJob: "
+        "kftrainer would apply nothing\n"
     )
 
 
@@ -451,14 +451,14 @@ def _named(metadata: object) -> Object:
 KINDS = "TrainJob, TrainingRuntime, ClusterTrainingRuntime of trainer.kubeflow.org/v1alpha1"
 NO_NAME = "metadata.name: Required value"
 ODD_DOCUMENTS = {
-    "text": ("text", "it must be an object"),
-    "a list": ([1], "it must be an object"),
+    "text": ("text", "not an object: expected a mapping with apiVersion and kind"),
+    "a list": ([1], "not an object: expected a mapping with apiVersion and kind"),
     "nothing known": ({"a": 1}, "apiVersion: Required value"),
     "no kind": ({"apiVersion": "v1"}, "kind: Required value"),
     "kind 3": ({"apiVersion": "v1", "kind": 3}, "kind: Invalid value: must be a string"),
     "another version": (
         {**plain_job(), "apiVersion": "trainer.kubeflow.org/v1"},
-        f"kind: Unsupported value: TrainJob of trainer.kubeflow.org/v1: there are only {KINDS}",
+        f"kind: Unsupported value: TrainJob of trainer.kubeflow.org/v1: the only kinds are {KINDS}",
     ),
     "no name": (
         _named({}),
@@ -498,14 +498,14 @@ def test_a_document_that_is_none_of_ours_is_told(
         ),
         pytest.param(
             plain_runtime(),
-            'FILE:3: metadata.name: Duplicate value: "plain": is also that of the '
-            "ClusterTrainingRuntime in FILE:1",
+            'FILE:3: metadata.name: Duplicate value: "plain": the ClusterTrainingRuntime in FILE:1 '
+            "has the same name",
             id="the same runtime twice",
         ),
         pytest.param(
             plain_job("good"),
-            'FILE:5: metadata.name: Duplicate value: "good": is also that of the '
-            "TrainJob in FILE:3",
+            'FILE:5: metadata.name: Duplicate value: "good": the TrainJob in FILE:3 '
+            "has the same name",
             id="the same TrainJob twice",
         ),
     ],
@@ -516,8 +516,8 @@ def test_train_jobs_must_be_named_and_unique(render: Command, document: object, 
 
 def test_runtime_that_is_in_no_file_is_told(render: Command) -> None:
     assert render.problems(plain_job()) == [
-        "FILE:1: spec.runtimeRef.name: Not found: ClusterTrainingRuntime plain is in none of the "
-        "files"
+        "FILE:1: spec.runtimeRef.name: Not found: ClusterTrainingRuntime plain is not among "
+        "the given files"
     ]
 
 
@@ -542,7 +542,7 @@ def test_a_file_name_that_cannot_be_seen_is_shown_as_what_it_is(
     (tmp_path / f"{NASTY}.yaml").write_text("a: 1\n---\n- 1\n")
     assert main(["render", "-f", str(tmp_path), NASTY]) == 1
     assert capsys.readouterr().err.split("\n") == [
-        f"{tmp_path}/{SEEN}.yaml:3: it must be an object",
+        f"{tmp_path}/{SEEN}.yaml:3: not an object: expected a mapping with apiVersion and kind",
         f"{SEEN}: no such file or directory",
         f"{tmp_path}/{SEEN}.yaml:1: apiVersion: Required value",
         "",
@@ -642,7 +642,7 @@ def test_a_key_that_is_said_twice_is_told(
 ) -> None:
     render.file.write_text("kind: TrainJob\nmetadata: {}\nkind: TrainJob\n")
     assert main(["render", "-f", str(render.file)]) == 1
-    assert capsys.readouterr() == ("", f"{render.file}:3: key 'kind' is said twice\n")
+    assert capsys.readouterr() == ("", f"{render.file}:3: duplicate key 'kind'\n")
 
 
 def test_a_runtime_that_could_not_be_read_is_not_missed(
@@ -683,7 +683,7 @@ def test_the_same_file_twice_is_not_more_work_but_a_mistake(
 ) -> None:
     render.file.write_text(json.dumps(plain_runtime()))
     assert main(["render", "-f", str(render.file), str(render.file)]) == 1
-    told = f"is also that of the ClusterTrainingRuntime in {render.file}:1\n"
+    told = f"the ClusterTrainingRuntime in {render.file}:1 has the same name\n"
     assert capsys.readouterr().err.endswith(told)
 
 
@@ -732,7 +732,7 @@ def test_a_cluster_runtime_has_no_namespace(render: Command) -> None:
     placed["metadata"]["namespace"] = "somewhere"
     code, out, err = render(placed, plain_job())
     assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
-    assert err.startswith("FILE:1: metadata.namespace: warning: is left out")
+    assert err.startswith("FILE:1: metadata.namespace: warning: ignored: ")
 
 
 # ---- --config
@@ -763,7 +763,7 @@ def test_a_configuration_that_cannot_be_read_is_told_in_one_line(
     file = tmp_path / "config.yaml"
     file.write_text("a: [")
     [line] = render.problems(plain_runtime(), options=("--config", str(file)))
-    assert line.startswith(f"failed to decode config file: {file}: ")
+    assert line.startswith(f"failed to decode config file: {file}:2: ")
 
 
 # ---- --explain
@@ -900,7 +900,7 @@ def test_trouble_is_not_taken_for_a_difference(render: Command, tmp_path: Path) 
     assert render(plain_runtime(), plain_job(), options=("--diff", str(stranger))) == (
         2,
         "",
-        f"{stranger}:1: it is no object that was rendered: it has no apiVersion, kind or name\n",
+        f"{stranger}:1: not an object that was rendered: it has no apiVersion, kind or name\n",
     )
 
 

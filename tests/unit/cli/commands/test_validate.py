@@ -176,8 +176,8 @@ def test_a_train_job_alone_is_judged_without_its_runtime(validate: Command) -> N
     assert validate(a=GOOD) == (
         0,
         [
-            "a:7: spec.runtimeRef.name: warning: ClusterTrainingRuntime plain is in none of the "
-            "files, so whether the TrainJob fits it was not checked"
+            "a:7: spec.runtimeRef.name: warning: ClusterTrainingRuntime plain is not "
+            "among the given files, so checks that need the runtime were skipped"
         ],
     )
 
@@ -236,7 +236,7 @@ def test_warnings_do_not_change_the_exit_code(validate: Command) -> None:
     assert code == 0
     assert {(each["severity"], each["type"]) for each in remarks} == {("warning", None)}
     assert [each["path"] for each in remarks] == ["", "metadata.namespace", ""]
-    assert "is in no namespace" in remarks[1]["message"]
+    assert "has no namespace" in remarks[1]["message"]
     assert "is deprecated" in remarks[2]["message"]
 
 
@@ -279,13 +279,13 @@ def test_faults_have_the_names_of_the_api_server(
 
 UNREADABLE = {
     "no such file": (None, "no such file or directory"),
-    "no YAML": ("a: [", "it is not YAML: did not find expected node content"),
-    "no UTF-8": (b"\xff\xfe", "it is not UTF-8 text"),
-    "nothing": ("", "there is no object in it"),
-    "a comment": ("# nothing\n---\n", "there is no object in it"),
-    "text": ("hello", "it must be an object"),
-    "an empty List": ("kind: List\nitems: []", "there is no object in it"),
-    "a key twice": ("a: 1\na: 2", "key 'a' is said twice"),
+    "no YAML": ("a: [", "not valid YAML: did not find expected node content"),
+    "no UTF-8": (b"\xff\xfe", "not UTF-8 text"),
+    "nothing": ("", "contains no objects"),
+    "a comment": ("# nothing\n---\n", "contains no objects"),
+    "text": ("hello", "not an object: expected a mapping"),
+    "an empty List": ("kind: List\nitems: []", "contains no objects"),
+    "a key twice": ("a: 1\na: 2", "duplicate key 'a'"),
 }
 
 
@@ -342,7 +342,7 @@ def test_objects_that_are_neither(validate: Command) -> None:
         {"apiVersion": "x/v1", "kind": "X", "metadata": "text"},
         {"apiVersion": "v1", "kind": "Secret", "data": "no name"},
     ]
-    nothing = (2, ["a: there is no TrainJob and no runtime to check"])
+    nothing = (2, ["a: contains no TrainJob and no runtime to check"])
     assert validate(a=strangers) == nothing
     assert validate.remarks(a=strangers)[1][0]["type"] == "Unreadable"
     assert validate(a=[*strangers, RUNTIME]) == (0, [])
@@ -429,7 +429,7 @@ def test_what_planning_reads_must_be_readable(validate: Command) -> None:
         ({"apiVersion": 3, "kind": "X"}, "a:1: apiVersion: Invalid value: must be a string"),
         (
             {"apiVersion": "trainer.kubeflow.org/v2", "kind": "TrainJob"},
-            "a:2: kind: Unsupported value: TrainJob of trainer.kubeflow.org/v2: there are only "
+            "a:2: kind: Unsupported value: TrainJob of trainer.kubeflow.org/v2: the only kinds are "
             "TrainJob, TrainingRuntime, ClusterTrainingRuntime of trainer.kubeflow.org/v1alpha1",
         ),
         (

@@ -126,7 +126,7 @@ async def test_kinds_that_are_not_installed_are_told(clock: FakeClock) -> None:
     told = await trial.over(SETTLE_FOR)
     assert told is not None
     assert told.startswith(
-        "the API server does not know TrainJob.trainer.kubeflow.org: install the "
+        "the API server does not serve TrainJob.trainer.kubeflow.org: install the "
         "CustomResourceDefinitions"
     )
     assert not trial.is_ready
@@ -148,8 +148,8 @@ async def test_what_has_just_been_installed_may_come_a_moment_later(
         assert await trial.over(SETTLE_FOR) is None
     assert trial.is_ready
     assert [(entry["event"], entry["seconds_left"]) for entry in logged] == [
-        ("preflight.waiting", 5),
-        ("preflight.waiting", 4),
+        ("preflight_waiting", 5),
+        ("preflight_waiting", 4),
     ]
 
 
@@ -219,8 +219,8 @@ async def test_namespace_without_rights_does_not_keep_the_others_from_being_serv
     assert trial.is_ready
     assert clock.monotonic() == SETTLE_FOR, "rights that were just granted may come a moment later"
     assert (logged[-1]["event"], logged[-1]["error"]) == (
-        "preflight.namespaces_unavailable",
-        "these namespaces do not exist or must not be read: b: no permission to read "
+        "preflight_namespaces_unavailable",
+        "these namespaces do not exist or cannot be read: b: no permission to read "
         "TrainJob.trainer.kubeflow.org: not in b",
     )
 
@@ -247,7 +247,7 @@ async def test_kind_without_namespaces_that_must_not_be_read_ends_the_manager(
 async def test_credentials_that_are_not_accepted_are_told_at_once(clock: FakeClock) -> None:
     server = Server(**{OURS: [status(401, "Unauthorized", "Unauthorized")]})
     told = await Trial(server, clock).over()
-    assert told == "the API server does not accept our credentials: Unauthorized"
+    assert told == "the API server rejected the credentials: Unauthorized"
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ async def test_a_server_that_does_not_answer_is_asked_again_and_then_given_up(
         7.5,
         2.5,
     ]
-    assert {entry["event"] for entry in logged} == {"preflight.waiting"}
+    assert {entry["event"] for entry in logged} == {"preflight_waiting"}
     assert len(server.asked) == len(logged) + 1
 
 

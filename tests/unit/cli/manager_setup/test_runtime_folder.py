@@ -30,8 +30,8 @@ def problem_of(folder: Path) -> str:
 
 def test_an_empty_folder_is_a_mistake_unless_it_says_that_it_is_meant(tmp_path: Path) -> None:
     none = (
-        "runtimes cannot be used: no .yaml file is in F: to have no runtimes, and those deleted "
-        "that were in it before, put a file named none there"
+        "runtimes cannot be used: F contains no .yaml file; to delete all runtimes that were "
+        "applied from it earlier, add an empty file named none"
     )
     assert problem_of(tmp_path) == none
     (tmp_path / "none").mkdir()
@@ -39,7 +39,7 @@ def test_an_empty_folder_is_a_mistake_unless_it_says_that_it_is_meant(tmp_path: 
     (tmp_path / "none").rmdir()
     assert runtimes_in(written(tmp_path, {"none": ""})) == []
     assert problem_of(written(tmp_path, {"torch.yaml": TORCH})) == (
-        "runtimes cannot be used: F/none: it says that there are none, but torch.yaml is one"
+        "runtimes cannot be used: F/none: this file declares an empty folder, but torch.yaml exists"
     )
 
 
@@ -65,18 +65,18 @@ def test_other_files_and_folders_are_not_looked_at(tmp_path: Path) -> None:
     assert runtimes_in(tmp_path) == [TORCH]
 
 
-HEAD = f"F/a.yaml:1: it must be a {CLUSTER} of trainer.kubeflow.org/v1alpha1, and not"
+HEAD = f"F/a.yaml:1: must be a {CLUSTER} of trainer.kubeflow.org/v1alpha1, not"
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "F/a.yaml: it must hold one object, and holds 0"),
-        (yaml.safe_dump_all([TORCH, TORCH]), "F/a.yaml: it must hold one object, and holds 2"),
-        ("a: [", "F/a.yaml:2: it is not YAML"),
+        ("", "F/a.yaml: must contain one object, but contains 0"),
+        (yaml.safe_dump_all([TORCH, TORCH]), "F/a.yaml: must contain one object, but contains 2"),
+        ("a: [", "F/a.yaml:2: not valid YAML"),
         ("a: 1\na: 2\n", "F/a.yaml:2: "),
-        ("just words", "F/a.yaml:1: it must be an object"),
-        ({"spec": {}}, f"{HEAD} something without a kind"),
+        ("just words", "F/a.yaml:1: not an object"),
+        ({"spec": {}}, f"{HEAD} an object without a kind"),
         ({"kind": "Pod"}, f"{HEAD} a Pod"),
         (runtime("torch"), f"{HEAD} a TrainingRuntime of trainer.kubeflow.org/v1alpha1"),
         ({**TORCH, "apiVersion": "v1"}, f"{HEAD} a {CLUSTER} of v1"),
@@ -84,15 +84,15 @@ HEAD = f"F/a.yaml:1: it must be a {CLUSTER} of trainer.kubeflow.org/v1alpha1, an
         ({**TORCH, "metadata": {}}, "F/a.yaml:1: metadata.name: Required value"),
         (
             {**TORCH, "metadata": {"name": "torch", "namespace": "a"}},
-            "F/a.yaml:1: metadata.namespace: may not be said here",
+            "F/a.yaml:1: metadata.namespace: must not be set here",
         ),
         (
             {**TORCH, "metadata": {"generateName": "torch-"}},
-            "F/a.yaml:1: metadata.generateName: may not be said here",
+            "F/a.yaml:1: metadata.generateName: must not be set here",
         ),
         ({**TORCH, "metadata": {"name": "No Name"}}, "F/a.yaml:1: metadata.name: Invalid value"),
         ({**TORCH, "metadata": "torch"}, "F/a.yaml:1: metadata: "),
-        ({**TORCH, "status": {}}, "F/a.yaml:1: status: may not be said here"),
+        ({**TORCH, "status": {}}, "F/a.yaml:1: status: must not be set here"),
         ({**TORCH, "sepc": {}}, "F/a.yaml:1: sepc: Unknown field"),
         (
             runtime("torch", CLUSTER, mlPolicy={"numNodes": "2"}),
@@ -110,19 +110,19 @@ def test_a_file_that_is_something_else_is_named(
 
 def test_a_file_with_another_ending_is_not_passed_over(tmp_path: Path) -> None:
     told = problem_of(written(tmp_path, {"torch.yml": TORCH}))
-    assert told == "runtimes cannot be used: F/torch.yml: its name must end in .yaml"
+    assert told == "runtimes cannot be used: F/torch.yml: the file name must end in .yaml"
 
 
 def test_two_of_one_name_are_one_too_many(tmp_path: Path) -> None:
     told = problem_of(written(tmp_path, {"a.yaml": TORCH, "b.yaml": TORCH}))
-    assert told == "runtimes cannot be used: F/b.yaml: torch is in F/a.yaml already"
+    assert told == "runtimes cannot be used: F/b.yaml: duplicate runtime torch: also in F/a.yaml"
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     told = problem_of(written(tmp_path, {"a.yaml": "", "b.yaml": TORCH, "c.yaml": "1"}))
     assert told == (
-        "runtimes cannot be used: F/a.yaml: it must hold one object, and holds 0; "
-        "F/c.yaml:1: it must be an object"
+        "runtimes cannot be used: F/a.yaml: must contain one object, but contains 0; "
+        "F/c.yaml:1: not an object: expected a mapping with apiVersion and kind"
     )
 
 

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.cli.manifests.documents import read
+from kftrainer.cli.manifests.documents import NOT_AN_OBJECT, read
 
 
 def found(*sources: object) -> list[tuple[str, object]]:
-    reading = read(map(str, sources))
-    assert reading.problems == []
-    return [(str(each.place), each.content) for each in reading.documents]
+    result = read(map(str, sources))
+    assert result.errors == []
+    return [(str(each.place), each.content) for each in result.documents]
 
 
 def test_documents_of_files_in_the_order_of_the_command(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_lists_are_unpacked(tmp_path: Path) -> None:
         "apiVersion: v1\nkind: List\nitems:\n- kind: A\n- kind: List\n  items:\n  - kind: B\n"
         "---\nkind: List\nitems: []\n"
     )
-    assert found(file) == [(f"{file}:4", {"kind": "A"}), (f"{file}:5", {"kind": "B"})]
+    assert found(file) == [(f"{file}:4", {"kind": "A"}), (f"{file}:7", {"kind": "B"})]
 
 
 def test_items_of_a_list_of_one_kind_need_not_say_it(tmp_path: Path) -> None:
@@ -82,18 +82,18 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path: Path) -> Non
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "empty").mkdir()
-    reading = read([str(tmp_path), f"{tmp_path}/nonesuch.yaml", f"{tmp_path}/empty"])
-    assert [each.content for each in reading.documents] == [{"good": True}] * 2
-    assert [each.removeprefix(f"{tmp_path}/") for each in reading.problems] == [
-        "1.yaml:2: key 'a' is said twice",
-        "2.json:1: it is not JSON: Expecting value",
-        "3.yaml: it is not UTF-8 text",
-        "4.yaml:2: it must be an object",
-        "4.yaml:4: it must be an object",
-        "5.yaml:3: it must be an object",
+    result = read([str(tmp_path), f"{tmp_path}/nonesuch.yaml", f"{tmp_path}/empty"])
+    assert [each.content for each in result.documents] == [{"good": True}] * 2
+    assert [str(each).removeprefix(f"{tmp_path}/") for each in result.errors] == [
+        "1.yaml:2: duplicate key 'a'",
+        "2.json:1: not valid JSON: Expecting value",
+        "3.yaml: not UTF-8 text",
+        f"4.yaml:2: {NOT_AN_OBJECT}",
+        f"4.yaml:4: {NOT_AN_OBJECT}",
+        f"5.yaml:3: {NOT_AN_OBJECT}",
         "7.yaml:2: items: must be a list",
         "7.yaml:5: items: must be a list",
-        "8.yaml:3: it is not YAML: '0x_' cannot be read as an integer",
+        "8.yaml:3: not valid YAML: '0x_' is not an integer",
         "nonesuch.yaml: no such file or directory",
-        "empty: there is no .yaml, .yml, .json file in it",
+        "empty: contains no .yaml, .yml or .json file",
     ]

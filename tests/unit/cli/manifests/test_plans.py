@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from kftrainer.api.resources import CONFIG_MAPS, SECRETS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.cli.manifests.documents import Document, Place, Reading
+from kftrainer.cli.manifests.documents import Document, Documents, Place
 from kftrainer.cli.manifests.identification import NO_UID
-from kftrainer.cli.manifests.plans import Outcome, plan_all
+from kftrainer.cli.manifests.pipeline import Outcome, process
+from kftrainer.cli.manifests.plans import PlanOptions
 from kftrainer.kube.objects.field_errors import invalid
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.runtime.errors import InvalidTrainJobError
@@ -44,11 +45,12 @@ def planned_by(*plugins: Any, documents: Sequence[Any] = (), **options: bool) ->
     plain = runtime("torch-distributed", "ClusterTrainingRuntime", mlPolicy={"numNodes": 1})
     given = [plain, train_job(), *documents]
     read = [Document(Place("f", line), each) for line, each in enumerate(given, start=1)]
-    return plan_all(Reading(read), Framework([JobSet(), *plugins]), **options)
+    framework = Framework([JobSet(), *plugins])
+    return process(Documents(read), framework, PlanOptions(**options))
 
 
 def problems_of(outcome: Outcome) -> list[str]:
-    return [str(remark) for remark in outcome.remarks if remark.severity == "error"]
+    return [str(problem) for problem in outcome.problems if problem.severity == "error"]
 
 
 def secret(mint: Callable[[], Manifest] | None = None) -> Maker:
@@ -153,15 +155,15 @@ def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
         (Maker(_crash), "Internal error: plugin Maker failed: "),
         (
             Maker(_not_json),
-            "Internal error: there is a ConfigMap that cannot be printed: TypeError(",
+            "Internal error: failed to print a ConfigMap: TypeError(",
         ),
         (
             Maker(_headless),
-            "Internal error: there is a ConfigMap that cannot be printed: KeyError('apiVersion')",
+            "Internal error: failed to print a ConfigMap: KeyError('apiVersion')",
         ),
         (
             secret(_broken_mint),
-            "Internal error: there is a Secret that cannot be printed: RuntimeError(",
+            "Internal error: failed to print a Secret: RuntimeError(",
         ),
     ],
     ids=["error of two lines", "crash", "not JSON", "headless", "mint"],
@@ -292,12 +294,12 @@ PLACES = [place for place in places(SOUND) if len(place) > 1]
 
 
 def test_the_sound_documents_are_sound() -> None:
-    outcome = plan_all(reading_of(SOUND), FRAMEWORK)
+    outcome = process(documents_of(SOUND), FRAMEWORK, PlanOptions())
     assert (problems_of(outcome), len(outcome.plans)) == ([], 1)
 
 
-def reading_of(documents: list[Object]) -> Reading:
-    return Reading([Document(Place("f", line), each) for line, each in enumerate(documents)])
+def documents_of(contents: list[Object]) -> Documents:
+    return Documents([Document(Place("f", line), each) for line, each in enumerate(contents)])
 
 
 @given(st.lists(st.tuples(st.sampled_from(PLACES), JUNK), min_size=1, max_size=2))
@@ -309,7 +311,7 @@ def test_nothing_in_a_document_is_a_bug_of_ours(changes: list[tuple[tuple[Any, .
             holder = holder[step] if _has(holder, step) else None
         if _has(holder, place[-1]):
             holder[place[-1]] = copy.deepcopy(junk)  # the next change may be in it
-    outcome = plan_all(reading_of(documents), FRAMEWORK)
+    outcome = process(documents_of(documents), FRAMEWORK, PlanOptions())
     assert not [each for each in problems_of(outcome) if "failed" in each]
 
 

@@ -2,10 +2,10 @@ import pytest
 
 from kftrainer.cli.manifests.problems import (
     DocumentProblem,
-    Tally,
-    counted,
+    ObjectCounts,
     message_of,
     split_warning,
+    summary,
 )
 from kftrainer.kube.objects.field_errors import ErrorType, FieldError, forbidden, invalid, required
 
@@ -58,6 +58,6 @@ def test_how_it_went() -> None:
         DocumentProblem("f", 1, "", "X", "no"),
         DocumentProblem("f", 1, "", None, "hm", "warning"),
     )
-    assert counted([], Tally(1)) == "1 object checked: no problems found"
-    told = counted([error, error, warning], Tally(2, {}, {"Pod": 1}))
+    assert summary([], ObjectCounts(1)) == "1 object checked: no problems found"
+    told = summary([error, error, warning], ObjectCounts(2, {}, {"Pod": 1}))
     assert told == "2 objects checked, 1 skipped (1 Pod): 2 errors and 1 warning"

@@ -6,8 +6,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.cli.manifests.parsing import parse
-from kftrainer.cli.manifests.positions import Spot
+from kftrainer.kube.parsing import parse
+from kftrainer.kube.positions import Position
 
 YAML = """\
 # a comment
@@ -34,10 +34,9 @@ merged:
 """
 
 
-def spot_of(text: str, **options: bool) -> Spot:
-    [markup] = parse(text, with_spots=True, **options)
-    assert markup.spot is not None
-    return markup.spot
+def position_of(text: str, **options: bool) -> Position:
+    [parsed] = parse(text, **options)
+    return parsed.position
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def spot_of(text: str, **options: bool) -> Spot:
     ],
 )
 def test_fields_of_yaml_are_found_or_the_nearest_around_them(path: str, line: int) -> None:
-    assert spot_of(YAML).nearest(path).line == line
+    assert position_of(YAML).nearest(path).line == line
 
 
 JSON = """\
@@ -101,19 +100,27 @@ JSON = """\
         ("empty.x", 11),
     ],
 )
-def test_the_same_of_json(path: str, line: int) -> None:
-    assert spot_of(JSON, only_json=True).nearest(path).line == line
-    assert spot_of(JSON).nearest(path).line == line
+def test_fields_of_json_are_found_or_the_nearest_around_them(path: str, line: int) -> None:
+    assert position_of(JSON, only_json=True).nearest(path).line == line
+    assert position_of(JSON).nearest(path).line == line
 
 
 def test_documents_that_follow_each_other_know_their_lines() -> None:
     for text in ('{"a": 1}\n{"a":\n1}\n\n{"a": 1}', "a: 1\n---\na:\n  1\n---\na: 1\n"):
-        lines = [each.spot.nearest("a").line for each in parse(text, with_spots=True) if each.spot]
+        lines = [each.position.nearest("a").line for each in parse(text)]
         assert lines == ([1, 2, 5] if text.startswith("{") else [1, 3, 6])
 
 
-def test_spots_are_made_only_if_asked_for() -> None:
-    assert [each.spot for text in (YAML, JSON) for each in parse(text)] == [None, None]
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('{"a":\n"\\ud83d\\ude00\x7f\u2028",\n"b": 1}', id="characters"),
+        pytest.param(f'{{"{"k" * 2000}":\n1,\n"b": 1}}', id="long key"),
+        pytest.param('{"a"\n:\t1,\n"b": 1}', id="line break before the colon"),
+    ],
+)
+def test_json_that_is_not_yaml_has_line_numbers(text: str) -> None:
+    assert position_of(text).nearest("b").line == 3
 
 
 VALUES = st.recursive(
@@ -131,13 +138,14 @@ def shape(value: Any) -> Any:
     return [shape(each) for each in value] if isinstance(value, list) else None
 
 
-def shape_of(spot: Spot) -> Any:
-    if isinstance(spot.inner, dict):
-        return {key: shape_of(each) for key, each in spot.inner.items()}
-    return None if spot.inner is None else [shape_of(each) for each in spot.inner]
+def shape_of(position: Position) -> Any:
+    children = position.children
+    if isinstance(children, dict):
+        return {key: shape_of(each) for key, each in children.items()}
+    return None if children is None else [shape_of(each) for each in children]
 
 
 @given(st.dictionaries(st.text(max_size=5), VALUES))
-def test_there_is_a_spot_for_everything(value: Any) -> None:
-    assert shape_of(spot_of(json.dumps(value, indent=1), only_json=True)) == shape(value)
-    assert shape_of(spot_of("# YAML\n" + yaml.safe_dump(value))) == shape(value)
+def test_every_value_has_a_position(value: Any) -> None:
+    assert shape_of(position_of(json.dumps(value, indent=1), only_json=True)) == shape(value)
+    assert shape_of(position_of("# YAML\n" + yaml.safe_dump(value))) == shape(value)
