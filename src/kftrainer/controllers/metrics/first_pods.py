@@ -13,7 +13,7 @@ from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.controllers.metrics.counts import TrainJobCounts
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, KubeError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, is_controlled_by
 from kftrainer.kube.permissions import refusals_to_list
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.cache.informer import Informer
@@ -147,14 +147,6 @@ def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
     except NotCachedError:
         return None
     return None if seen is None else seen.metadata
-
-
-def is_controlled_by(metadata: Manifest, owner: str) -> bool:
-    """Whether the owner with this UID controls the object."""
-    return any(
-        reference.get("controller") and reference["uid"] == owner
-        for reference in metadata.get("ownerReferences") or ()
-    )
 
 
 def _has_had_pods(status: Manifest) -> bool:

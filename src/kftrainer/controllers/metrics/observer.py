@@ -11,13 +11,9 @@ from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.metrics.collectors import JobCounts
 from kftrainer.controllers.metrics.counts import TrainJobCounts
-from kftrainer.controllers.metrics.first_pods import (
-    FirstPods,
-    is_controlled_by,
-    metadata_of_job_set,
-)
+from kftrainer.controllers.metrics.first_pods import FirstPods, metadata_of_job_set
 from kftrainer.controllers.metrics.state import facts_of
-from kftrainer.kube.objects.resource import ObjectKey, Resource
+from kftrainer.kube.objects.resource import ObjectKey, Resource, is_controlled_by
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.manager.clock import Clock

@@ -19,12 +19,18 @@ from kftrainer.controllers.contest import Contest
 from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, InvalidError, NotFoundError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.objects.resource import (
+    Manifest,
+    ObjectKey,
+    Resource,
+    is_controlled_by,
+    key_of,
+)
 from kftrainer.machinery.lru import Lru
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.backoff import Exponential
 from kftrainer.runtime.errors import PlanningError
-from kftrainer.runtime.info import is_controlled_by, own_job_set, recorded_job_set
+from kftrainer.runtime.info import own_job_set, recorded_job_set
 from kftrainer.runtime.planned_object import PlannedObject
 
 log = structlog.get_logger(__name__)
@@ -185,7 +191,7 @@ class ObjectApplier:
 
     def _check_owner(self, job: TrainJob, resource: Resource[Any], there: Manifest) -> None:
         """Raise an error if the live object does not belong to the TrainJob."""
-        if not is_controlled_by(there, job):
+        if not is_controlled_by(there["metadata"], job.metadata.uid):
             raise name_in_use(job, resource, there)
         if resource is JOB_SETS and there["metadata"]["uid"] != recorded_job_set(job):
             # It was created after the reconcile began; the next reconcile determines its owner.

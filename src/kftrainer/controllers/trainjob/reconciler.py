@@ -46,7 +46,6 @@ from kftrainer.controllers.trainjob.refused_pods import CHECK_EVERY, RefusedPods
 from kftrainer.controllers.trainjob.status import (
     Status,
     Trouble,
-    is_finished,
     next_status,
     present_status,
     present_trouble,
@@ -63,7 +62,7 @@ from kftrainer.kube.client.errors import (
     NotFoundError,
 )
 from kftrainer.kube.objects.model import Problem
-from kftrainer.kube.objects.resource import Manifest, key_of
+from kftrainer.kube.objects.resource import Manifest, is_controlled_by, key_of
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.events.recorder import EventRecorder
@@ -74,7 +73,7 @@ from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import (
     claimed_job_set,
-    is_controlled_by,
+    is_finished,
     key_of_job,
     own_job_set,
     recorded_job_set,
@@ -275,7 +274,9 @@ class TrainJobReconciler:
         except NotFoundError:
             return Identity(job)
         self._view.saw(JOB_SETS, live)
-        if live["metadata"]["uid"] == recorded_job_set(job) or not is_controlled_by(live, job):
+        if live["metadata"]["uid"] == recorded_job_set(job) or not is_controlled_by(
+            live["metadata"], job.metadata.uid
+        ):
             return Identity(job)
         if "deletionTimestamp" in live["metadata"]:
             return Identity(job, name_in_use(job, JOB_SETS, live))

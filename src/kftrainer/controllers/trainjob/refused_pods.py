@@ -17,11 +17,11 @@ import structlog
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.metrics.first_pods import ASK_AGAIN, is_controlled_by
+from kftrainer.controllers.metrics.first_pods import ASK_AGAIN
 from kftrainer.controllers.trainjob.status import Trouble, present_trouble
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, KubeError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, is_controlled_by
 from kftrainer.kube.permissions import refusals_to_list
 from kftrainer.kube.redaction import redacted
 from kftrainer.machinery.cache.cache import Cache, NotCachedError

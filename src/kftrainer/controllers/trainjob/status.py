@@ -10,7 +10,7 @@ from kftrainer.api.trainjob import JobStatus, TrainJob, TrainJobStatus
 from kftrainer.controllers.trainjob.messages import condition_message, same_message
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.framework.extension_points import Observed
-from kftrainer.runtime.info import recorded_job_set
+from kftrainer.runtime.info import is_finished, recorded_job_set
 
 OURS = (
     names.CONDITION_SUSPENDED,
@@ -117,18 +117,6 @@ def next_status(
         **{each.type: each for each in (observed.conditions if observed else ())},
     }
     return Status(_merged(present.conditions, wanted), jobs, present.job_set)
-
-
-def is_finished(job: TrainJob) -> bool:
-    """Whether the training is complete or failed.
-
-    `Failed` because of an unsupported runtime does not count: that training never began.
-    """
-    return any(
-        condition.status == "True" and condition.reason != names.REASON_RUNTIME_NOT_SUPPORTED
-        for condition in (job.status or NO_STATUS).conditions or ()
-        if condition.type in (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
-    )
 
 
 def _suspension(

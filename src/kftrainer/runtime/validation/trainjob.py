@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid
-from kftrainer.kube.objects.resource import ObjectKey, Resource
+from kftrainer.kube.objects.resource import ObjectKey, Resource, is_controlled_by
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.errors import (
     InvalidRuntimeError,
@@ -16,7 +16,7 @@ from kftrainer.runtime.errors import (
     PluginFailedError,
 )
 from kftrainer.runtime.framework.framework import Framework
-from kftrainer.runtime.info import AnyRuntime, Info, is_controlled_by
+from kftrainer.runtime.info import AnyRuntime, Info
 from kftrainer.runtime.jobset_rules import Refusal, refusals
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
@@ -174,4 +174,6 @@ class Unmade:
         return (each for each in found if not self._is_made(each))
 
     def _is_made(self, found: object) -> bool:
-        return isinstance(found, dict) and is_controlled_by(found, self._job)
+        return isinstance(found, dict) and is_controlled_by(
+            found["metadata"], self._job.metadata.uid
+        )

@@ -6,13 +6,13 @@ import pytest
 from kftrainer.api.trainjob import JobStatus, TrainJob
 from kftrainer.controllers.trainjob.status import (
     Trouble,
-    is_finished,
     next_status,
     present_status,
     removal_of_empty_conditions,
 )
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.framework.extension_points import Observed
+from kftrainer.runtime.info import is_finished
 from tests.support.objects import Object, train_job
 
 EARLIER, NOW = "2026-01-01T00:00:00Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
