@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.waiting import until
@@ -20,8 +21,9 @@ from tests.integration.controllers.team import (
 from tests.integration.controllers.test_blocked import NEEDED, SOMEBODY, SPECS
 from tests.integration.controllers.test_writes import asked, until_started, working
 from tests.support.fault_proxy import Answer, FaultProxy, ProxiedRequest
-from tests.support.managers import FAST, ManagerProcess, manager_process
+from tests.support.managers import FAST, ROOT, ManagerProcess, manager_process
 from tests.support.objects import API
+from tests.support.scraping import Scraper, scraper
 
 CLOCK = SystemClock()
 ATTEMPTS = 10
@@ -29,6 +31,9 @@ FIRST_DELAY, JITTER = 0.005, 0.1
 STATUS = f"PATCH trainjobs/{JOB}/status"
 EVENT = "TrainJobResourcesCreationFailed"
 PENDING = "WaitingForDeletion"
+ALERTS = ROOT / "charts/kftrainer/files/alerts.yaml"
+ERRORS = "controller_runtime_reconcile_errors_total"
+OF_TRAIN_JOBS = {"controller": "trainjob_controller"}
 
 
 def is_job_set_write(request: ProxiedRequest) -> bool:
@@ -90,6 +95,54 @@ async def test_error_text_that_changes_does_not_bypass_the_back_off(
     events = [each for each in requests if " events" in each and not each.startswith("GET ")]
     assert 1 <= requests.count(STATUS) <= most_writes
     assert 1 <= len(events) <= most_writes
+
+
+async def failures(metrics: Scraper) -> tuple[float, float, float]:
+    """Failed reconciles of TrainJobs by both of their metrics, and retries."""
+    results = await metrics.series("controller_runtime_reconcile_total", "result", **OF_TRAIN_JOBS)
+    errors = await metrics.series(ERRORS, **OF_TRAIN_JOBS)
+    retries = await metrics.series("workqueue_retries_total", **OF_TRAIN_JOBS)
+    return results.get(("error",), 0), errors.get((), 0), retries.get((), 0)
+
+
+async def test_rejected_apply_counts_as_failed_reconcile_and_as_retry(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime()
+    flags = ("--namespace", team.namespace)
+    async with (
+        scraper() as metrics,
+        manager_process(proxy.kubeconfig, *flags, *metrics.flags) as manager,
+    ):
+        await until_started(manager, 1)
+        before = await failures(metrics)
+        attempts = Attempts(proxy, 500, "no endpoints available")
+        await team.create_job()
+        job = await team.until_says("Blocked", "ResourcesCreationFailed")
+        for wanted in (3, ATTEMPTS):
+
+            async def counted(wanted: int = wanted) -> bool:
+                least = min(await failures(metrics))
+                return len(attempts.times) >= wanted and least >= wanted
+
+            await until(counted, within=20.0, what=f"{wanted} errors and retries")
+        found = await failures(metrics)
+        logged = len(manager.log_entries("reconcile.failed"))
+        is_alerted = [
+            ERRORS in rule["expr"] and "(job, controller)" in rule["expr"] for rule in rules()
+        ]
+        assert before == (0, 0, 0)
+        assert max(found) <= len(attempts.times)
+        assert found[0] <= logged <= len(attempts.times)
+        assert manager.log_entries("objects_not_applied") == []
+        assert "no endpoints available" in conditions_of(job)["Blocked"]["message"]
+        assert is_alerted.count(True) == 1
+
+
+def rules() -> Sequence[Object]:
+    """The chart's alerts."""
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def owned_by_namesake(manifest: Object) -> Object:

@@ -23,6 +23,7 @@ from kftrainer.cli.manager_setup.preflight import Preflight
 from kftrainer.cli.manager_setup.training_metrics import tell_build, training_watch
 from kftrainer.cli.manager_setup.webhooks import WebhookMaking, Webhooks
 from kftrainer.controllers.bundled_runtimes import shipped_runtimes_controller
+from kftrainer.controllers.cache_barrier import CacheBarrier
 from kftrainer.controllers.large_objects import (
     REDUCTIONS,
     LargeObjectReconciler,
@@ -35,10 +36,9 @@ from kftrainer.controllers.overlay_cache import HeldParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
 from kftrainer.controllers.runtime_finalizer import RuntimeUseReconciler, enqueue_runtime
-from kftrainer.controllers.trainjob.cache_barrier import CacheBarrier
-from kftrainer.controllers.trainjob.own_status import OwnStatusWrites
 from kftrainer.controllers.trainjob.reconciler import TrainJobReconciler
 from kftrainer.controllers.trainjob.refused_pods import RefusedPods
+from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.watches import (
     RUNTIME_KINDS,

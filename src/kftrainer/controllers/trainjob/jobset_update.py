@@ -37,14 +37,16 @@ ON_PODS = ("labels", "annotations")
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class ApplicablePlan:
     """A plan that JobSet accepts, given the live JobSet."""
 
-    planned: Sequence[PlannedObject]
+    objects: Sequence[PlannedObject]
     kept: PlannedObject | None = None  # the JobSet, if it cannot be changed to what was planned
 
 
-def fitted(planned: Sequence[PlannedObject], job: TrainJob, existing: ClusterReader) -> Fitted:
+def applicable_plan(
+    planned: Sequence[PlannedObject], job: TrainJob, existing: ClusterReader
+) -> ApplicablePlan:
     """Return the part of the plan that can be applied, given the live JobSet.
 
     JobSet rejects every change of the immutable part. The live values are therefore applied
@@ -54,29 +56,29 @@ def fitted(planned: Sequence[PlannedObject], job: TrainJob, existing: ClusterRea
     others = [each for each in planned if each.resource is not JOB_SETS]
     wanted = next((each.manifest for each in planned if each.resource is JOB_SETS), None)
     if wanted is None:
-        return Fitted(planned)
+        return ApplicablePlan(planned)
     begun_as = digest(_lasting(wanted["spec"]))
     there = own_job_set(job, existing)
     if there is None:
-        return Fitted([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
+        return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
     if has_queue_of_its_own(there, job) and not job.spec.suspend:
-        return Fitted(others)
+        return ApplicablePlan(others)
     marks = _annotations(there)
     once_begun_as = marks.get(ANNOTATION_BEGUN_AS)
     is_same = holds(_lasting(wanted["spec"]), _lasting(there["spec"]))
     if is_same and once_begun_as == begun_as and ANNOTATION_WHOLE not in marks:
-        return Fitted([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
+        return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
     whole = {**wanted, "spec": _kept(there["spec"], wanted["spec"])}
     mark = {ANNOTATION_BEGUN_AS: once_begun_as or begun_as, ANNOTATION_WHOLE: "true"}
     job_set = _marked(whole, mark)
     was_edited = once_begun_as not in (None, begun_as)
     if not was_edited and (is_same or once_begun_as is not None):
-        return Fitted([*others, job_set])
+        return ApplicablePlan([*others, job_set])
     # The pods were started with the other objects too: they are not modified either.
     missing = [
         each for each in others if existing.get(each.resource, key_of(each.manifest)) is None
     ]
-    return Fitted([*missing, job_set], kept=job_set if was_edited else None)
+    return ApplicablePlan([*missing, job_set], kept=job_set if was_edited else None)
 
 
 def has_same_jobs(one: Manifest, other: Manifest) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from kftrainer.api import names
 from kftrainer.api.trainjob import JobStatus, TrainJob, TrainJobStatus
+from kftrainer.controllers.trainjob.failures import Failure
 from kftrainer.controllers.trainjob.messages import condition_message, same_message
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.framework.extension_points import Observed
@@ -20,14 +21,6 @@ OURS = (
 )
 NO_STATUS = TrainJobStatus()
 JOB_SET_SUSPENDED_MESSAGE = "JobSet is suspended although the TrainJob is not"
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a TrainJob makes no progress."""
-
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +72,26 @@ def present_status(job: TrainJob) -> Status:
     return Status(ours, tuple(status.jobs_status or ()), recorded_job_set(job) or None)
 
 
-def present_trouble(job: TrainJob, reason: str | None = None) -> Trouble | None:
-    """Return what the condition Blocked reports, if it has this reason or none is given."""
-    for each in present_status(job).conditions:
-        if each.type == names.CONDITION_BLOCKED and reason in (None, each.reason):
-            return Trouble(each.reason, each.message)
-    return None
+def blocked_message(job: TrainJob, reason: str) -> str | None:
+    """Return the message of the condition Blocked if it has this reason."""
+    conditions = present_status(job).conditions
+    found = (each for each in conditions if each.type == names.CONDITION_BLOCKED)
+    return next((each.message for each in found if each.reason == reason), None)
+
+
+def is_reported(job: TrainJob, failure: Failure) -> bool:
+    """Whether the status already reports this failure, so that an Event would only repeat it."""
+    return any(
+        each.reason == failure.reason and same_message(each.message, failure.message)
+        for each in present_status(job).conditions
+        if each.type in (names.CONDITION_BLOCKED, names.CONDITION_FAILED)
+    )
 
 
 def next_status(
     job: TrainJob,
     observed: Observed | None,
-    trouble: Trouble | None,
+    failure: Failure | None,
     now: datetime,
     *,
     is_observable: bool = True,
@@ -98,7 +99,8 @@ def next_status(
     """Return the part of the status that this controller should write.
 
     The conditions `Complete`, `Failed` and `Suspended` of a finished TrainJob never change,
-    whatever happens to its objects. While the JobSet cannot be read, `Suspended` is not changed.
+    whatever happens to its objects. While the JobSet cannot be read, `Suspended` is not changed. A
+    failure that is not visible to users leaves `Blocked` unchanged.
     """
     present = present_status(job)
     jobs = present.jobs if observed is None else tuple(observed.jobs)
@@ -112,8 +114,8 @@ def next_status(
             if is_observable
             else seen.get(names.CONDITION_SUSPENDED)
         ),
-        names.CONDITION_FAILED: _unsupported(trouble, now),
-        names.CONDITION_BLOCKED: _blockage(trouble, now),
+        names.CONDITION_FAILED: _unsupported(failure, now),
+        names.CONDITION_BLOCKED: _blocked(failure, seen.get(names.CONDITION_BLOCKED), now),
         **{each.type: each for each in (observed.conditions if observed else ())},
     }
     return Status(_merged(present.conditions, wanted), jobs, present.job_set)
@@ -145,18 +147,21 @@ def _suspended(reason: str, message: str, now: datetime, status: str = "True") -
     return _condition(names.CONDITION_SUSPENDED, reason, message, now, status)
 
 
-def _unsupported(trouble: Trouble | None, now: datetime) -> Condition | None:
-    if trouble is None or trouble.reason != names.REASON_RUNTIME_NOT_SUPPORTED:
+def _unsupported(failure: Failure | None, now: datetime) -> Condition | None:
+    if failure is None or failure.reason != names.REASON_RUNTIME_NOT_SUPPORTED:
         return None
-    message = condition_message(trouble.message)
-    return _condition(names.CONDITION_FAILED, trouble.reason, message, now)
+    message = condition_message(failure.message)
+    return _condition(names.CONDITION_FAILED, failure.reason, message, now)
 
 
-def _blockage(trouble: Trouble | None, now: datetime) -> Condition | None:
-    if trouble is None or trouble.reason == names.REASON_RUNTIME_NOT_SUPPORTED:
+def _blocked(failure: Failure | None, present: Condition | None, now: datetime) -> Condition | None:
+    if failure is None or failure.reason == names.REASON_RUNTIME_NOT_SUPPORTED:
         return None
-    message = condition_message(trouble.message)
-    return _condition(names.CONDITION_BLOCKED, trouble.reason, message, now)
+    reported = failure if failure.user_visible else present
+    if reported is None:
+        return None
+    message = condition_message(reported.message)
+    return _condition(names.CONDITION_BLOCKED, reported.reason, message, now)
 
 
 def _condition(

@@ -6,8 +6,8 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.trainjob.jobset_update import (
     ANNOTATION_BEGUN_AS,
     ANNOTATION_WHOLE,
-    Fitted,
-    fitted,
+    ApplicablePlan,
+    applicable_plan,
     needs_suspension,
 )
 from kftrainer.runtime.cluster_reader import GivenObjects
@@ -27,12 +27,12 @@ def as_planned(job: Object, on: Object) -> list[PlannedObject]:
     ]
 
 
-def fit(job: Object, on: Object, *there: Object) -> Fitted:
-    return fitted(as_planned(job, on), TrainJob.parse(job), GivenObjects(there))
+def fit(job: Object, on: Object, *there: Object) -> ApplicablePlan:
+    return applicable_plan(as_planned(job, on), TrainJob.parse(job), GivenObjects(there))
 
 
-def job_set_in(fit: Fitted) -> Any:
-    [made] = [each.manifest for each in fit.planned if each.resource is JOB_SETS]
+def job_set_in(fit: ApplicablePlan) -> Any:
+    [made] = [each.manifest for each in fit.objects if each.resource is JOB_SETS]
     return made
 
 
@@ -116,7 +116,7 @@ def test_d35_a_field_that_is_gone_from_the_runtime_counts_as_a_change() -> None:
     assert container_of(job_set_in(kept))["stdin"] is True
 
 
-def test_d35_a_plan_that_was_fitted_fits_again_unchanged() -> None:
+def test_d35_applicable_plan_of_its_own_result_is_unchanged() -> None:
     other = edited(TORCH, image="other")
     once = job_set_in(fit(SUSPENDED, other, stored(SUSPENDED, TORCH)))
     assert job_set_in(fit(SUSPENDED, other, once)) == once
@@ -127,11 +127,11 @@ def test_d35_other_objects_of_what_stays_stay_too_unless_they_are_lost() -> None
     job_set = stored(job, MPI)
     hostfile = plan(job, MPI)["ConfigMap"]
     more = job_on(MPI, suspend=True, trainer={"numNodes": 3})
-    kinds = [each.resource for each in fit(more, MPI, job_set, hostfile).planned]
+    kinds = [each.resource for each in fit(more, MPI, job_set, hostfile).objects]
     assert kinds == [JOB_SETS]
-    kinds = [each.resource for each in fit(more, MPI, job_set).planned]
+    kinds = [each.resource for each in fit(more, MPI, job_set).objects]
     assert kinds == [CONFIG_MAPS, JOB_SETS]
-    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).objects]
     assert kinds == [CONFIG_MAPS, JOB_SETS]
 
 
@@ -146,7 +146,7 @@ def test_d35_what_was_once_applied_whole_is_so_for_good_as_jobset_fills_in_only_
 
 def test_the_plan_is_kept_where_there_is_no_job_set_in_it_or_it_is_somebody_elses() -> None:
     job = TrainJob.parse(SUSPENDED)
-    assert fitted([], job, GivenObjects([stored(SUSPENDED, TORCH)])).planned == []
+    assert applicable_plan([], job, GivenObjects([stored(SUSPENDED, TORCH)])).objects == []
     foreign = stored(SUSPENDED, TORCH)
     foreign["metadata"]["ownerReferences"][0]["uid"] = "another"
     assert fit(SUSPENDED, edited(TORCH, image="other"), foreign).kept is None
@@ -199,7 +199,7 @@ def test_other_objects_of_a_rewritten_jobset_follow_the_plan() -> None:
     job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
     job_set = with_container(stored(job, MPI), image="mirror.example.org/trainer:1")
     hostfile = plan(job, MPI)["ConfigMap"]
-    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).objects]
     assert kinds == [CONFIG_MAPS, JOB_SETS]
 
 
@@ -207,7 +207,7 @@ def test_other_objects_of_a_differing_unmarked_jobset_are_not_modified() -> None
     job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
     job_set = without_marks(with_container(stored(job, MPI), image="other"))
     hostfile = plan(job, MPI)["ConfigMap"]
-    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).objects]
     assert kinds == [JOB_SETS]
 
 
@@ -215,7 +215,7 @@ def test_jobset_with_a_queue_of_its_own_is_only_modified_to_suspend_it() -> None
     there = stored(SUSPENDED, TORCH)
     there["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "users"}
     resumed = job_on(TORCH)
-    assert fit(resumed, TORCH, there).planned == []
+    assert fit(resumed, TORCH, there).objects == []
     assert job_set_in(fit(SUSPENDED, TORCH, there))["spec"]["suspend"] is True
     resumed["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "users"}
     assert job_set_in(fit(resumed, TORCH, there))["spec"]["suspend"] is False

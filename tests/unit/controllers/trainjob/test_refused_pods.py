@@ -14,7 +14,6 @@ from kftrainer.controllers.trainjob.refused_pods import (
     lacks_pods,
     refusal_of,
 )
-from kftrainer.controllers.trainjob.status import Trouble
 from kftrainer.kube.client.client import Client, Page
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.objects.resource import ObjectKey
@@ -29,10 +28,9 @@ POD_SECURITY = (
     'Error creating: pods "train-node-0-1-x7k2p" is forbidden: violates PodSecurity '
     '"restricted:latest": runAsNonRoot != true'
 )
-REPORTED = Trouble(
-    "PodsNotCreated",
+REPORTED = (
     'pods of Job train-node-0 are not created: pods "train-node-0-*" is forbidden: violates '
-    'PodSecurity "restricted:latest": runAsNonRoot != true',
+    'PodSecurity "restricted:latest": runAsNonRoot != true'
 )
 
 
@@ -114,15 +112,17 @@ class Desk:
     def enqueue(self, requests: Iterable[ObjectKey]) -> None:
         self.enqueued += requests
 
-    async def trouble(self, *conditions: Object) -> Trouble | None:
-        return await self.refused.trouble(trained(*conditions), JOB_SET)
+    async def message(self, *conditions: Object) -> str | None:
+        error = await self.refused.check(trained(*conditions), JOB_SET)
+        assert error is None or error.reason == "PodsNotCreated"
+        return None if error is None else str(error)
 
 
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        (POD_SECURITY, REPORTED.message),
-        (f"(combined from similar events): {POD_SECURITY}", REPORTED.message),
+        (POD_SECURITY, REPORTED),
+        (f"(combined from similar events): {POD_SECURITY}", REPORTED),
         (
             'Error creating: pods "train-node-0-" is forbidden: error looking up service account',
             'pods of Job train-node-0 are not created: pods "train-node-0-*" is forbidden: error '
@@ -183,11 +183,11 @@ def test_job_lacks_pods_that_it_should_have_now(found: Object, expected: bool) -
 async def test_refusal_is_reported_while_the_job_lacks_pods() -> None:
     desk = Desk(job(active=1))
     desk.refused.observe("team", refusal())
-    assert await desk.trouble() == REPORTED
+    assert await desk.message() == REPORTED
     desk.jobs.items = (job(active=2),)
-    assert await desk.trouble() is None
+    assert await desk.message() is None
     desk.jobs.items = (job(active=1),)
-    assert await desk.trouble() is None  # only a new Event reports it again
+    assert await desk.message() is None  # only a new Event reports it again
     assert desk.jobs.selectors == ["metadata.name=train-node-0"] * 2
 
 
@@ -197,7 +197,7 @@ async def test_refusal_is_reported_while_the_job_lacks_pods() -> None:
 async def test_event_about_another_job_of_the_name_is_not_reported(found: Any) -> None:
     desk = Desk(*found)
     desk.refused.observe("team", refusal())
-    assert await desk.trouble() is None
+    assert await desk.message() is None
 
 
 async def test_refused_job_is_reported_until_it_exists() -> None:
@@ -205,15 +205,15 @@ async def test_refused_job_is_reported_until_it_exists() -> None:
     text = 'job "train-node-0" creation failed with error: exceeded quota: q'
     desk.refused.observe("team", refusal(text, "JobSet"))
     expected = f"Jobs of JobSet train are not created: {text}"
-    assert await desk.trouble() == Trouble("PodsNotCreated", expected)
+    assert await desk.message() == expected
     desk.jobs.items = (job(),)
-    assert await desk.trouble() is None
+    assert await desk.message() is None
 
 
 async def test_job_that_cannot_be_read_leaves_the_status_unchanged() -> None:
     desk = Desk(error=TransportError("reset"))
     desk.refused.observe("team", refusal())
-    assert await desk.trouble() is None
+    assert await desk.message() is None
     blocked = {
         "type": "Blocked",
         "status": "True",
@@ -221,7 +221,7 @@ async def test_job_that_cannot_be_read_leaves_the_status_unchanged() -> None:
         "message": "as before",
         "lastTransitionTime": "2026-01-02T03:04:05Z",
     }
-    assert await desk.trouble(blocked) == Trouble("PodsNotCreated", "as before")
+    assert await desk.message(blocked) == "as before"
 
 
 async def test_report_of_an_earlier_manager_stays_until_events_are_read() -> None:
@@ -233,8 +233,8 @@ async def test_report_of_an_earlier_manager_stays_until_events_are_read() -> Non
         "message": "as before",
         "lastTransitionTime": "2026-01-02T03:04:05Z",
     }
-    assert await desk.trouble(blocked) == Trouble("PodsNotCreated", "as before")
-    assert await desk.trouble({**blocked, "reason": "RuntimeNotFound"}) is None
+    assert await desk.message(blocked) == "as before"
+    assert await desk.message({**blocked, "reason": "RuntimeNotFound"}) is None
     assert desk.jobs.selectors == []
 
 
@@ -252,9 +252,9 @@ async def test_newest_event_is_reported() -> None:
     desk = Desk(job())
     for text, time in (("a", "2026-01-02T00:00:02Z"), ("b", "2026-01-02T00:00:01Z")):
         desk.refused.observe("team", refusal(text, lastTimestamp=time))
-    found = await desk.trouble()
+    found = await desk.message()
     assert found is not None
-    assert found.message.endswith(": a")
+    assert found.endswith(": a")
 
 
 async def test_events_of_other_objects_are_not_kept_and_the_oldest_is_dropped() -> None:
@@ -262,9 +262,9 @@ async def test_events_of_other_objects_are_not_kept_and_the_oldest_is_dropped() 
     desk.refused.observe("team", refusal())
     unknown = Refusal("Job", "unknown-node-0", "u", "x", "")
     desk.refused.observe("team", unknown)
-    assert await desk.trouble() == REPORTED
+    assert await desk.message() == REPORTED
     desk.refused.observe("team", Refusal("Job", "other-node-0", "u", "x", ""))
-    assert await desk.trouble() is None
+    assert await desk.message() is None
     assert desk.enqueued == [KEY, ObjectKey("team", "other")]
 
 

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import JobStatus, TrainJob
+from kftrainer.controllers.trainjob.failures import Failure
 from kftrainer.controllers.trainjob.status import (
-    Trouble,
+    is_reported,
     next_status,
     present_status,
     removal_of_empty_conditions,
@@ -18,7 +19,7 @@ from tests.support.objects import Object, train_job
 EARLIER, NOW = "2026-01-01T00:00:00Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NOW_SAID = "2026-01-02T03:04:05Z"
 ROW = {"name": "node", "ready": 1, "succeeded": 0, "failed": 0, "active": 1, "suspended": 0}
-MISSING = Trouble("RuntimeNotFound", "ClusterTrainingRuntime x is not found")
+MISSING = Failure("RuntimeNotFound", "ClusterTrainingRuntime x is not found", retryable=False)
 
 
 def condition(kind: str, status: str = "True", at: str = EARLIER, **said: Any) -> Object:
@@ -43,9 +44,9 @@ def seen(*conditions: Object, rows: tuple[Object, ...] = ()) -> Observed:
 
 
 def conditions(
-    job: TrainJob, observed: Observed | None = None, trouble: Trouble | None = None
+    job: TrainJob, observed: Observed | None = None, failure: Failure | None = None
 ) -> list[Object]:
-    return [each.dump() for each in next_status(job, observed, trouble, NOW).conditions]
+    return [each.dump() for each in next_status(job, observed, failure, NOW).conditions]
 
 
 def test_a_job_that_just_runs_says_nothing() -> None:
@@ -139,15 +140,15 @@ def test_another_hindrance_is_told_with_the_time_of_the_first() -> None:
 
 
 def test_long_messages_are_cut() -> None:
-    (blocked,) = conditions(job(), None, Trouble("A", "x" * 5000))
+    (blocked,) = conditions(job(), None, Failure("A", "x" * 5000, retryable=False))
     assert len(blocked["message"]) == 1024
     assert blocked["message"].endswith(" ...")
 
 
 def test_d1_a_runtime_of_no_known_kind_is_a_failure_that_can_heal() -> None:
-    trouble = Trouble("TrainingRuntimeNotSupported", "unsupported runtime: A.b")
-    failed = condition("Failed", at=NOW_SAID, reason=trouble.reason, message=trouble.message)
-    assert conditions(job(), None, trouble) == [failed]
+    reason, message = "TrainingRuntimeNotSupported", "unsupported runtime: A.b"
+    failed = condition("Failed", at=NOW_SAID, reason=reason, message=message)
+    assert conditions(job(), None, Failure(reason, message, retryable=False)) == [failed]
     assert not is_finished(job(failed))
     assert conditions(job(failed), None, None) == []
 
@@ -185,13 +186,13 @@ def test_empty_conditions_are_removed_unless_there_are_none() -> None:
 @pytest.mark.parametrize("kind", ["TrainingRuntimeNotSupported", "ResourcesCreationFailed"])
 def test_message_that_differs_in_volatile_parts_is_not_written(kind: str) -> None:
     first, second = (
-        Trouble(kind, f"read tcp 10.0.0.1:{port}->10.0.0.2:443: {'x' * 2000}")
+        Failure(kind, f"read tcp 10.0.0.1:{port}->10.0.0.2:443: {'x' * 2000}", retryable=False)
         for port in (43210, 51112)
     )
     written = next_status(job(), None, first, NOW)
     before = job(*(each.dump() for each in written.conditions))
     assert next_status(before, None, second, NOW) == present_status(before)
-    other = Trouble(kind, "another message")
+    other = Failure(kind, "another message", retryable=False)
     assert next_status(before, None, other, NOW).conditions[0].message == "another message"
 
 
@@ -199,3 +200,24 @@ def test_conditions_keep_their_places() -> None:
     before = job(condition("Blocked"), condition("Suspended"), suspend=True)
     kinds = [each["type"] for each in conditions(before, seen(condition("Complete")), MISSING)]
     assert kinds == ["Blocked", "Suspended", "Complete"]
+
+
+@pytest.mark.parametrize(
+    "reported", [(), (condition("Blocked", reason="RuntimeNotFound", message="as before"),)]
+)
+def test_failure_that_users_do_not_see_leaves_blocked_unchanged(reported: Any) -> None:
+    failure = Failure("A", "soon over", retryable=True, user_visible=False)
+    assert conditions(job(*reported), None, failure) == [*reported]
+
+
+def test_is_reported_compares_reason_and_meaning_of_the_message() -> None:
+    blocked = job(condition("Blocked", reason="A", message="read tcp 10.0.0.1:1: reset"))
+    found = [
+        is_reported(blocked, Failure(reason, message, retryable=True))
+        for reason, message in (
+            ("A", "read tcp 10.0.0.1:2: reset"),
+            ("A", "another message"),
+            ("B", "read tcp 10.0.0.1:1: reset"),
+        )
+    ]
+    assert found == [True, False, False]
