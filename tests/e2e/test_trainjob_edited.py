@@ -162,7 +162,7 @@ async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
     await ground.patch("TrainingRuntime", "torch", {"spec": broken})
 
     async def noticed() -> bool:
-        told = manager.log_entries("trainjob.runs_on")
+        told = manager.log_entries("plan_not_updated")
         return any(each["namespace"] == ground.namespace for each in told)
 
     await until(noticed, within=BY_THE_END, what="the manager noticing the broken runtime")

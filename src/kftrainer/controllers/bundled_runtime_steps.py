@@ -12,7 +12,7 @@ from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Manifest
 
 NOT_OURS = (
-    "somebody else made it: to have it replaced by the one in the folder, label it "
+    "another client created it: to let the manager replace it by the one in its folder, label it "
     f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY_KFTRAINER}"
 )
 
@@ -77,7 +77,7 @@ def next_step(
     is wanted, it is created again after the deletion.
     """
     if there is None:
-        return Apply(wanted, "it is not there") if wanted is not None else None
+        return Apply(wanted, "it does not exist") if wanted is not None else None
     if there.deletion_timestamp is not None:
         return None
     if wanted is not None:
@@ -85,7 +85,7 @@ def next_step(
     if not is_shipped(there):
         return None
     if kept_because is not None:
-        return Leave("shipped_runtime.kept", kept_because)
+        return Leave("shipped_runtime_kept", kept_because)
     return Delete(there.uid, there.resource_version)
 
 
@@ -93,10 +93,10 @@ def _step_to(wanted: Shipped, there: ObjectMeta) -> Step | None:
     if _mark(there) == wanted.mark:
         return None
     if _is_marked(there):
-        return Apply(wanted, "its file is another now")
+        return Apply(wanted, "its file has changed")
     if _is_labelled(there):
-        return Apply(wanted, "somebody else made it, and it was handed over by our label")
-    return Leave("shipped_runtime.not_ours", NOT_OURS)
+        return Apply(wanted, "another client created it and has labelled it for this manager")
+    return Leave("shipped_runtime_not_managed", NOT_OURS)
 
 
 def replacement(shipped: Shipped, live: Manifest, field_manager: str) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ class LeftoverFinalizers:
         try:
             await write_finalizers(self._client, TRAINING_RUNTIMES, key, metadata, others)
         except (ConflictError, NotFoundError) as error:
-            log.debug("runtime.changed_meanwhile", error=str(error))  # the next sweep retries
+            log.debug("runtime_conflict", error=str(error))  # the next sweep retries
         else:
             log.info("leftover_finalizer_removed", runtime=str(key))
 

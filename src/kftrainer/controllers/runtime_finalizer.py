@@ -22,13 +22,14 @@ from kftrainer.controllers.trainjob_index import (
 )
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
+from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.kube.permissions import may_everywhere
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler
-from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.controller.reconcile import DONE, ReconcileError, Request, Result
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.backoff import Exponential
 
@@ -101,11 +102,12 @@ class RuntimeUseReconciler:
                 return await self._add(request, metadata, wanted)
             return await self._remove(request, metadata, wanted)
         except (ConflictError, NotFoundError) as error:
-            log.debug("runtime.changed_meanwhile", error=str(error))  # an event follows
+            log.debug("runtime_conflict", error=str(error))  # an event follows
             return DONE
-        except KubeError as error:
-            log.warning("runtime.finalizers_not_written", error=str(error))
+        except WriteGuardError:
             return LATER
+        except KubeError as error:
+            raise ReconcileError(f"cannot write the finalizers: {error}") from error
 
     async def _add(self, key: Request, metadata: ObjectMeta, wanted: list[str]) -> Result:
         if not await self._adds():
@@ -115,9 +117,9 @@ class RuntimeUseReconciler:
         await self._write(key, metadata, wanted)
         if self._contest.acted(key):
             log.warning(
-                "runtime.finalizer_contested",
-                why="the finalizer of a runtime in use was removed; it is added again more and "
-                "more slowly",
+                "runtime_finalizer_repeatedly_removed",
+                why="another client keeps removing the finalizer of a runtime that is in use; it "
+                "is added again at growing intervals",
             )
         return DONE
 
@@ -156,7 +158,7 @@ class RuntimeUseReconciler:
 
     async def _write(self, key: ObjectKey, metadata: ObjectMeta, finalizers: list[str]) -> None:
         await write_finalizers(self._client, self._resource, key, metadata, finalizers)
-        log.info("runtime.finalizers", finalizers=finalizers)
+        log.info("runtime_finalizers_updated", finalizers=finalizers)
         self._answered[key] = metadata.resource_version
 
 

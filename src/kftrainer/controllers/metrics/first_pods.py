@@ -77,14 +77,14 @@ class FirstPods:
             self._informer.add_handler(self.changed)
             await self._informer.run(_nothing, asyncio.Event())
         except Exception:
-            log.exception("training_metrics.gave_up", consequence=f"nothing is added to {METRIC}")
+            log.exception("first_pods_watch_failed", consequence=f"nothing is added to {METRIC}")
 
     async def _permitted(self) -> None:
         is_known = False
         while (refusal := await self._refusal()) is not None:
             say = log.debug if is_known else log.warning
             say(
-                "training_metrics.no_jobs",
+                "jobs_not_readable",
                 error=str(refusal),
                 consequence=f"{METRIC} stays empty",
             )

@@ -252,7 +252,7 @@ class ObjectApplier:
                 raise conflict from None  # it was deleted in between
             return live
         self._view.saw(planned.resource, made)
-        log.info("trainjob.created_object", kind=planned.resource.kind, object=_name(made))
+        log.info("object_created", kind=planned.resource.kind, object=_name(made))
         return Created(made["metadata"]["uid"])
 
     async def as_created(self, planned: PlannedObject) -> Manifest:
@@ -278,7 +278,7 @@ class ObjectApplier:
         self._view.saw(planned.resource, made)
         if planned.resource is JOB_SETS:
             self._suspensions.forget(key_of(made))
-        log.info("trainjob.changed_object", kind=planned.resource.kind, object=_name(made))
+        log.info("object_updated", kind=planned.resource.kind, object=_name(made))
 
 
 def is_settled(planned: Manifest, there: Manifest) -> bool:

@@ -463,7 +463,7 @@ async def test_a_bug_in_reading_jobs_ends_nothing_but_that(
             tasks.create_task(first_pods(desk, jobs).run())
             await jobs.show(ready=1)
     [said] = [each for each in logged if each["log_level"] == "error"]
-    assert said["event"] == "training_metrics.gave_up"
+    assert said["event"] == "first_pods_watch_failed"
     assert said["consequence"] == f"nothing is added to {RAN}"
 
 
