@@ -48,7 +48,7 @@ RECONCILE_WITHIN = 120.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
 IN_USE = "its file was removed, but TrainJobs refer to it"
 PERHAPS_IN_USE = (
-    "its file was removed, but a manager that watches some namespaces only cannot determine whether "
+    "its file was removed, but a manager that watches some namespaces only cannot check whether "
     "TrainJobs refer to it"
 )
 
@@ -128,7 +128,7 @@ class ShippedRuntimesReconciler:
     async def _apply(self, request: Request, step: Apply) -> Result:
         try:
             applied = await self._write(request, step.shipped)
-        except (ConflictError, AlreadyExistsError, WriteGuardError) as error:
+        except (ConflictError, AlreadyExistsError, NotFoundError, WriteGuardError) as error:
             log.debug("shipped_runtime_conflict", error=str(error))
             return LATER
         except KubeError as error:

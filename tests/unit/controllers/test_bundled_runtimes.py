@@ -389,7 +389,8 @@ async def test_a_runtime_is_out_of_date_until_it_is_seen_as_its_file_says() -> N
     cluster = Cluster(None, ForbiddenError(403, "Forbidden", "you may not"))
     reconciler = cluster.reconciler(wanted=True)
     assert cluster.out_of_date() is None, "who has not looked, as he does not lead, says nothing"
-    await reconciler.reconcile(KEY)
+    with pytest.raises(ReconcileError):
+        await reconciler.reconcile(KEY)
     assert cluster.out_of_date() == 1
     cluster.error = None
     await reconciler.reconcile(KEY)
@@ -405,7 +406,8 @@ async def test_a_runtime_is_out_of_date_until_it_is_seen_as_its_file_says() -> N
 async def test_what_is_in_no_file_is_out_of_date_until_it_is_gone() -> None:
     cluster = Cluster(there(), ForbiddenError(403, "Forbidden", "you may not"))
     reconciler = cluster.reconciler(wanted=False)
-    await reconciler.reconcile(KEY)
+    with pytest.raises(ReconcileError):
+        await reconciler.reconcile(KEY)
     assert cluster.out_of_date() == 1
     cluster.metadata = None
     await reconciler.reconcile(KEY)
