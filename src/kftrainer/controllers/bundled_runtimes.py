@@ -79,8 +79,8 @@ class ShippedRuntimesReconciler:
         self._reported: dict[Request, str] = {}  # why a runtime is not modified, as logged
         self._out_of_date = Gauge(
             "kftrainer_shipped_runtime_out_of_date",
-            "Whether a runtime that comes with the operator is still to be applied or deleted; one "
-            "that is left alone on purpose is not. The leader tells it.",
+            "1 if a runtime that ships with the operator has yet to be applied or deleted, else 0. "
+            "Exported by the leader.",
             ("runtime",),
             registry=registry,
         )
@@ -88,8 +88,8 @@ class ShippedRuntimesReconciler:
     async def reconcile(self, request: Request) -> Result:
         """Create, replace or delete the runtime if that is necessary."""
         seen = self._cache.informer(CLUSTER_TRAINING_RUNTIMES).seen(request)
-        there = None if seen is None else ObjectMeta.parse(seen.metadata)
-        step = next_step(self._wanted.get(request.name), there, self._kept_because(request))
+        live = None if seen is None else ObjectMeta.parse(seen.metadata)
+        step = next_step(self._wanted.get(request.name), live, self._kept_because(request))
         self._report(request, step)
         if step is None or isinstance(step, Leave):
             self._contest.settled(request)

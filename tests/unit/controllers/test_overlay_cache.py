@@ -59,7 +59,7 @@ def test_what_was_seen_is_known_until_the_cache_has_come_that_far(
     view: OverlayCache, cache: LaggingCache
 ) -> None:
     assert view.get(THINGS, KEY) is None
-    view.saw(THINGS, thing(10))
+    view.record(THINGS, thing(10))
     assert view.get(THINGS, KEY) == thing(10)
     cache.reached, cache.held = 9, thing(9)
     assert view.get(THINGS, KEY) == thing(10)
@@ -72,7 +72,7 @@ def test_of_two_answers_the_newer_is_remembered_in_whatever_order_they_come(
     view: OverlayCache, cache: LaggingCache, order: tuple[int, int]
 ) -> None:
     for version in order:
-        view.saw(THINGS, thing(version))
+        view.record(THINGS, thing(version))
     cache.reached = 11
     assert view.get(THINGS, KEY) == thing(12)
 
@@ -113,10 +113,10 @@ def test_scope_reads_its_own_write_of_a_large_object(
     view: OverlayCache, cache: LaggingCache
 ) -> None:
     with view.scope(KEY):
-        view.saw(THINGS, large(7))
+        view.record(THINGS, large(7))
         assert view.get(THINGS, KEY) == large(7)
-        view.saw(THINGS, large(9))
-        view.saw(THINGS, large(8))
+        view.record(THINGS, large(9))
+        view.record(THINGS, large(8))
         assert view.get(THINGS, KEY) == large(9)
     assert view.is_reduced(THINGS, KEY), "of own writes, too, only a part is held"
     cache.reached, cache.held = 9, thing(9)

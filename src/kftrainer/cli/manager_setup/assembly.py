@@ -31,7 +31,7 @@ from kftrainer.controllers.large_objects import (
     reduction_of,
 )
 from kftrainer.controllers.leftover_finalizers import LeftoverFinalizers
-from kftrainer.controllers.metrics.observer import JobWatch
+from kftrainer.controllers.metrics.observer import TrainJobObserver
 from kftrainer.controllers.overlay_cache import HeldParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
@@ -395,7 +395,7 @@ class Assembly:
         return making.webhooks(validators, own_namespace(), self._surroundings.webhook_certificates)
 
     def _late_kinds(
-        self, jobs: Controller, reconciler: TrainJobReconciler, training: JobWatch
+        self, jobs: Controller, reconciler: TrainJobReconciler, training: TrainJobObserver
     ) -> OptionalKinds:
         """Return the kinds that plugins watch; built-in kinds are available at once."""
 

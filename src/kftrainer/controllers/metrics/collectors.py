@@ -66,15 +66,15 @@ class JobHistograms:
             buckets=DURATION_BUCKETS,
         )
 
-    def taken_over(self, runtime: str) -> None:
+    def adopted(self, runtime: str) -> None:
         """Initialize the series of a runtime whose TrainJob another manager started."""
         self._bounded(runtime)
 
-    def job_set_made(self, runtime: str, seconds: float) -> None:
+    def job_set_created(self, runtime: str, seconds: float) -> None:
         """Observe the seconds from the creation of a TrainJob to that of its JobSet."""
         self._job_set.labels(self._bounded(runtime)).observe(seconds)
 
-    def pod_runs(self, runtime: str, seconds: float) -> None:
+    def first_pod_running(self, runtime: str, seconds: float) -> None:
         """Observe the seconds from the creation of a TrainJob until its first pod ran."""
         self._pod.labels(self._bounded(runtime)).observe(seconds)
 
@@ -92,10 +92,10 @@ class JobHistograms:
 
 
 class JobCounts(Collector):
-    """Collector of the JobBook's counts; a series is removed with its last TrainJob."""
+    """Collector of the counts of TrainJobs; a series is removed with its last TrainJob."""
 
-    def __init__(self, book: TrainJobCounts) -> None:
-        self._book = book
+    def __init__(self, counts: TrainJobCounts) -> None:
+        self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
         """Return the current counts."""
@@ -108,7 +108,7 @@ class JobCounts(Collector):
             f"are {OTHER}; beyond {MOST_PLACES} pairs of the two, both are.",
             labels=("namespace", "runtime", "state"),
         )
-        for group in self._book.groups():
+        for group in self._counts.groups():
             jobs.add_metric((group.namespace, group.runtime, group.state), group.jobs)
         yield jobs
         oldest = GaugeMetricFamily(
@@ -120,6 +120,6 @@ class JobCounts(Collector):
             "kftrainer_trainjobs.",
             labels=("namespace", "state"),
         )
-        for place, since in self._book.oldest().items():
+        for place, since in self._counts.oldest().items():
             oldest.add_metric(place, since)
         yield oldest

@@ -191,7 +191,7 @@ class JobSetIdentifier:
             raise
         except NotFoundError:
             return Identity(job)
-        self._view.saw(JOB_SETS, live)
+        self._view.record(JOB_SETS, live)
         metadata = live["metadata"]
         is_controlled = is_controlled_by(metadata, job.metadata.uid)
         if metadata["uid"] == recorded_job_set(job) or not is_controlled:

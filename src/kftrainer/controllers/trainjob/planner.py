@@ -118,7 +118,7 @@ class Planner:
         except NotFoundError:
             log.info("jobset_not_found", outcome=[each.reason for each in ended.conditions])
             return ended
-        self._view.saw(JOB_SETS, live)
+        self._view.record(JOB_SETS, live)
         return None
 
     def _runtime_manifest(self, job: TrainJob) -> Manifest | None:
@@ -144,7 +144,7 @@ class Planner:
         except ForbiddenError as error:  # the watch will deliver the runtime
             log.warning("runtime_not_readable", error=str(error))
             return False
-        self._view.saw(kind.resource, found)
+        self._view.record(kind.resource, found)
         return True
 
     def _plan_from_cache(self, job: TrainJob) -> ApplicablePlan:

@@ -57,8 +57,8 @@ from kftrainer.runtime.runtimes import Runtimes
 log = structlog.get_logger(__name__)
 
 LATER = Result(requeue=True, max_delay=RETRY_UNAVAILABLE)
-EVENT_CONTESTED = "Contested"
-CONTESTED_MESSAGE = (
+EVENT_REVERTED = "Contested"
+REVERTED_MESSAGE = (
     "{} {} was applied a moment ago and has been changed back by another client. It is applied "
     "again with growing pauses of up to five minutes"
 )
@@ -167,7 +167,7 @@ class TrainJobReconciler:
             live = await read_train_job(self._client, request)
         if live is None:
             return None  # deleted; the watch has not reported that yet
-        self._view.saw(TRAIN_JOBS, live)
+        self._view.record(TRAIN_JOBS, live)
         found = readable_part(live)
         return found if _is_for_us(found[0]) else None
 
@@ -197,9 +197,9 @@ class TrainJobReconciler:
             applied = await self._apply_object(job, each)
             if applied.wrote and each is plan.applicable.kept:
                 self._recorder.record(job.dump(), "Warning", EVENT_KEPT, KEPT_MESSAGE)
-            if applied.is_contested:
-                message = CONTESTED_MESSAGE.format(each.resource.kind, key_of(each.manifest))
-                self._recorder.record(job.dump(), "Warning", EVENT_CONTESTED, message)
+            if applied.is_reverted:
+                message = REVERTED_MESSAGE.format(each.resource.kind, key_of(each.manifest))
+                self._recorder.record(job.dump(), "Warning", EVENT_REVERTED, message)
             if applied.retry_after is not None:
                 pauses.append(applied.retry_after)
         return Outcome(retry_after=min(pauses, default=None), ended=plan.ended)

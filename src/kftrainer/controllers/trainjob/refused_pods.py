@@ -17,7 +17,7 @@ import structlog
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.metrics.first_pods import ASK_AGAIN
+from kftrainer.controllers.metrics.first_pods import RECHECK_AFTER
 from kftrainer.controllers.trainjob.status import blocked_message
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, KubeError
@@ -194,7 +194,7 @@ class RefusedPods:
                 consequence="the status of TrainJobs does not report pods that are not created",
             )
             write = log.debug
-            await self._clock.sleep(ASK_AGAIN)
+            await self._clock.sleep(RECHECK_AFTER)
         self._is_off = False
 
     async def _forbidden(self) -> ForbiddenError | None:

@@ -13,7 +13,7 @@ from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import is_finished, recorded_job_set
 
-OURS = (
+OWN_CONDITIONS = (
     names.CONDITION_SUSPENDED,
     names.CONDITION_COMPLETE,
     names.CONDITION_FAILED,
@@ -68,8 +68,8 @@ def removal_of_empty_conditions(job: TrainJob) -> Mapping[str, Any] | None:
 def present_status(job: TrainJob) -> Status:
     """Return the part of the TrainJob's current status that this controller owns."""
     status = job.status or NO_STATUS
-    ours = tuple(each for each in status.conditions or () if each.type in OURS)
-    return Status(ours, tuple(status.jobs_status or ()), recorded_job_set(job) or None)
+    own = tuple(each for each in status.conditions or () if each.type in OWN_CONDITIONS)
+    return Status(own, tuple(status.jobs_status or ()), recorded_job_set(job) or None)
 
 
 def blocked_message(job: TrainJob, reason: str) -> str | None:
@@ -182,10 +182,10 @@ def _merged(
     present: Iterable[Condition], wanted: Mapping[str, Condition | None]
 ) -> tuple[Condition, ...]:
     """Return the wanted conditions; existing ones keep their position."""
-    there = {each.type: each for each in present}
-    order = dict.fromkeys((*there, *wanted))
-    found = ((kind, wanted.get(kind, there.get(kind))) for kind in order)
-    return tuple(_since(there.get(kind), each) for kind, each in found if each is not None)
+    existing = {each.type: each for each in present}
+    order = dict.fromkeys((*existing, *wanted))
+    found = ((kind, wanted.get(kind, existing.get(kind))) for kind in order)
+    return tuple(_since(existing.get(kind), each) for kind, each in found if each is not None)
 
 
 def _since(present: Condition | None, wanted: Condition) -> Condition:

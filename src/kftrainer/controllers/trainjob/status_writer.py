@@ -152,7 +152,7 @@ class StatusWriter:
             TRAIN_JOBS, manifest, field_manager=names.FIELD_MANAGER, subresource="status"
         )
         self._own_writes.confirmed(request, written["metadata"]["resourceVersion"])
-        self._view.saw(TRAIN_JOBS, written)
+        self._view.record(TRAIN_JOBS, written)
 
     def _without_job_set(self, wanted: Status) -> Status:
         """Return the status for an older CRD, which does not declare `status.jobSet`."""
@@ -176,7 +176,7 @@ class StatusWriter:
         except KubeError as error:  # cosmetic: the next reconcile tries again
             log.info("empty_conditions_not_removed", error=str(error))
         else:
-            self._view.saw(TRAIN_JOBS, written)
+            self._view.record(TRAIN_JOBS, written)
 
     def _repair_pause(self, request: Request, wanted: Status) -> float:
         """Return the seconds to wait if the same status was written before and then changed."""
