@@ -1,6 +1,8 @@
 """Detects when the first pod of a TrainJob runs, by watching Jobs without caching them.
 
-The status of TrainJobs and of JobSets reports only that all pods of a Job are ready.
+The status of a JobSet cannot replace this watch: its `ready` counts the Jobs whose pods are all
+ready, which for a training on many nodes may be hours after the first pod, and its `active` also
+counts Jobs whose pods are pending.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What changes of TrainJobs, JobSets and Jobs mean to the counts, and when it is open to readers."""
+"""Events of TrainJobs, JobSets and Jobs update the counts, which the leader exports."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -161,7 +161,7 @@ def harness() -> Harness:
     return Harness()
 
 
-async def test_it_begins_to_count_when_it_leads_and_tells_when_it_knows_all(
+async def test_counts_are_exported_after_all_trainjobs_are_counted(
     harness: Harness,
 ) -> None:
     harness.jobs.put(a_job())
@@ -219,7 +219,7 @@ async def test_a_job_set_that_is_found_late_is_not_measured(harness: Harness) ->
 
 
 @pytest.mark.parametrize("how", ["stopped", "cancelled"])
-async def test_who_does_not_lead_any_more_neither_hears_nor_tells(
+async def test_observer_that_stopped_ignores_events_and_exports_nothing(
     harness: Harness, how: str
 ) -> None:
     harness.jobs.put(a_job())
@@ -347,7 +347,7 @@ async def test_the_first_pod_is_measured_once(harness: Harness, pods: Jobs, sign
     assert harness.measured(RAN) == [10, 1]
 
 
-async def test_the_first_pod_may_run_before_its_job_set_is_seen(
+async def test_first_pod_before_the_event_of_its_job_set_is_counted(
     harness: Harness, pods: Jobs
 ) -> None:
     harness.sets.delete(an_object("s", owner="1"))
@@ -363,9 +363,7 @@ async def test_the_first_pod_may_run_before_its_job_set_is_seen(
     assert harness.measured(RAN) == [15, 1], "not the length of the training"
 
 
-async def test_the_first_pod_may_be_of_a_job_set_that_was_made_anew(
-    harness: Harness, pods: Jobs
-) -> None:
+async def test_first_pod_of_a_recreated_job_set_is_counted(harness: Harness, pods: Jobs) -> None:
     await pods.show(owner="t", ready=1)
     assert harness.measured(RAN) == []
     harness.sets.put(an_object("t", owner="1"))
@@ -385,9 +383,7 @@ async def test_pods_of_an_earlier_job_do_not_count(harness: Harness, pods: Jobs)
     assert harness.measured(RAN) == []
 
 
-async def test_without_job_sets_there_is_nobody_whose_pods_they_are(
-    harness: Harness, pods: Jobs
-) -> None:
+async def test_pods_are_ignored_while_job_sets_are_not_cached(harness: Harness, pods: Jobs) -> None:
     del harness.cache.informers[JOB_SETS]
     await pods.show(ready=1)
     assert harness.measured(RAN) == []
