@@ -39,7 +39,7 @@ NAMESPACE = "default"
 KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 WEBHOOK = webhook_name(TRAIN_JOBS)
 # Appended when a runtime is missing, as most often the cause is an unreachable webhook.
-WHO_APPLIES = "where the manager is to apply it, its log says shipped_runtime.not_applied, and why"
+WHO_APPLIES = "if the manager applies it, search its log for: cannot apply the runtime"
 MANAGER = ObjectKey(DEFAULT_NAMESPACE, DEFAULT.cert_management.webhook_service_name)
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
 DESCRIPTION = """\

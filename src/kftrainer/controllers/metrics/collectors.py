@@ -60,8 +60,8 @@ class JobHistograms:
         )
         self._duration = Histogram(
             "kftrainer_trainjob_duration_seconds",
-            "Time from the creation of a TrainJob to its end according to its status, including the "
-            f"time while it was suspended or waited for pods. {BY_RUNTIME}",
+            "Time from the creation of a TrainJob to its end according to its status, including "
+            f"the time while it was suspended or waited for pods. {BY_RUNTIME}",
             ("runtime", "result"),
             registry=registry,
             buckets=DURATION_BUCKETS,
@@ -102,7 +102,7 @@ class JobCounts(Collector):
         """Return the current counts."""
         jobs = GaugeMetricFamily(
             "kftrainer_trainjobs",
-            "Number of TrainJobs by state. Running: all pods of at least one of its Jobs are ready. "
+            "Number of TrainJobs by state. Running: all pods of at least one Job are ready. "
             "Pending: it waits for pods. The other states are those of its conditions; a TrainJob "
             "that is both Suspended and Blocked is Blocked. `runtime` is the name of a runtime of "
             f"either kind. Beyond {MOST_NAMESPACES} namespaces or {MOST_RUNTIMES} runtimes these "
@@ -114,8 +114,8 @@ class JobCounts(Collector):
         yield jobs
         oldest = GaugeMetricFamily(
             "kftrainer_trainjob_oldest_timestamp_seconds",
-            "Unix time at which the unfinished TrainJob that has been in this state longest entered "
-            "it. The status has no such time for Pending and Running: if the manager did not "
+            "Unix time at which the unfinished TrainJob that has been in this state longest "
+            "entered it. The status has no time for Pending and Running: if the manager did not "
             "observe it, for example before a restart, it is the time of the TrainJob's creation "
             "or last resumption; for a TrainJob that had pods and waits again, the time of the "
             "restart. `namespace` is as in kftrainer_trainjobs.",

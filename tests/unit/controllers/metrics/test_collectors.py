@@ -116,16 +116,18 @@ def test_there_is_always_room_for_all_namespaced_runtimes() -> None:
         assert f'jobset_creation_seconds_count{{runtime="{label}"}} 1\n' in text
 
 
-def test_help_says_what_durations_leave_out_and_what_the_runtime_is() -> None:
+def test_help_of_durations_states_what_is_not_included_and_what_the_runtime_is() -> None:
     it = Exported()
     it.see("job")
     it.counts.job_set_created(ObjectKey("ns", "job"), CREATED + 1)
     it.counts.first_pod_running(ObjectKey("ns", "job"), CREATED + 1)
     text = exposition(it.registry).decode()
-    helps = [line for line in text.splitlines() if line.startswith("# HELP") and "From" in line]
+    helps = [
+        line for line in text.splitlines() if line.startswith("# HELP") and "Time from" in line
+    ]
     assert len(helps) == 3
     for line in helps:
-        assert "What happens while no manager leads is not in here." in line
+        assert "Events without a leader are not included." in line
         assert "_namespaced for all TrainingRuntimes" in line
 
 
