@@ -87,21 +87,21 @@ FOREIGN = Leave("shipped_runtime_not_managed", NOT_OURS)
         (False, there(ours=False, mark=None), None),
     ],
 )
-def test_the_step(wanted: bool, metadata: Object | None, step: Step | None) -> None:
+def test_next_step(wanted: bool, metadata: Object | None, step: Step | None) -> None:
     seen = None if metadata is None else ObjectMeta.parse(metadata)
     assert next_step(TORCH if wanted else None, seen) == step
     kept = Leave("shipped_runtime_kept", "so") if isinstance(step, Delete) else step
     assert next_step(TORCH if wanted else None, seen, "so") == kept
 
 
-def test_the_label_of_somebody_else_is_not_ours() -> None:
+def test_label_with_another_value_does_not_count() -> None:
     metadata = ObjectMeta.parse({**there(), "labels": {LABEL: "acme"}})
     assert next_step(None, metadata) is None
     assert not is_shipped(metadata)
     assert is_shipped(ObjectMeta.parse(there()))
 
 
-def test_a_document_is_marked_and_otherwise_as_it_was() -> None:
+def test_document_gets_label_and_hash_only() -> None:
     before = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "annotations": {"a": "b"}}}
     made = shipped(before)
     assert made.manifest == {
@@ -115,7 +115,7 @@ def test_a_document_is_marked_and_otherwise_as_it_was() -> None:
     assert LABEL not in before["metadata"]["labels"], "nobody writes into what was read"
 
 
-def test_the_mark_is_of_what_the_document_says_and_not_of_how() -> None:
+def test_hash_depends_on_content_and_not_on_notation() -> None:
     turned = dict(reversed(DOCUMENT.items()))
     assert shipped(turned).mark == TORCH.mark
     other = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "labels": {"a": "b"}}}
@@ -192,7 +192,7 @@ class Cluster:
         return self.registry.get_sample_value(name, {"runtime": "torch"})
 
 
-async def test_it_applies_and_deletes_under_its_own_name() -> None:
+async def test_writes_use_their_own_field_manager() -> None:
     absent, present = Cluster(None), Cluster(there())
     assert await absent.reconciler(wanted=True).reconcile(KEY) == DONE
     assert absent.asked == ["create torch as kftrainer-runtimes"]
@@ -276,7 +276,7 @@ def test_replacement_has_the_whole_spec_and_keeps_metadata_of_others() -> None:
 @pytest.mark.parametrize(
     "error", [ConflictError(409, "Conflict", ""), NotFoundError(404, "NotFound", "")]
 )
-async def test_what_has_changed_before_it_was_deleted_is_looked_at_again_by_its_news(
+async def test_conflict_is_not_an_error(
     error: KubeError,
 ) -> None:
     assert await Cluster(there(), error).reconciler(wanted=False).reconcile(KEY) == DONE
@@ -307,7 +307,7 @@ def events(logged: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("wanted", "undone"), [(True, None), (False, there())])
-async def test_who_undoes_it_is_answered_more_and_more_slowly(
+async def test_reverted_write_is_repeated_at_growing_intervals(
     wanted: bool, undone: Object | None
 ) -> None:
     cluster = Cluster(undone)
@@ -328,7 +328,7 @@ async def test_who_undoes_it_is_answered_more_and_more_slowly(
     assert contested["others"] == (["argocd"] if wanted else [])
 
 
-async def test_a_cache_that_lags_is_no_contest() -> None:
+async def test_lagging_cache_does_not_count_as_reverted() -> None:
     cluster = Cluster(None)
     reconciler = cluster.reconciler(wanted=True)
     with capture_logs() as logged:
@@ -341,9 +341,7 @@ async def test_a_cache_that_lags_is_no_contest() -> None:
     assert events(logged) == ["shipped_runtime_applied"]
 
 
-async def test_what_somebody_else_made_is_left_alone_and_told_once_until_it_is_handed_over() -> (
-    None
-):
+async def test_runtime_of_another_client_is_not_modified_until_it_is_labelled() -> None:
     cluster = Cluster(there(ours=False, mark=None))
     reconciler = cluster.reconciler(wanted=True)
     with capture_logs() as logged:
@@ -358,7 +356,7 @@ async def test_what_somebody_else_made_is_left_alone_and_told_once_until_it_is_h
     assert "labelled it" in logged[-1]["why"]
 
 
-async def test_what_train_jobs_refer_to_is_kept_for_them() -> None:
+async def test_runtime_without_file_is_kept_while_trainjobs_refer_to_it() -> None:
     cluster = Cluster(there())
     cluster.used.add("ClusterTrainingRuntime.trainer.kubeflow.org torch")
     reconciler = cluster.reconciler(wanted=False)
@@ -373,7 +371,7 @@ async def test_what_train_jobs_refer_to_is_kept_for_them() -> None:
     assert logged[0]["why"] == IN_USE
 
 
-async def test_who_sees_some_namespaces_only_deletes_nothing() -> None:
+async def test_manager_of_some_namespaces_deletes_nothing() -> None:
     cluster = Cluster(there())
     reconciler = cluster.reconciler(wanted=False, sees_all=False)
     with capture_logs() as logged:
@@ -385,7 +383,7 @@ async def test_who_sees_some_namespaces_only_deletes_nothing() -> None:
     ]
 
 
-async def test_a_runtime_is_out_of_date_until_it_is_seen_as_its_file_says() -> None:
+async def test_runtime_is_out_of_date_until_the_cache_has_it() -> None:
     cluster = Cluster(None, ForbiddenError(403, "Forbidden", "you may not"))
     reconciler = cluster.reconciler(wanted=True)
     assert cluster.out_of_date() is None, "who has not looked, as he does not lead, says nothing"
@@ -403,7 +401,7 @@ async def test_a_runtime_is_out_of_date_until_it_is_seen_as_its_file_says() -> N
     assert cluster.out_of_date() == 1, "somebody undoes it"
 
 
-async def test_what_is_in_no_file_is_out_of_date_until_it_is_gone() -> None:
+async def test_runtime_without_file_is_out_of_date_until_it_is_deleted() -> None:
     cluster = Cluster(there(), ForbiddenError(403, "Forbidden", "you may not"))
     reconciler = cluster.reconciler(wanted=False)
     with pytest.raises(ReconcileError):
@@ -424,7 +422,7 @@ async def test_what_is_in_no_file_is_out_of_date_until_it_is_gone() -> None:
     ],
     ids=["not ours", "being deleted", "in use", "somebody else's"],
 )
-async def test_what_is_left_alone_on_purpose_is_not_out_of_date(
+async def test_runtime_that_is_not_modified_is_not_out_of_date(
     wanted: bool, metadata: Object, told: float | None
 ) -> None:
     cluster = Cluster(metadata)

@@ -55,7 +55,7 @@ def view(cache: LaggingCache) -> OverlayCache:
     return OverlayCache(cache, [THINGS], {}, {THINGS: REDUCTION}, whole=[THINGS])  # type: ignore[arg-type]
 
 
-def test_what_was_seen_is_known_until_the_cache_has_come_that_far(
+def test_response_is_used_until_the_cache_has_its_version(
     view: OverlayCache, cache: LaggingCache
 ) -> None:
     assert view.get(THINGS, KEY) is None
@@ -68,7 +68,7 @@ def test_what_was_seen_is_known_until_the_cache_has_come_that_far(
 
 
 @pytest.mark.parametrize("order", [(10, 12), (12, 10)])
-def test_of_two_answers_the_newer_is_remembered_in_whatever_order_they_come(
+def test_newer_of_two_responses_is_kept_in_any_order(
     view: OverlayCache, cache: LaggingCache, order: tuple[int, int]
 ) -> None:
     for version in order:

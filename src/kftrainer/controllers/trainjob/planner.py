@@ -48,8 +48,8 @@ NOTHING = Plan()
 class Planner:
     """Plan TrainJobs from the cache.
 
-    The API server is asked only where a lagging cache would lead to a wrong result: before a
-    runtime counts as missing, and before a JobSet counts as deleted.
+    A request is sent only where a lagging cache would lead to a wrong result: before a runtime
+    counts as missing, and before a JobSet counts as deleted.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from kftrainer.controllers.trainjob.failures import (
     failing_reconcile,
     failure_of,
 )
-from kftrainer.controllers.trainjob.jobset_identity import JobSetIdentifier, OwnJobSets
+from kftrainer.controllers.trainjob.jobset_identity import Identity, JobSetIdentifier, OwnJobSets
 from kftrainer.controllers.trainjob.jobset_update import (
     EVENT_KEPT,
     KEPT_MESSAGE,
@@ -131,27 +131,27 @@ class TrainJobReconciler:
         Raises ReconcileError if an API call failed.
         """
         try:
-            found = await self._get(request)
-            return DONE if found is None else await self._reconcile(*found)
+            return await self._reconcile(request)
         except EXPECTED_ERRORS as error:
             log.info("reconcile_interrupted", error=str(error))
             return LATER
 
-    async def _reconcile(self, stored: TrainJob, problems: Sequence[Problem]) -> Result:
-        with failing_reconcile("read the JobSet"):
+    async def _reconcile(self, request: Request) -> Result:
+        found = await self._get(request)
+        if found is None:
+            return DONE
+        stored, problems = found
+        with failing_reconcile("identify the JobSet"):
             identity = await self._identifier.identify(stored, is_readable=not problems)
-        job = identity.job
         try:
-            if identity.error is not None:
-                raise identity.error
-            plan = await self._planner.plan(job, problems)
-            outcome = await self._apply(job, plan)
+            plan = await self._plan(identity, problems)
+            outcome = await self._apply(identity.job, plan)
         except (PlanningError, KubeError) as error:
-            outcome = await self._failed(stored, job, error)
-        return await self._write_status(stored, job, outcome)
+            outcome = await self._failed(stored, identity.job, error)
+        return await self._write_status(stored, identity.job, outcome)
 
     async def _get(self, request: Request) -> ReadJob | None:
-        """Return the TrainJob, from the API server if the cache may lag; None if not for us."""
+        """Return the TrainJob, from the API server if the cache may lag; None if not ours."""
         manifest = self._view.manifest(TRAIN_JOBS, request)
         if manifest is None:
             self._forget(request)
@@ -159,7 +159,7 @@ class TrainJobReconciler:
         found = readable_part(manifest)
         job, _ = found
         log.debug("trainjob_read", resource_version=job.metadata.resource_version)
-        if not _is_for_us(job):
+        if not _is_ours(job):
             return None
         if self._is_current(job):
             return found
@@ -169,7 +169,7 @@ class TrainJobReconciler:
             return None  # deleted; the watch has not reported that yet
         self._view.record(TRAIN_JOBS, live)
         found = readable_part(live)
-        return found if _is_for_us(found[0]) else None
+        return found if _is_ours(found[0]) else None
 
     def _forget(self, request: Request) -> None:
         self._status_writer.forget(request)
@@ -190,8 +190,14 @@ class TrainJobReconciler:
         )
         return is_finished(job) or is_followed or self._barrier.is_current(job.metadata)
 
+    async def _plan(self, identity: Identity, problems: Sequence[Problem]) -> Plan:
+        """Return what to apply, given the TrainJob's own JobSet."""
+        if identity.error is not None:
+            raise identity.error
+        return await self._planner.plan(identity.job, problems)
+
     async def _apply(self, job: TrainJob, plan: Plan) -> Outcome:
-        """Apply the plan; it is to be applied again while another client keeps undoing a change."""
+        """Apply the plan; `retry_after` is set while another client keeps changing objects back."""
         pauses = list[float]()
         for each in plan.applicable.objects:
             applied = await self._apply_object(job, each)
@@ -307,7 +313,7 @@ def is_gone(error: KubeError) -> bool:
     return isinstance(error, NotFoundError | ConflictError | NamespaceTerminatingError)
 
 
-def _is_for_us(job: TrainJob) -> bool:
+def _is_ours(job: TrainJob) -> bool:
     return job.spec.managed_by == names.MANAGED_BY_US and job.metadata.deletion_timestamp is None
 
 

@@ -40,11 +40,11 @@ class Exported:
         ]
 
 
-def test_where_nothing_is_nothing_is_exported() -> None:
+def test_registry_without_trainjobs_exports_no_series() -> None:
     assert exposition(Exported().registry) == b""
 
 
-def test_counts_and_the_oldest() -> None:
+def test_collector_exports_counts_and_oldest_times() -> None:
     it = Exported()
     for number, state in enumerate(("Pending", "Pending", "Running", "Blocked", "Suspended")):
         it.see(f"job-{number}", state, at=number)  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def test_counts_and_the_oldest() -> None:
     assert it.lines() == []
 
 
-def test_durations_stay_when_their_jobs_are_gone() -> None:
+def test_durations_are_kept_after_their_trainjobs_are_deleted() -> None:
     it, key = Exported(), ObjectKey("ns", "job")
     it.see("job")
     it.counts.job_set_created(key, CREATED + 0.75)
@@ -91,7 +91,7 @@ def test_durations_stay_when_their_jobs_are_gone() -> None:
         assert f'{family}_bucket{{{labels},le="{above}"}} 1' in lines
 
 
-def test_a_runtime_that_was_measured_keeps_its_series_and_others_share_one() -> None:
+def test_runtimes_beyond_the_limit_share_one_series() -> None:
     it = Exported(most_runtimes=1)
     for name in ("first", "second", "third"):
         it.see(name, runtime=name)
@@ -106,7 +106,7 @@ def test_a_runtime_that_was_measured_keeps_its_series_and_others_share_one() -> 
     ]
 
 
-def test_there_is_always_room_for_all_namespaced_runtimes() -> None:
+def test_namespaced_runtimes_always_have_a_series() -> None:
     registry = CollectorRegistry()
     histograms = JobHistograms(registry, most_runtimes=1)
     for runtime in ("first", "second", NAMESPACED):
@@ -131,7 +131,7 @@ def test_help_of_durations_states_what_is_not_included_and_what_the_runtime_is()
         assert "_namespaced for all TrainingRuntimes" in line
 
 
-def test_there_are_never_too_many_series_for_a_scrape() -> None:
+def test_number_of_series_is_bounded() -> None:
     it = Exported()
     states: tuple[State, ...] = get_args(State)
     for place, state in product(range(2500), states):
@@ -144,7 +144,7 @@ def test_there_are_never_too_many_series_for_a_scrape() -> None:
     assert 'kftrainer_trainjobs{namespace="_other",runtime="_other",state="Failed"} 500' in counts
 
 
-def test_ends_are_at_zero_before_they_come() -> None:
+def test_durations_start_at_zero() -> None:
     it = Exported()
     it.see("job")
     it.counts.job_set_created(ObjectKey("ns", "job"), CREATED + 1)
@@ -155,7 +155,7 @@ def test_ends_are_at_zero_before_they_come() -> None:
     ]
 
 
-def test_ends_are_at_zero_also_of_who_had_a_job_set_before() -> None:
+def test_durations_start_at_zero_for_adopted_trainjobs() -> None:
     """So that a rate tells them: five that fail between two scrapes are an alert."""
     it = Exported()
     facts = JobFacts("1", "t", "Running", CREATED, CREATED, has_rows=True, has_had_pods=True)
@@ -166,7 +166,7 @@ def test_ends_are_at_zero_also_of_who_had_a_job_set_before() -> None:
     ]
 
 
-def test_buckets_are_few_and_rise() -> None:
+def test_buckets_are_few_and_ascending() -> None:
     for buckets in (JOB_SET_BUCKETS, POD_BUCKETS, DURATION_BUCKETS):
         assert len(buckets) <= 14
         assert sorted(set(buckets)) == list(buckets)

@@ -59,7 +59,7 @@ class Books(TrainJobCounts):
         return {(each.namespace, each.runtime, each.state): each.jobs for each in self.groups()}
 
 
-def test_a_job_is_in_one_state_at_a_time() -> None:
+def test_trainjob_is_counted_in_one_state() -> None:
     counts = Books()
     for state in STATES[:4]:
         counts.see(state)
@@ -70,7 +70,7 @@ def test_a_job_is_in_one_state_at_a_time() -> None:
     counts.remove(KEY)
 
 
-def test_a_life_is_told_once() -> None:
+def test_durations_of_a_trainjob_are_observed_once() -> None:
     counts = Books()
     counts.see()
     for _ in range(2):
@@ -87,7 +87,7 @@ def test_a_life_is_told_once() -> None:
     assert counts.counts() == {("team", "torch", "Complete"): 1}
 
 
-def test_what_happened_before_is_not_told() -> None:
+def test_events_before_the_first_sight_are_not_observed() -> None:
     counts = Books()
     counts.see("Complete", since=CREATED + 1)
     counts.see("Pending", key=ObjectKey("team", "has-job-set"), has_job_set=True)
@@ -103,7 +103,7 @@ def test_what_happened_before_is_not_told() -> None:
     assert counts.witness.told == [("pod", "torch", 6)] * 2
 
 
-def test_a_clock_that_goes_behind_the_servers_tells_no_negative_durations() -> None:
+def test_clock_behind_the_servers_yields_no_negative_durations() -> None:
     counts = Books()
     counts.see()
     counts.job_set_created(KEY, CREATED - 2)
@@ -112,7 +112,7 @@ def test_a_clock_that_goes_behind_the_servers_tells_no_negative_durations() -> N
     assert [seconds for *_, seconds in counts.witness.told] == [0, 0, 0]
 
 
-def test_what_never_began_has_no_duration() -> None:
+def test_training_that_never_began_has_no_duration() -> None:
     counts = Books()
     counts.see()
     counts.see("Failed", never_began=True, since=CREATED + 1)
@@ -123,7 +123,7 @@ def test_what_never_began_has_no_duration() -> None:
 
 
 @pytest.mark.parametrize("before", ["Pending", "Complete"])
-def test_another_job_of_the_same_name_has_a_life_of_its_own(before: State) -> None:
+def test_trainjob_of_the_same_name_is_observed_separately(before: State) -> None:
     counts = Books()
     counts.see(before)
     counts.job_set_created(KEY, CREATED + 1)
@@ -134,7 +134,7 @@ def test_another_job_of_the_same_name_has_a_life_of_its_own(before: State) -> No
     assert counts.witness.told == [("JobSet", "jax", 3)]
 
 
-def test_what_a_job_says_itself_is_not_awaited_any_more_and_not_measured() -> None:
+def test_event_that_the_status_reports_is_not_measured() -> None:
     counts = Books()
     counts.see()
     counts.see(has_rows=True)
@@ -147,7 +147,7 @@ def test_what_a_job_says_itself_is_not_awaited_any_more_and_not_measured() -> No
     assert counts.witness.told == []
 
 
-def test_a_pod_may_be_told_before_its_job_set() -> None:
+def test_first_pod_may_precede_its_job_set() -> None:
     counts = Books()
     counts.see()
     counts.first_pod_running(KEY, CREATED + 2)
@@ -155,7 +155,7 @@ def test_a_pod_may_be_told_before_its_job_set() -> None:
     assert counts.witness.told == [("pod", "torch", 2), ("JobSet", "torch", 3)]
 
 
-def test_a_job_set_of_some_time_ago_is_not_measured() -> None:
+def test_job_set_without_known_time_is_not_measured() -> None:
     counts = Books()
     counts.see()
     counts.job_set_created(KEY, None)
@@ -164,7 +164,7 @@ def test_a_job_set_of_some_time_ago_is_not_measured() -> None:
     assert [counts.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
 
 
-def test_durations_of_all_namespaced_runtimes_are_one() -> None:
+def test_namespaced_runtimes_share_durations() -> None:
     counts = Books()
     for name in "ab":
         key = ObjectKey("team", name)
@@ -177,7 +177,7 @@ def test_durations_of_all_namespaced_runtimes_are_one() -> None:
     assert counts.counts() == {("team", "a", "Failed"): 1, ("team", "b", "Failed"): 1}
 
 
-def test_since_when_is_told_by_conditions_or_seen() -> None:
+def test_start_of_a_state_is_from_conditions_or_observed() -> None:
     def since(state: State, at: float, **more: Any) -> float:
         counts.see(state, now=CREATED + at, **more)
         [found] = counts.oldest().values()
@@ -195,7 +195,7 @@ def test_since_when_is_told_by_conditions_or_seen() -> None:
     assert since("Suspended", 80, since=CREATED + 79) == 79
 
 
-def test_who_waits_again_when_it_is_first_seen_does_so_since_then() -> None:
+def test_trainjob_that_waits_for_pods_again_does_so_since_it_was_added() -> None:
     """As after an initializer that ran for hours under another manager."""
     counts = Books()
     counts.see(has_rows=True, has_had_pods=True, now=CREATED + 7200)
@@ -203,7 +203,7 @@ def test_who_waits_again_when_it_is_first_seen_does_so_since_then() -> None:
 
 
 @pytest.mark.parametrize("before", [{"has_rows": True}, {"has_job_set": True}])
-def test_who_has_a_job_set_when_it_is_first_seen_is_adopted(before: dict[str, bool]) -> None:
+def test_trainjob_with_a_job_set_is_adopted(before: dict[str, bool]) -> None:
     counts = Books()
     counts.see(has_namespaced_runtime=True, **before)
     counts.see("Running")
@@ -211,7 +211,7 @@ def test_who_has_a_job_set_when_it_is_first_seen_is_adopted(before: dict[str, bo
     assert counts.witness.taken == [NAMESPACED]
 
 
-def test_the_oldest_of_each_namespace_and_state_is_told() -> None:
+def test_oldest_time_by_namespace_and_state() -> None:
     counts = Books()
     for name, at in {"c": 3.0, "a": 1.0, "b": 2.0}.items():
         counts.see(key=ObjectKey("team", name), since=at, runtime=name)
@@ -227,7 +227,7 @@ def test_the_oldest_of_each_namespace_and_state_is_told() -> None:
     assert counts.oldest()["team", "Pending"] == 2.0
 
 
-def test_namespaces_and_runtimes_are_bounded_and_make_room_when_they_go() -> None:
+def test_namespaces_and_runtimes_are_bounded_and_released() -> None:
     counts = Books(most_namespaces=2, most_runtimes=2)
     for name in "abcd":
         counts.see(key=ObjectKey(name, "train"), runtime=name)
@@ -248,7 +248,7 @@ def test_namespaces_and_runtimes_are_bounded_and_make_room_when_they_go() -> Non
     }
 
 
-def test_pairs_of_namespace_and_runtime_are_bounded_and_make_room_when_they_go() -> None:
+def test_pairs_of_namespace_and_runtime_are_bounded_and_released() -> None:
     counts = Books(most_places=2)
     for namespace, runtime in ("ab", "aa", "ba", "bb"):
         counts.see(key=ObjectKey(namespace, runtime), runtime=runtime)
@@ -282,7 +282,7 @@ CHANGES = st.tuples(
 
 
 @given(st.lists(CHANGES, max_size=60), st.integers(0, 3), st.integers(0, 3), st.integers(0, 9))
-def test_counts_are_what_a_recount_says(
+def test_counts_equal_a_recount(
     changes: list[tuple[ObjectKey, tuple[str, State, str] | None]],
     namespaces: int,
     runtimes: int,

@@ -178,13 +178,13 @@ async def test_counts_are_exported_after_all_trainjobs_are_counted(
         assert harness.series("kftrainer_trainjobs") == {}
 
 
-async def test_jobs_of_somebody_else_do_not_count(harness: Harness) -> None:
+async def test_trainjobs_of_another_manager_are_not_counted(harness: Harness) -> None:
     async with harness.leading():
         harness.jobs.put(a_job(managedBy="kueue.x-k8s.io/multikueue"))
         assert harness.series("kftrainer_trainjobs") == {}
 
 
-async def test_a_job_set_is_measured_once_when_it_comes(harness: Harness) -> None:
+async def test_job_set_is_measured_once(harness: Harness) -> None:
     async with harness.leading():
         harness.jobs.put(a_job())
         harness.sets.put(an_object("s", owner="0"))
@@ -196,7 +196,7 @@ async def test_a_job_set_is_measured_once_when_it_comes(harness: Harness) -> Non
         assert harness.measured(MADE) == [10, 1]
 
 
-async def test_a_job_set_that_was_there_before_is_not_measured(harness: Harness) -> None:
+async def test_job_set_that_existed_before_is_not_measured(harness: Harness) -> None:
     harness.jobs.put(a_job())
     harness.sets.put(an_object("s", owner="1"))
     async with harness.leading():
@@ -205,7 +205,7 @@ async def test_a_job_set_that_was_there_before_is_not_measured(harness: Harness)
         assert harness.counts.awaiting(KEY, "pod") == "1"
 
 
-async def test_a_job_set_that_is_found_late_is_not_measured(harness: Harness) -> None:
+async def test_job_set_of_the_initial_list_is_not_measured(harness: Harness) -> None:
     """Nobody knows since when it is there, if its kind was not read when the TrainJob was."""
     del harness.cache.informers[JOB_SETS]
     async with harness.leading():
@@ -238,7 +238,7 @@ async def test_observer_that_stopped_ignores_events_and_exports_nothing(
     assert harness.counts.awaiting(KEY, "JobSet") == "1", "the counts is as it was"
 
 
-async def test_who_stops_before_all_is_known_has_told_nothing(harness: Harness) -> None:
+async def test_observer_that_stops_before_the_sync_exports_nothing(harness: Harness) -> None:
     harness.jobs.told.clear()
     async with harness.leading():
         pass
@@ -338,7 +338,7 @@ async def pods(shown: Jobs) -> Jobs:
 
 
 @pytest.mark.parametrize("sign", [{"ready": 1}, {"succeeded": 1}], ids=str)
-async def test_the_first_pod_is_measured_once(harness: Harness, pods: Jobs, sign: Any) -> None:
+async def test_first_pod_is_measured_once(harness: Harness, pods: Jobs, sign: Any) -> None:
     await pods.show()
     await pods.show(active=1, ready=0, failed=1)
     assert harness.measured(RAN) == []
@@ -389,7 +389,7 @@ async def test_pods_are_ignored_while_job_sets_are_not_cached(harness: Harness, 
     assert harness.measured(RAN) == []
 
 
-async def test_what_is_labelled_oddly_is_nobodys(harness: Harness, pods: Jobs) -> None:
+async def test_job_with_an_invalid_label_is_ignored(harness: Harness, pods: Jobs) -> None:
     job = an_object("j", owner="s", status={"ready": 1})
     del job["metadata"]["labels"]
     job["metadata"]["resourceVersion"] = "9"
@@ -405,7 +405,7 @@ async def test_pods_that_ran_before_are_not_measured(harness: Harness, shown: Jo
     assert harness.measured(RAN) == []
 
 
-async def test_pods_of_which_the_train_job_tells_first_are_not_measured(
+async def test_pods_that_the_status_reports_first_are_not_measured(
     harness: Harness, pods: Jobs
 ) -> None:
     """As when Jobs could not be read for some time."""
@@ -428,7 +428,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-async def test_without_the_right_it_warns_once_and_asks_now_and_then(
+async def test_missing_permission_is_logged_once_and_checked_periodically(
     harness: Harness, started: list[str]
 ) -> None:
     refusals = [ForbiddenError(403, "Forbidden", "jobs is forbidden") for _ in range(3)]
@@ -444,7 +444,7 @@ async def test_without_the_right_it_warns_once_and_asks_now_and_then(
             task.cancel()
 
 
-async def test_a_server_that_cannot_be_asked_is_left_to_the_informer(
+async def test_unreachable_server_is_retried_by_the_informer(
     harness: Harness, started: list[str]
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
@@ -455,7 +455,7 @@ async def test_a_server_that_cannot_be_asked_is_left_to_the_informer(
 
 
 @pytest.mark.parametrize("part", ["_has_had_pods", "_slim", "_index_job_set"])
-async def test_a_bug_in_reading_jobs_ends_nothing_but_that(
+async def test_bug_in_the_job_watch_only_ends_that_watch(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     def broken(_: Any) -> Any:
@@ -473,7 +473,7 @@ async def test_a_bug_in_reading_jobs_ends_nothing_but_that(
     assert said["consequence"] == f"nothing is added to {RAN}"
 
 
-async def test_all_else_goes_on_when_jobs_are_given_up(harness: Harness) -> None:
+async def test_counts_are_updated_after_the_job_watch_failed(harness: Harness) -> None:
     harness.pods.gives_up = True
     async with harness.leading():
         harness.jobs.put(a_job())

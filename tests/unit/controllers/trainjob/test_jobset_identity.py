@@ -65,7 +65,7 @@ def test_own_job_set_with_another_uid_than_recorded_is_not_found(
     )
 
 
-def test_uid_is_remembered_until_the_stored_status_records_it() -> None:
+def test_uid_is_kept_until_the_stored_status_records_it() -> None:
     own, key = OwnJobSets(), ObjectKey("team", "train")
     own.add(job(), "new")
     assert recorded_job_set(own.with_newest(job(jobSet={"uid": "old"}))) == "new"

@@ -49,18 +49,18 @@ def conditions(
     return [each.dump() for each in next_status(job, observed, failure, NOW).conditions]
 
 
-def test_a_job_that_just_runs_says_nothing() -> None:
+def test_running_trainjob_has_no_conditions() -> None:
     assert next_status(job(), seen(), None, NOW) == present_status(job())
 
 
-def test_a_suspended_job_says_so_and_since_when() -> None:
+def test_suspended_trainjob_has_the_condition_with_its_time() -> None:
     first = condition("Suspended", at=NOW_SAID, reason="Suspended", message="TrainJob is suspended")
     assert conditions(job(suspend=True)) == [first]
     later = job({**first, "lastTransitionTime": EARLIER}, suspend=True)
     assert next_status(later, None, None, NOW) == present_status(later)
 
 
-def test_a_resumed_job_says_that_it_was_suspended() -> None:
+def test_resumed_trainjob_has_suspended_false() -> None:
     resumed = condition(
         "Suspended", "False", NOW_SAID, reason="Resumed", message="TrainJob is resumed"
     )
@@ -106,25 +106,25 @@ def test_suspended_is_not_changed_while_the_jobset_cannot_be_read(
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
-def test_the_end_has_the_time_and_the_words_of_the_jobset(end: str) -> None:
+def test_final_condition_has_time_and_message_of_the_jobset(end: str) -> None:
     ended = condition(end, reason="AllDone", message="it is over")
     assert conditions(job(), seen(ended)) == [ended]
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
-def test_d2_d3_what_has_ended_has_ended_whatever_becomes_of_its_objects(end: str) -> None:
+def test_d2_d3_final_conditions_never_change(end: str) -> None:
     ended = job(condition(end), rows=[ROW])
     assert is_finished(ended)
     assert next_status(ended, None, None, NOW) == present_status(ended)
     assert conditions(ended, seen(), MISSING) == [condition(end)]
 
 
-def test_a_job_that_has_ended_is_not_suspended_any_more() -> None:
+def test_finished_trainjob_is_not_suspended_again() -> None:
     ended = job(condition("Complete"), suspend=True)
     assert conditions(ended) == [condition("Complete")]
 
 
-def test_d6_a_job_that_is_hindered_says_why_while_it_is() -> None:
+def test_d6_failure_is_reported_as_blocked_while_it_lasts() -> None:
     blocked = condition("Blocked", at=NOW_SAID, reason=MISSING.reason, message=MISSING.message)
     assert conditions(job(), None, MISSING) == [blocked]
     hindered = job({**blocked, "lastTransitionTime": EARLIER})
@@ -132,7 +132,7 @@ def test_d6_a_job_that_is_hindered_says_why_while_it_is() -> None:
     assert conditions(hindered, None, None) == []
 
 
-def test_another_hindrance_is_told_with_the_time_of_the_first() -> None:
+def test_another_failure_keeps_the_transition_time() -> None:
     hindered = job(condition("Blocked", reason="Other", message="other"))
     assert conditions(hindered, None, MISSING) == [
         condition("Blocked", reason=MISSING.reason, message=MISSING.message)
@@ -145,7 +145,7 @@ def test_long_messages_are_cut() -> None:
     assert blocked["message"].endswith(" ...")
 
 
-def test_d1_a_runtime_of_no_known_kind_is_a_failure_that_can_heal() -> None:
+def test_d1_unsupported_runtime_is_failed_but_not_finished() -> None:
     reason, message = "TrainingRuntimeNotSupported", "unsupported runtime: A.b"
     failed = condition("Failed", at=NOW_SAID, reason=reason, message=message)
     assert conditions(job(), None, Failure(reason, message, retryable=False)) == [failed]
@@ -158,12 +158,12 @@ def test_d12_conditions_have_no_observed_generation() -> None:
     assert all("observedGeneration" not in each for each in conditions(job(), ended))
 
 
-def test_conditions_of_others_are_not_ours_to_tell() -> None:
+def test_conditions_of_other_controllers_are_excluded() -> None:
     assert conditions(job(condition("Preempted"), suspend=True))[0]["type"] == "Suspended"
     assert len(conditions(job(condition("Preempted"), suspend=True))) == 1
 
 
-def test_rows_of_jobs_are_those_seen_last() -> None:
+def test_rows_of_jobs_are_those_observed_last() -> None:
     assert next_status(job(), seen(rows=(ROW,)), None, NOW).dump()["jobsStatus"] == [ROW]
     assert next_status(job(rows=[ROW]), None, None, NOW).dump()["jobsStatus"] == [ROW]
     assert next_status(job(rows=[ROW]), seen(), None, NOW).dump() == {}
@@ -196,7 +196,7 @@ def test_message_that_differs_in_volatile_parts_is_not_written(kind: str) -> Non
     assert next_status(before, None, other, NOW).conditions[0].message == "another message"
 
 
-def test_conditions_keep_their_places() -> None:
+def test_conditions_keep_their_positions() -> None:
     before = job(condition("Blocked"), condition("Suspended"), suspend=True)
     kinds = [each["type"] for each in conditions(before, seen(condition("Complete")), MISSING)]
     assert kinds == ["Blocked", "Suspended", "Complete"]
