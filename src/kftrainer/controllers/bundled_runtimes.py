@@ -69,12 +69,12 @@ class ShippedRuntimesReconciler:
         *,
         clock: Clock,
         registry: CollectorRegistry,
-        sees_all: bool,
+        watches_all: bool,
     ) -> None:
         self._client = client
         self._cache = cache
         self._wanted = wanted
-        self._sees_all = sees_all  # the TrainJobs of all namespaces
+        self._watches_all = watches_all  # the TrainJobs of all namespaces
         self._contest = Contest(clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
         self._reported: dict[Request, str] = {}  # why a runtime is not modified, as logged
         self._out_of_date = Gauge(
@@ -113,7 +113,7 @@ class ShippedRuntimesReconciler:
             self._out_of_date.remove(request.name)
 
     def _kept_because(self, request: Request) -> str | None:
-        if not self._sees_all:
+        if not self._watches_all:
             return PERHAPS_IN_USE
         value = index_value(CLUSTER_TRAINING_RUNTIMES, request)
         return IN_USE if self._cache.has_index(TRAIN_JOBS, INDEX_RUNTIME, value) else None
@@ -194,14 +194,14 @@ def shipped_runtimes_controller(
     *,
     clock: Clock,
     metrics: Metrics,
-    sees_all: bool,
+    watches_all: bool,
 ) -> Controller:
     """Return the controller that applies these documents; it starts with a request for each."""
     wanted = {each.name: each for each in map(shipped, documents)}
     controller = Controller(
         CONTROLLER,
         ShippedRuntimesReconciler(
-            client, cache, wanted, clock=clock, registry=metrics.registry, sees_all=sees_all
+            client, cache, wanted, clock=clock, registry=metrics.registry, watches_all=watches_all
         ),
         clock=clock,
         timeout=RECONCILE_WITHIN,

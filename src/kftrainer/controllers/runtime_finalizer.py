@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 FINALIZER = names.FINALIZER_RUNTIME_IN_USE
 LATER = Result(requeue=True)
 # No event reports that an unwatched TrainJob was deleted, so check periodically.
-LOOK_AGAIN = Result(requeue_after=60.0)
+CHECK_AGAIN = Result(requeue_after=60.0)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0  # seconds before adding a removed finalizer again
 
 
@@ -62,28 +62,28 @@ class RuntimeUseReconciler:
         resource: Resource[Any],
         *,
         clock: Clock,
-        sees_all: bool,
+        watches_all: bool,
     ) -> None:
         self._client = client
         self._cache = cache
         self._resource = resource
-        self._sees_all = sees_all  # the TrainJobs of all namespaces
-        self._may_add = True if sees_all else None  # None: not determined yet
+        self._watches_all = watches_all  # the TrainJobs of all namespaces
+        self._may_add = True if watches_all else None  # None: not determined yet
         self._contest = Contest(clock, Exponential(FIRST_PAUSE, LONGEST_PAUSE))
-        self._answered: dict[ObjectKey, str | None] = {}  # resourceVersions already patched
+        self._patched: dict[ObjectKey, str | None] = {}  # resourceVersions already patched
 
     async def reconcile(self, request: Request) -> Result:
         """Add or remove the finalizer if that is necessary."""
         seen = self._cache.informer(self._resource).seen(request)
         if seen is None:
-            self._answered.pop(request, None)
+            self._patched.pop(request, None)
             return DONE
         metadata = ObjectMeta.parse(seen.metadata)
         wanted = wanted_finalizers(metadata, in_use=self._is_in_use(request))
         if wanted == (metadata.finalizers or []):
             self._contest.settled(request)
             return DONE
-        if self._answered.get(request) == metadata.resource_version:
+        if self._patched.get(request) == metadata.resource_version:
             return DONE  # the cache lags: the event of our write follows
         return await self._change(request, metadata, None if seen.is_reduced else wanted)
 
@@ -144,7 +144,7 @@ class RuntimeUseReconciler:
     async def _remove(self, key: Request, metadata: ObjectMeta, wanted: list[str]) -> Result:
         """Remove the finalizer, unless a TrainJob that is not cached may use the runtime."""
         if await self._may_be_used(key):
-            return LOOK_AGAIN
+            return CHECK_AGAIN
         await self._write(key, metadata, wanted)
         return DONE
 
@@ -152,14 +152,14 @@ class RuntimeUseReconciler:
         """Whether TrainJobs that are not cached may use the runtime."""
         if self._resource.namespaced:
             return not self._cache.informer(TRAIN_JOBS).is_readable(key.namespace)
-        if self._sees_all or not await may_everywhere(self._client, "list", TRAIN_JOBS):
+        if self._watches_all or not await may_everywhere(self._client, "list", TRAIN_JOBS):
             return False
         return await is_used(self._client, self._resource, key)
 
     async def _write(self, key: ObjectKey, metadata: ObjectMeta, finalizers: list[str]) -> None:
         await write_finalizers(self._client, self._resource, key, metadata, finalizers)
         log.info("runtime_finalizers_updated", finalizers=finalizers)
-        self._answered[key] = metadata.resource_version
+        self._patched[key] = metadata.resource_version
 
 
 async def write_finalizers(

@@ -175,7 +175,7 @@ class Cluster:
         if self.error is not None:
             raise self.error
 
-    def reconciler(self, *, wanted: bool, sees_all: bool = True) -> ShippedRuntimesReconciler:
+    def reconciler(self, *, wanted: bool, watches_all: bool = True) -> ShippedRuntimesReconciler:
         documents = {"torch": TORCH} if wanted else {}
         return ShippedRuntimesReconciler(
             cast("Client", self),
@@ -183,7 +183,7 @@ class Cluster:
             documents,
             clock=self.clock,
             registry=self.registry,
-            sees_all=sees_all,
+            watches_all=watches_all,
         )
 
     def out_of_date(self) -> float | None:
@@ -373,7 +373,7 @@ async def test_runtime_without_file_is_kept_while_trainjobs_refer_to_it() -> Non
 
 async def test_manager_of_some_namespaces_deletes_nothing() -> None:
     cluster = Cluster(there())
-    reconciler = cluster.reconciler(wanted=False, sees_all=False)
+    reconciler = cluster.reconciler(wanted=False, watches_all=False)
     with capture_logs() as logged:
         for _ in range(3):
             assert await reconciler.reconcile(KEY) == DONE

@@ -352,10 +352,10 @@ class Assembly:
         return Resync(jobs, self._cache, clock=self._clock, period=self._resync_period)
 
     def _runtime_controllers(self) -> Iterator[Runnable]:
-        sees_all = not self._surroundings.namespaces
+        watches_all = not self._surroundings.namespaces
         for resource in RUNTIME_KINDS:
             reconciler = RuntimeUseReconciler(
-                self._client, self._cache, resource, clock=self._clock, sees_all=sees_all
+                self._client, self._cache, resource, clock=self._clock, watches_all=watches_all
             )
             name = f"{resource.kind.lower()}_controller"
             controller = self._controller(name, reconciler, resource.kind)
@@ -372,9 +372,9 @@ class Assembly:
                 self._cache,
                 clock=self._clock,
                 metrics=self._metrics,
-                sees_all=sees_all,
+                watches_all=watches_all,
             )
-        if not sees_all:
+        if not watches_all:
             yield LeftoverFinalizers(self._client, self._surroundings.namespaces, clock=self._clock)
 
     def _webhooks(self) -> Webhooks:

@@ -60,9 +60,7 @@ def test_condition_determines_the_state_and_its_start(state: str) -> None:
     ],
     ids=str,
 )
-def test_first_condition_by_precedence_determines_the_state(
-    conditions: list[str], state: str
-) -> None:
+def test_first_condition_by_precedence_is_the_state(conditions: list[str], state: str) -> None:
     assert facts(*map(condition, conditions)).state == state
 
 
