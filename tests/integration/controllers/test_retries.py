@@ -1,6 +1,6 @@
 """How often the manager tries again, and what that costs."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
@@ -40,11 +40,22 @@ def is_job_set_write(request: ProxiedRequest) -> bool:
     return request.method == "PATCH" and "/jobsets/" in request.path
 
 
-class Attempts:
-    """Rejects every JobSet, each with the next message, and records when."""
+def is_status_write(request: ProxiedRequest) -> bool:
+    return request.method == "PATCH" and request.path.endswith(f"/trainjobs/{JOB}/status")
 
-    def __init__(self, proxy: FaultProxy, code: int, message: str) -> None:
+
+class Attempts:
+    """Rejects every JobSet or status, each with the next message, and records when."""
+
+    def __init__(
+        self,
+        proxy: FaultProxy,
+        code: int,
+        message: str,
+        is_rejected: Callable[[ProxiedRequest], bool] = is_job_set_write,
+    ) -> None:
         self.times: list[float] = []
+        self._is_rejected = is_rejected
         for number in range(1000):
             words = "".join(chr(ord("a") + int(digit)) for digit in str(number))
             text = message.format(number=10_000 + number, word=words)
@@ -53,7 +64,7 @@ class Attempts:
             proxy.inject(Answer(code, orjson.dumps(status).decode(), headers), self._match)
 
     def _match(self, request: ProxiedRequest) -> bool:
-        matches = is_job_set_write(request)
+        matches = self._is_rejected(request)
         if matches:
             self.times.append(CLOCK.monotonic())
         return matches
@@ -125,7 +136,7 @@ async def test_rejected_apply_counts_as_failed_reconcile_and_as_retry(
                 least = min(await failures(metrics))
                 return len(attempts.times) >= wanted and least >= wanted
 
-            await until(counted, within=20.0, what=f"{wanted} errors and retries")
+            await until(counted, within=ANY_MOMENT, what=f"{wanted} errors and retries")
         found = await failures(metrics)
         logged = len(manager.log_entries("reconcile.failed"))
         is_alerted = [
@@ -137,6 +148,30 @@ async def test_rejected_apply_counts_as_failed_reconcile_and_as_retry(
         assert manager.log_entries("objects_not_applied") == []
         assert "no endpoints available" in conditions_of(job)["Blocked"]["message"]
         assert is_alerted.count(True) == 1
+
+
+async def test_rejected_status_counts_as_failed_reconcile_and_is_retried(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime()
+    flags = ("--namespace", team.namespace)
+    async with (
+        scraper() as metrics,
+        manager_process(proxy.kubeconfig, *flags, *metrics.flags) as manager,
+    ):
+        await until_started(manager, 1)
+        attempts = Attempts(proxy, 500, "no endpoints available", is_status_write)
+        await team.create_job(suspend=True)
+
+        async def counted() -> bool:
+            return min(await failures(metrics)) >= ATTEMPTS
+
+        await until(counted, within=ANY_MOMENT, what=f"{ATTEMPTS} errors and retries")
+        errors = {each["error"] for each in manager.log_entries("reconcile.failed")}
+        assert errors == {"cannot write the status: no endpoints available"}
+        least = [(1 - JITTER) * FIRST_DELAY * 2**number for number in range(ATTEMPTS - 1)]
+        gaps = zip(attempts.gaps, least, strict=False)
+        assert all(gap >= delay for gap, delay in gaps)
 
 
 def rules() -> Sequence[Object]:
