@@ -149,7 +149,7 @@ class ManagerUnderTest:
 
     async def made(self, job_sets: int) -> float:
         """The time of day at which it had made so many JobSets: asking the server would slow it."""
-        return (await self._logged("trainjob.created_object", job_sets))[-1]
+        return (await self._logged("object_created", job_sets))[-1]
 
     async def _logged(self, event: str, count: int) -> list[float]:
         """The times of day of so many entries of the log."""

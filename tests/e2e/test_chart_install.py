@@ -440,7 +440,7 @@ async def test_the_standby_takes_over_from_a_leader_that_stops(
     await wait_called(installed.cluster.plane)  # no connection to who is gone is left
     await ground.create_job()
     await ground.until_ended("train")
-    assert standby.log_entries("trainjob.created_object")
+    assert standby.log_entries("object_created")
 
 
 async def test_no_right_was_missing_and_none_is_left_over(

@@ -105,7 +105,7 @@ async def test_replaced_job_is_not_blocked_by_its_predecessor(
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
 
     async def is_awaited() -> bool:
-        found = manager.log_entries("trainjob.hindered")
+        found = manager.log_entries("objects_not_applied")
         return sum(each["namespace"] == ground.namespace for each in found) > 3
 
     await until(is_awaited, within=ground.within, what="some attempts")

@@ -133,7 +133,7 @@ async def test_d35_an_edited_runtime_does_not_keep_a_job_from_being_suspended_an
     await ground.suspend(suspend=True)
     await ground.until_left("train", ["Pod"])
     event = await ground.until_event("JobSetKept")
-    assert "the JobSet stays as it is" in event["message"]
+    assert "the JobSet is not changed" in event["message"]
     job = await ground.until_says("Suspended", "Suspended")
     assert summary(job) == {"Suspended": "True/Suspended"}
 
@@ -162,7 +162,7 @@ async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
     await ground.patch("TrainingRuntime", "torch", {"spec": broken})
 
     async def noticed() -> bool:
-        told = manager.log_entries("trainjob.runs_on")
+        told = manager.log_entries("plan_not_updated")
         return any(each["namespace"] == ground.namespace for each in told)
 
     await until(noticed, within=BY_THE_END, what="the manager noticing the broken runtime")

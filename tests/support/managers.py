@@ -26,7 +26,7 @@ READY_WITHIN = 60.0
 # A manager that is told to stop has thirty seconds to finish what it does.
 STOPPED_WITHIN = 35.0
 LINES_SHOWN = 60
-# What a controller says of a reconciler that let an error out.
+# What a controller logs when a reconciler raised; without `exception` if it is a ReconcileError.
 RAISED_OUT = ("reconcile_failed", "reconcile_failed_terminally")
 
 
@@ -95,8 +95,10 @@ class ManagerProcess:
         return [each for each in self._entries if event in (None, each["event"])]
 
     def check_no_reconcile_raised(self) -> None:
-        """Fail if a reconciler let an error out, whatever came of it."""
-        raised = [each for event in RAISED_OUT for each in self.log_entries(event)]
+        """Fail if a reconciler raised an unexpected error; failed API calls are expected."""
+        raised = [
+            each for event in RAISED_OUT for each in self.log_entries(event) if "error" not in each
+        ]
         assert not raised, f"reconciles that raised: {raised}"
 
 

@@ -165,5 +165,5 @@ def made_job_sets(manager: ManagerProcess, namespace: str, job: str) -> int:
     """How many JobSets the manager has made for the TrainJob."""
     return sum(
         (each["kind"], each["object"]) == ("JobSet", f"{namespace}/{job}")
-        for each in manager.log_entries("trainjob.created_object")
+        for each in manager.log_entries("object_created")
     )

@@ -12,7 +12,7 @@ from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Manifest
 
 NOT_OURS = (
-    "somebody else made it: to have it replaced by the one in the folder, label it "
+    "another client created it: to let the manager replace it by the one in its folder, label it "
     f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY_KFTRAINER}"
 )
 
@@ -67,7 +67,7 @@ def shipped(document: Manifest) -> Shipped:
 
 
 def next_step(
-    wanted: Shipped | None, there: ObjectMeta | None, kept_because: str | None = None
+    wanted: Shipped | None, live: ObjectMeta | None, kept_because: str | None = None
 ) -> Step | None:
     """Return the next step for the runtime of one name; None if there is nothing to do. Pure.
 
@@ -76,27 +76,27 @@ def next_step(
     not modified until the document changes. A runtime that is being deleted is not modified; if it
     is wanted, it is created again after the deletion.
     """
-    if there is None:
-        return Apply(wanted, "it is not there") if wanted is not None else None
-    if there.deletion_timestamp is not None:
+    if live is None:
+        return Apply(wanted, "it does not exist") if wanted is not None else None
+    if live.deletion_timestamp is not None:
         return None
     if wanted is not None:
-        return _step_to(wanted, there)
-    if not is_shipped(there):
+        return _step_to(wanted, live)
+    if not is_shipped(live):
         return None
     if kept_because is not None:
-        return Leave("shipped_runtime.kept", kept_because)
-    return Delete(there.uid, there.resource_version)
+        return Leave("shipped_runtime_kept", kept_because)
+    return Delete(live.uid, live.resource_version)
 
 
-def _step_to(wanted: Shipped, there: ObjectMeta) -> Step | None:
-    if _mark(there) == wanted.mark:
+def _step_to(wanted: Shipped, live: ObjectMeta) -> Step | None:
+    if _mark(live) == wanted.mark:
         return None
-    if _is_marked(there):
-        return Apply(wanted, "its file is another now")
-    if _is_labelled(there):
-        return Apply(wanted, "somebody else made it, and it was handed over by our label")
-    return Leave("shipped_runtime.not_ours", NOT_OURS)
+    if _is_marked(live):
+        return Apply(wanted, "its file has changed")
+    if _is_labelled(live):
+        return Apply(wanted, "another client created it and has labelled it for this manager")
+    return Leave("shipped_runtime_not_managed", NOT_OURS)
 
 
 def replacement(shipped: Shipped, live: Manifest, field_manager: str) -> list[dict[str, Any]]:
@@ -129,21 +129,21 @@ def _owned_keys(
     return frozenset(key.removeprefix("f:") for key in keys if key.startswith("f:"))
 
 
-def is_shipped(there: ObjectMeta) -> bool:
+def is_shipped(live: ObjectMeta) -> bool:
     """Whether the manager applied the runtime, and its label was not removed since.
 
     A copy under another name has the label, but its mark contains the original name.
     """
-    return _is_labelled(there) and _is_marked(there)
+    return _is_labelled(live) and _is_marked(live)
 
 
-def _is_labelled(there: ObjectMeta) -> bool:
-    return (there.labels or {}).get(names.LABEL_MANAGED_BY) == names.MANAGED_BY_KFTRAINER
+def _is_labelled(live: ObjectMeta) -> bool:
+    return (live.labels or {}).get(names.LABEL_MANAGED_BY) == names.MANAGED_BY_KFTRAINER
 
 
-def _is_marked(there: ObjectMeta) -> bool:
-    return _mark(there).startswith(f"{there.name}/")
+def _is_marked(live: ObjectMeta) -> bool:
+    return _mark(live).startswith(f"{live.name}/")
 
 
-def _mark(there: ObjectMeta) -> str:
-    return (there.annotations or {}).get(names.ANNOTATION_SHIPPED_HASH, "")
+def _mark(live: ObjectMeta) -> str:
+    return (live.annotations or {}).get(names.ANNOTATION_SHIPPED_HASH, "")

@@ -17,7 +17,6 @@ from kftrainer.controllers.bundled_runtime_steps import (
     shipped,
 )
 from kftrainer.controllers.runtime_finalizer import enqueue_runtime
-from kftrainer.controllers.trainjob.messages import same_message
 from kftrainer.controllers.trainjob_index import INDEX_RUNTIME, index_value
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import (
@@ -26,13 +25,14 @@ from kftrainer.kube.client.errors import (
     KubeError,
     NotFoundError,
 )
+from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Manifest, ObjectKey
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.controller.controller import Controller
 from kftrainer.machinery.controller.handlers import enqueue_self
 from kftrainer.machinery.controller.predicates import generation_changed
-from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.controller.reconcile import DONE, ReconcileError, Request, Result
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.queue.backoff import Exponential
@@ -46,18 +46,19 @@ LATER = Result(requeue=True)
 RECONCILE_WITHIN = 120.0
 # Seconds. After start-up our webhook may be unavailable for seconds; a permission, for hours.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
-IN_USE = "it is in no file any more, but TrainJobs refer to it"
+IN_USE = "its file was removed, but TrainJobs refer to it"
 PERHAPS_IN_USE = (
-    "it is in no file any more, but who sees some namespaces only cannot say that nobody uses it"
+    "its file was removed, but a manager that watches some namespaces only cannot check whether "
+    "TrainJobs refer to it"
 )
 
 
 class ShippedRuntimesReconciler:
     """Create missing runtimes, replace outdated ones, delete those without a document.
 
-    A failed write is logged once and retried; it does not affect other runtimes. A change that
-    another client undoes is repeated at growing intervals. A metric reports each runtime that is
-    out of date.
+    A failed write fails the reconcile; it does not affect other runtimes. A change that another
+    client undoes is repeated at growing intervals. A metric reports each runtime that is out of
+    date.
     """
 
     def __init__(
@@ -68,18 +69,18 @@ class ShippedRuntimesReconciler:
         *,
         clock: Clock,
         registry: CollectorRegistry,
-        sees_all: bool,
+        watches_all: bool,
     ) -> None:
         self._client = client
         self._cache = cache
         self._wanted = wanted
-        self._sees_all = sees_all  # the TrainJobs of all namespaces
-        self._contest = RepairBackoff[Request](clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
-        self._told: dict[Request, str] = {}  # the last log message of each runtime
+        self._watches_all = watches_all  # the TrainJobs of all namespaces
+        self._backoff = RepairBackoff[Request](clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        self._reported: dict[Request, str] = {}  # why a runtime is not modified, as logged
         self._out_of_date = Gauge(
             "kftrainer_shipped_runtime_out_of_date",
-            "Whether a runtime that comes with the operator is still to be applied or deleted; one "
-            "that is left alone on purpose is not. The leader tells it.",
+            "1 if a runtime that ships with the operator has yet to be applied or deleted, else 0. "
+            "Exported by the leader.",
             ("runtime",),
             registry=registry,
         )
@@ -87,14 +88,14 @@ class ShippedRuntimesReconciler:
     async def reconcile(self, request: Request) -> Result:
         """Create, replace or delete the runtime if that is necessary."""
         seen = self._cache.informer(CLUSTER_TRAINING_RUNTIMES).seen(request)
-        there = None if seen is None else ObjectMeta.parse(seen.metadata)
-        step = next_step(self._wanted.get(request.name), there, self._kept_because(request))
+        live = None if seen is None else ObjectMeta.parse(seen.metadata)
+        step = next_step(self._wanted.get(request.name), live, self._kept_because(request))
         self._report(request, step)
         if step is None or isinstance(step, Leave):
-            self._contest.settled(request)
+            self._backoff.settled(request)
             self._leave(request, step)
             return DONE
-        if pause := self._contest.pause(request):
+        if pause := self._backoff.pause(request):
             return Result(requeue_after=pause)
         if isinstance(step, Apply):
             return await self._apply(request, step)
@@ -112,28 +113,29 @@ class ShippedRuntimesReconciler:
             self._out_of_date.remove(request.name)
 
     def _kept_because(self, request: Request) -> str | None:
-        if not self._sees_all:
+        if not self._watches_all:
             return PERHAPS_IN_USE
         value = index_value(CLUSTER_TRAINING_RUNTIMES, request)
         return IN_USE if self._cache.has_index(TRAIN_JOBS, INDEX_RUNTIME, value) else None
 
     def _leave(self, request: Request, step: Leave | None) -> None:
         if step is None:
-            self._told.pop(request, None)
-        elif self._is_news(request, step.why):
+            self._reported.pop(request, None)
+        elif self._reported.get(request) != step.why:
+            self._reported[request] = step.why
             log.warning(step.event, why=step.why)
 
     async def _apply(self, request: Request, step: Apply) -> Result:
         try:
             applied = await self._write(request, step.shipped)
-        except (ConflictError, AlreadyExistsError) as error:
-            log.debug("shipped_runtime.changed_meanwhile", error=str(error))
+        except (ConflictError, AlreadyExistsError, NotFoundError, WriteGuardError) as error:
+            log.debug("shipped_runtime_conflict", error=str(error))
             return LATER
         except KubeError as error:
-            return self._later(request, "shipped_runtime.not_applied", error)
+            raise ReconcileError(f"cannot apply the runtime: {error}") from error
         if applied is None:
             return DONE
-        log.info("shipped_runtime.applied", why=step.why)
+        log.info("shipped_runtime_applied", why=step.why)
         self._acted(request, _others(applied))
         return DONE
 
@@ -158,35 +160,25 @@ class ShippedRuntimesReconciler:
                 resource_version=step.resource_version,
             )
         except (ConflictError, NotFoundError) as error:
-            log.debug("shipped_runtime.changed_meanwhile", error=str(error))  # an event follows
+            log.debug("shipped_runtime_conflict", error=str(error))  # an event follows
             return DONE
+        except WriteGuardError:
+            return LATER
         except KubeError as error:
-            return self._later(request, "shipped_runtime.not_deleted", error)
-        log.info("shipped_runtime.deleted", why="it is in no file any more")
+            raise ReconcileError(f"cannot delete the runtime: {error}") from error
+        log.info("shipped_runtime_deleted", why="its file was removed")
         self._acted(request, [])
         return DONE
 
     def _acted(self, request: Request, others: list[str]) -> None:
-        self._told.pop(request, None)
-        if self._contest.acted(request):
+        self._reported.pop(request, None)
+        if self._backoff.acted(request):
             log.warning(
-                "shipped_runtime.contested",
+                "shipped_runtime_repeatedly_changed",
                 others=others,
-                why="somebody undoes what we do, such as another manager with --runtimes; it is "
-                "done again more and more slowly",
+                why="another client, such as another manager with --runtimes, keeps changing the "
+                "runtime back; it is applied again at growing intervals",
             )
-
-    def _later(self, request: Request, event: str, error: KubeError) -> Result:
-        text = " ".join(str(error).split())
-        tell = log.warning if self._is_news(request, text) else log.debug
-        tell(event, error=text)
-        return LATER
-
-    def _is_news(self, request: Request, text: str) -> bool:
-        told = self._told.get(request)
-        is_news = told is None or not same_message(told, text)
-        self._told[request] = text
-        return is_news
 
 
 def _others(applied: Manifest) -> list[str]:
@@ -202,14 +194,14 @@ def shipped_runtimes_controller(
     *,
     clock: Clock,
     metrics: Metrics,
-    sees_all: bool,
+    watches_all: bool,
 ) -> Controller:
     """Return the controller that applies these documents; it starts with a request for each."""
     wanted = {each.name: each for each in map(shipped, documents)}
     controller = Controller(
         CONTROLLER,
         ShippedRuntimesReconciler(
-            client, cache, wanted, clock=clock, registry=metrics.registry, sees_all=sees_all
+            client, cache, wanted, clock=clock, registry=metrics.registry, watches_all=watches_all
         ),
         clock=clock,
         timeout=RECONCILE_WITHIN,

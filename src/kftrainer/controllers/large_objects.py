@@ -6,16 +6,16 @@ owns them waits longer.
 """
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-
-import structlog
 
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.controllers.overlay_cache import OverlayCache, Scope
+from kftrainer.controllers.trainjob.failures import failing_reconcile
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import KubeError, NotFoundError
+from kftrainer.kube.client.errors import NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache.reduction import Reduction
 from kftrainer.machinery.controller.reconcile import DONE, Reconciler, Request, Result
@@ -23,9 +23,6 @@ from kftrainer.machinery.garbage_collection import collect_recent
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.runtime.runtimes import RuntimeKey, referenced_runtime_in
 
-log = structlog.get_logger(__name__)
-
-LATER: Final = Result(requeue=True)
 # Seconds until the next attempt while another large object is processed, and more for each other
 # namespace that waits.
 BUSY: Final = 0.05
@@ -149,11 +146,8 @@ class LargeObjectReconciler:
 
     async def _reconcile(self, request: Request) -> Result:
         with self._view.scope(request) as scope:
-            try:
+            with failing_reconcile("read a large object", max_delay=math.inf):
                 is_there = await self._load(request, scope)
-            except KubeError as error:
-                log.warning("large_object_not_read", error=str(error))
-                return LATER
             # If the TrainJob was deleted, the watch has not reported that yet.
             return await self._reconciler.reconcile(request) if is_there else DONE
 

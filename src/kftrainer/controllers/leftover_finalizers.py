@@ -22,7 +22,7 @@ from kftrainer.machinery.manager.pause import pause
 log = structlog.get_logger(__name__)
 
 SWEEP_EVERY = 60.0  # seconds
-ASK_AGAIN = 600.0  # seconds until missing permissions are checked again
+RECHECK_AFTER = 600.0  # seconds until missing permissions are checked again
 # Permissions that are needed in all namespaces; without them, nothing is done.
 NEEDED = (("list", TRAINING_RUNTIMES), ("patch", TRAINING_RUNTIMES), ("list", TRAIN_JOBS))
 
@@ -50,7 +50,7 @@ class LeftoverFinalizers:
             except KubeError as error:
                 log.warning("leftover_finalizers_not_removed", error=str(error))
                 permitted = True
-            await pause(self._clock, SWEEP_EVERY if permitted else ASK_AGAIN, unless=stop)
+            await pause(self._clock, SWEEP_EVERY if permitted else RECHECK_AFTER, unless=stop)
 
     async def _sweep(self) -> bool:
         """Remove leftover finalizers; return False if permissions are missing."""
@@ -72,7 +72,7 @@ class LeftoverFinalizers:
         try:
             await write_finalizers(self._client, TRAINING_RUNTIMES, key, metadata, others)
         except (ConflictError, NotFoundError) as error:
-            log.debug("runtime.changed_meanwhile", error=str(error))  # the next sweep retries
+            log.debug("runtime_conflict", error=str(error))  # the next sweep retries
         else:
             log.info("leftover_finalizer_removed", runtime=str(key))
 

@@ -152,7 +152,7 @@ class OverlayCache:
         except NotCachedError:
             return iter(())
 
-    def saw(self, resource: Resource[Any], manifest: Manifest) -> None:
+    def record(self, resource: Resource[Any], manifest: Manifest) -> None:
         """Store an object that the API server returned; only metadata of metadata-only kinds."""
         if resource not in self._watched:
             return

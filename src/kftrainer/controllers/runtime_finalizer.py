@@ -21,13 +21,14 @@ from kftrainer.controllers.trainjob_index import (
 )
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
+from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 from kftrainer.kube.permissions import may_everywhere
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler
-from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.controller.reconcile import DONE, ReconcileError, Request, Result
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.repair_backoff import RepairBackoff
 
@@ -36,7 +37,7 @@ log = structlog.get_logger(__name__)
 FINALIZER = names.FINALIZER_RUNTIME_IN_USE
 LATER = Result(requeue=True)
 # No event reports that an unwatched TrainJob was deleted, so check periodically.
-LOOK_AGAIN = Result(requeue_after=60.0)
+CHECK_AGAIN = Result(requeue_after=60.0)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0  # seconds before adding a removed finalizer again
 
 
@@ -60,28 +61,28 @@ class RuntimeUseReconciler:
         resource: Resource[Any],
         *,
         clock: Clock,
-        sees_all: bool,
+        watches_all: bool,
     ) -> None:
         self._client = client
         self._cache = cache
         self._resource = resource
-        self._sees_all = sees_all  # the TrainJobs of all namespaces
-        self._may_add = True if sees_all else None  # None: not determined yet
-        self._contest = RepairBackoff[Request](clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
-        self._answered: dict[ObjectKey, str | None] = {}  # resourceVersions already patched
+        self._watches_all = watches_all  # the TrainJobs of all namespaces
+        self._may_add = True if watches_all else None  # None: not determined yet
+        self._backoff = RepairBackoff[Request](clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        self._patched: dict[ObjectKey, str | None] = {}  # resourceVersions already patched
 
     async def reconcile(self, request: Request) -> Result:
         """Add or remove the finalizer if that is necessary."""
         seen = self._cache.informer(self._resource).seen(request)
         if seen is None:
-            self._answered.pop(request, None)
+            self._patched.pop(request, None)
             return DONE
         metadata = ObjectMeta.parse(seen.metadata)
         wanted = wanted_finalizers(metadata, in_use=self._is_in_use(request))
         if wanted == (metadata.finalizers or []):
-            self._contest.settled(request)
+            self._backoff.settled(request)
             return DONE
-        if self._answered.get(request) == metadata.resource_version:
+        if self._patched.get(request) == metadata.resource_version:
             return DONE  # the cache lags: the event of our write follows
         return await self._change(request, metadata, None if seen.is_reduced else wanted)
 
@@ -100,23 +101,24 @@ class RuntimeUseReconciler:
                 return await self._add(request, metadata, wanted)
             return await self._remove(request, metadata, wanted)
         except (ConflictError, NotFoundError) as error:
-            log.debug("runtime.changed_meanwhile", error=str(error))  # an event follows
+            log.debug("runtime_conflict", error=str(error))  # an event follows
             return DONE
-        except KubeError as error:
-            log.warning("runtime.finalizers_not_written", error=str(error))
+        except WriteGuardError:
             return LATER
+        except KubeError as error:
+            raise ReconcileError(f"cannot write the finalizers: {error}") from error
 
     async def _add(self, key: Request, metadata: ObjectMeta, wanted: list[str]) -> Result:
         if not await self._adds():
             return DONE
-        if pause := self._contest.pause(key):
+        if pause := self._backoff.pause(key):
             return Result(requeue_after=pause)
         await self._write(key, metadata, wanted)
-        if self._contest.acted(key):
+        if self._backoff.acted(key):
             log.warning(
-                "runtime.finalizer_contested",
-                why="the finalizer of a runtime in use was removed; it is added again more and "
-                "more slowly",
+                "runtime_finalizer_repeatedly_removed",
+                why="another client keeps removing the finalizer of a runtime that is in use; it "
+                "is added again at growing intervals",
             )
         return DONE
 
@@ -141,7 +143,7 @@ class RuntimeUseReconciler:
     async def _remove(self, key: Request, metadata: ObjectMeta, wanted: list[str]) -> Result:
         """Remove the finalizer, unless a TrainJob that is not cached may use the runtime."""
         if await self._may_be_used(key):
-            return LOOK_AGAIN
+            return CHECK_AGAIN
         await self._write(key, metadata, wanted)
         return DONE
 
@@ -149,14 +151,14 @@ class RuntimeUseReconciler:
         """Whether TrainJobs that are not cached may use the runtime."""
         if self._resource.namespaced:
             return not self._cache.informer(TRAIN_JOBS).is_readable(key.namespace)
-        if self._sees_all or not await may_everywhere(self._client, "list", TRAIN_JOBS):
+        if self._watches_all or not await may_everywhere(self._client, "list", TRAIN_JOBS):
             return False
         return await is_used(self._client, self._resource, key)
 
     async def _write(self, key: ObjectKey, metadata: ObjectMeta, finalizers: list[str]) -> None:
         await write_finalizers(self._client, self._resource, key, metadata, finalizers)
-        log.info("runtime.finalizers", finalizers=finalizers)
-        self._answered[key] = metadata.resource_version
+        log.info("runtime_finalizers_updated", finalizers=finalizers)
+        self._patched[key] = metadata.resource_version
 
 
 async def write_finalizers(

@@ -7,15 +7,14 @@ were stored under an older schema and still use their runtimes.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kftrainer.api import names
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.controller.events import ObservedObject
+from kftrainer.runtime.info import is_final
 from kftrainer.runtime.runtimes import referenced_runtime_in
 
 INDEX_RUNTIME = "runtime"  # all TrainJobs, by their runtimes
 INDEX_UNFINISHED = "unfinished"  # unfinished TrainJobs: by runtime, by namespace, and all
 ALL = "*"
-FINAL_CONDITIONS = (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
 
 
 def index_value(resource: Resource[Any], key: ObjectKey) -> str:
@@ -43,12 +42,10 @@ def unfinished_job(seen: ObservedObject[Any]) -> Iterable[str]:
 
 
 def is_finished_manifest(manifest: Manifest) -> bool:
-    """Whether the training has ended, as `status.is_finished` decides from the decoded object."""
+    """Whether the training has ended, as `is_finished` decides from the decoded object."""
     conditions = _mapping(manifest.get("status")).get("conditions")
     return any(
-        condition.get("type") in FINAL_CONDITIONS
-        and condition.get("status") == "True"
-        and condition.get("reason") != names.REASON_RUNTIME_NOT_SUPPORTED
+        is_final(condition.get("type"), condition.get("status"), condition.get("reason"))
         for condition in map(_mapping, conditions if isinstance(conditions, list) else ())
     )
 

@@ -36,10 +36,10 @@ def watched_kinds(watches: Iterable[Watch], existing: ClusterReader) -> list[Wat
     by_resource: dict[Resource[Any], list[Watch]] = {}
     for watch in watches:
         by_resource.setdefault(watch.resource, []).append(watch)
-    cached_as = partial_kinds([watch for said in by_resource.values() for watch in said])
+    cached_as = partial_kinds([watch for same_kind in by_resource.values() for watch in same_kind])
     return [
-        _watched(cached_as.get(resource, resource), said, existing)
-        for resource, said in by_resource.items()
+        _watched(cached_as.get(resource, resource), same_kind, existing)
+        for resource, same_kind in by_resource.items()
     ]
 
 

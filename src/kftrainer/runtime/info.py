@@ -16,7 +16,7 @@ from kftrainer.api.trainingruntime import (
 from kftrainer.api.trainjob import Trainer, TrainJob
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.model import KubeModel
-from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, is_controlled_by
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
 from kftrainer.runtime.podset import Container, PodSet
@@ -25,6 +25,7 @@ from kftrainer.runtime.trace import Trace
 AnyRuntime = TrainingRuntime | ClusterTrainingRuntime
 NO_TRAINER = Trainer()
 DEFAULT = "default"  # source of a value that neither the TrainJob nor the runtime sets
+FINAL_CONDITIONS = (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
 RUNTIME = "runtime"  # prefix of sources that are fields of the runtime, not of the TrainJob
 
 
@@ -145,7 +146,9 @@ def own_job_set(job: TrainJob, existing: ClusterReader) -> Manifest | None:
 def claimed_job_set(job: TrainJob, existing: ClusterReader) -> Manifest | None:
     """Return the JobSet of the TrainJob's name whose owner reference names it as controller."""
     found = existing.get(JOB_SETS, key_of_job(job))
-    return found if found is not None and is_controlled_by(found, job) else None
+    if found is None or not is_controlled_by(found["metadata"], job.metadata.uid):
+        return None
+    return found
 
 
 def recorded_job_set(job: TrainJob) -> str | None:
@@ -160,9 +163,20 @@ def runs(job: TrainJob, existing: ClusterReader) -> bool:
     return not job.spec.suspend and job_set is not None and not job_set["spec"].get("suspend")
 
 
-def is_controlled_by(manifest: Manifest, job: TrainJob) -> bool:
-    """Whether the TrainJob controls the object, compared by UID."""
-    return any(
-        reference.get("controller") and reference.get("uid") == job.metadata.uid
-        for reference in manifest["metadata"].get("ownerReferences") or ()
+def is_finished(job: TrainJob) -> bool:
+    """Whether the training is complete or failed."""
+    conditions = (job.status.conditions if job.status is not None else None) or ()
+    return any(is_final(each.type, each.status, each.reason) for each in conditions)
+
+
+def is_final(condition: object, status: object, reason: object) -> bool:
+    """Whether a condition of a TrainJob reports that the training has ended.
+
+    `Failed` because of an unsupported runtime does not: that training never began, and begins when
+    a manager that supports the runtime takes over.
+    """
+    return (
+        condition in FINAL_CONDITIONS
+        and status == "True"
+        and reason != names.REASON_RUNTIME_NOT_SUPPORTED
     )

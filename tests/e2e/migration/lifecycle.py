@@ -59,7 +59,7 @@ class Reconciles:
         """Return the newest version that was reconciled without an error."""
         entries = self._manager.log_entries()
         for entry in entries[self._read :]:
-            if entry["event"] == "trainjob.seen":
+            if entry["event"] == "trainjob_read":
                 about = ObjectKey(entry["namespace"], entry["name"])
                 self._seen[entry["reconcileID"]] = (about, int(entry["resource_version"]))
             elif entry["event"] == "reconcile_succeeded":

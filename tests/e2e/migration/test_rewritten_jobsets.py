@@ -25,7 +25,7 @@ MIRROR = "mirror.example.org/"
 INJECTED = {"injected": "true"}
 SIDECAR = {"name": "proxy", "image": "proxy:1"}
 # What the manager logs when it has changed an object.
-CHANGES = ("trainjob.created_object", "trainjob.changed_object", "jobset_suspended")
+CHANGES = ("object_created", "object_updated", "jobset_suspended")
 NODE = {"kubernetes.io/hostname": "kwok-2"}
 PASSWORD = "tr0ub4dor"  # noqa: S105
 

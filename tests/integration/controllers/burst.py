@@ -139,8 +139,4 @@ def comparable(value: Any) -> Any:
 
 def objects_made(log: Sequence[Object]) -> list[str]:
     """The objects that a manager says that it has made."""
-    return [
-        f"{each['kind']} {each['object']}"
-        for each in log
-        if each["event"] == "trainjob.created_object"
-    ]
+    return [f"{each['kind']} {each['object']}" for each in log if each["event"] == "object_created"]

@@ -67,12 +67,17 @@ def finalizers(obj: Object | None) -> Sequence[str]:
 
 
 def reconciles(manager: ManagerProcess, namespace: str, name: str = JOB) -> int:
-    """How often the TrainJob was reconciled, as the manager says at the level debug."""
+    """Count the reconciles of the TrainJob, which the manager logs at the level debug."""
     return sum(
         (each["namespace"], each["name"], each["controller"])
         == (namespace, name, "trainjob_controller")
-        for each in manager.log_entries("reconcile_succeeded")
+        for each in ended_reconciles(manager)
     )
+
+
+def ended_reconciles(manager: ManagerProcess) -> Sequence[Object]:
+    """Return the log entries of reconciles that succeeded or failed."""
+    return [*manager.log_entries("reconcile_succeeded"), *manager.log_entries("reconcile_failed")]
 
 
 def has_looked_at(manager: ManagerProcess, job: Object) -> bool:
@@ -80,11 +85,11 @@ def has_looked_at(manager: ManagerProcess, job: Object) -> bool:
     metadata = job["metadata"]
     seen = {
         each["reconcileID"]
-        for each in manager.log_entries("trainjob.seen")
+        for each in manager.log_entries("trainjob_read")
         if (each["namespace"], each["name"]) == (metadata["namespace"], metadata["name"])
         and int(each["resource_version"]) >= int(metadata["resourceVersion"])
     }
-    return any(each["reconcileID"] in seen for each in manager.log_entries("reconcile_succeeded"))
+    return any(each["reconcileID"] in seen for each in ended_reconciles(manager))
 
 
 async def until_jobs_are_watched(manager: ManagerProcess, starts: int = 1) -> None:

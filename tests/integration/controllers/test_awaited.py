@@ -39,7 +39,7 @@ async def until_retried(manager: ManagerProcess, team: Team, reason: str, times:
     async def retried() -> bool:
         found = [
             each
-            for each in manager.log_entries("trainjob.hindered")
+            for each in manager.log_entries("objects_not_applied")
             if (each["namespace"], each["reason"]) == (team.namespace, reason)
         ]
         return len(found) >= times

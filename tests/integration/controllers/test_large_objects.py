@@ -151,7 +151,7 @@ async def test_manager_does_not_hold_huge_trainjobs_in_memory(
         baseline = memory_of(manager)
 
     async def all_looked_at() -> bool:
-        jobs = [each["name"] for each in manager.log_entries("trainjob.seen")]
+        jobs = [each["name"] for each in manager.log_entries("trainjob_read")]
         return len({*jobs}) == MANY + 1
 
     await team.create_job("small")

@@ -75,5 +75,5 @@ async def test_a_leader_that_dies_in_a_burst_is_replaced_and_nothing_is_written_
         assert objects_made(other.log_entries())
         assert sorted(set(made)) == sorted(made)
         for each in (leader, other):
-            assert each.log_entries("trainjob.changed_object") == []
+            assert each.log_entries("object_updated") == []
     await burst.check_each_was_made_once()

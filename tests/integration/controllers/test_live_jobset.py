@@ -155,8 +155,11 @@ async def test_suspension_that_failed_is_retried_although_the_runtime_is_invalid
         await team.suspend(suspend=True)
 
         async def has_failed() -> bool:
-            failed = manager.log_entries("jobset_not_suspended")
-            return any(each["namespace"] == team.namespace for each in failed)
+            failed = manager.log_entries("reconcile_failed")
+            return any(
+                each["namespace"] == team.namespace and "cannot suspend the JobSet" in each["error"]
+                for each in failed
+            )
 
         await until(has_failed, within=ANY_MOMENT, what="the suspension being rejected")
         await team.until_says("Blocked", "InvalidRuntime")
@@ -165,7 +168,7 @@ async def test_suspension_that_failed_is_retried_although_the_runtime_is_invalid
 
 
 def applied_at(
-    manager: ManagerProcess, namespace: str, event: str = "trainjob.changed_object"
+    manager: ManagerProcess, namespace: str, event: str = "object_updated"
 ) -> list[datetime]:
     """When the manager has changed objects of the namespace."""
     return [

@@ -65,7 +65,7 @@ async def test_training_is_not_repeated_after_its_jobset_was_deleted_unwatched(
     assert job["status"]["jobsStatus"] == rows
     await team.touch(alone)
     assert await team.children() == []
-    assert alone.log_entries("trainjob.created_object")[1:] == []
+    assert alone.log_entries("object_created")[1:] == []
 
 
 async def test_training_is_not_repeated_if_only_the_uid_of_its_jobset_is_known(
@@ -172,7 +172,7 @@ async def test_training_is_not_repeated_by_a_leader_whose_trainjob_cache_lags(
             await team.until_gone("JobSet")
             await first.stop()
             await until(lambda: _reconciled(second), within=ANY_MOMENT, what="the second leading")
-            assert second.log_entries("trainjob.created_object") == []
+            assert second.log_entries("object_created") == []
     assert (await team.get("TrainJob"))["status"] == ended["status"]
     assert await team.children() == []
 
@@ -197,7 +197,7 @@ async def test_jobset_is_not_suspended_by_a_leader_whose_trainjob_cache_lags(
             resumed = await team.until_says("Suspended", "Resumed", "False")
             await first.stop()
             await until(lambda: _reconciled(second), within=ANY_MOMENT, what="the second leading")
-            assert second.log_entries("trainjob.changed_object") == []
+            assert second.log_entries("object_updated") == []
     assert (await team.get("TrainJob"))["status"] == resumed["status"]
     assert (await team.get("JobSet"))["spec"]["suspend"] is False
 

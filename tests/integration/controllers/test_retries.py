@@ -1,12 +1,13 @@
 """How often the manager tries again, and what that costs."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
 import orjson
 import pytest
+import yaml
 
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.waiting import until
@@ -20,8 +21,9 @@ from tests.integration.controllers.team import (
 from tests.integration.controllers.test_blocked import NEEDED, SOMEBODY, SPECS
 from tests.integration.controllers.test_writes import asked, until_started, working
 from tests.support.fault_proxy import Answer, FaultProxy, ProxiedRequest
-from tests.support.managers import FAST, ManagerProcess, manager_process
+from tests.support.managers import FAST, ROOT, ManagerProcess, manager_process
 from tests.support.objects import API
+from tests.support.scraping import Scraper, scraper
 
 CLOCK = SystemClock()
 ATTEMPTS = 10
@@ -29,17 +31,31 @@ FIRST_DELAY, JITTER = 0.005, 0.1
 STATUS = f"PATCH trainjobs/{JOB}/status"
 EVENT = "TrainJobResourcesCreationFailed"
 PENDING = "WaitingForDeletion"
+ALERTS = ROOT / "charts/kftrainer/files/alerts.yaml"
+ERRORS = "controller_runtime_reconcile_errors_total"
+OF_TRAIN_JOBS = {"controller": "trainjob_controller"}
 
 
 def is_job_set_write(request: ProxiedRequest) -> bool:
     return request.method == "PATCH" and "/jobsets/" in request.path
 
 
-class Attempts:
-    """Rejects every JobSet, each with the next message, and records when."""
+def is_status_write(request: ProxiedRequest) -> bool:
+    return request.method == "PATCH" and request.path.endswith(f"/trainjobs/{JOB}/status")
 
-    def __init__(self, proxy: FaultProxy, code: int, message: str) -> None:
+
+class Attempts:
+    """Rejects every JobSet or status, each with the next message, and records when."""
+
+    def __init__(
+        self,
+        proxy: FaultProxy,
+        code: int,
+        message: str,
+        is_rejected: Callable[[ProxiedRequest], bool] = is_job_set_write,
+    ) -> None:
         self.times: list[float] = []
+        self._is_rejected = is_rejected
         for number in range(1000):
             words = "".join(chr(ord("a") + int(digit)) for digit in str(number))
             text = message.format(number=10_000 + number, word=words)
@@ -48,7 +64,7 @@ class Attempts:
             proxy.inject(Answer(code, orjson.dumps(status).decode(), headers), self._match)
 
     def _match(self, request: ProxiedRequest) -> bool:
-        matches = is_job_set_write(request)
+        matches = self._is_rejected(request)
         if matches:
             self.times.append(CLOCK.monotonic())
         return matches
@@ -90,6 +106,78 @@ async def test_error_text_that_changes_does_not_bypass_the_back_off(
     events = [each for each in requests if " events" in each and not each.startswith("GET ")]
     assert 1 <= requests.count(STATUS) <= most_writes
     assert 1 <= len(events) <= most_writes
+
+
+async def failures(metrics: Scraper) -> tuple[float, float, float]:
+    """Failed reconciles of TrainJobs by both of their metrics, and retries."""
+    results = await metrics.series("controller_runtime_reconcile_total", "result", **OF_TRAIN_JOBS)
+    errors = await metrics.series(ERRORS, **OF_TRAIN_JOBS)
+    retries = await metrics.series("workqueue_retries_total", **OF_TRAIN_JOBS)
+    return results.get(("error",), 0), errors.get((), 0), retries.get((), 0)
+
+
+async def test_rejected_apply_counts_as_failed_reconcile_and_as_retry(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime()
+    flags = ("--namespace", team.namespace)
+    async with (
+        scraper() as metrics,
+        manager_process(proxy.kubeconfig, *flags, *metrics.flags) as manager,
+    ):
+        await until_started(manager, 1)
+        before = await failures(metrics)
+        attempts = Attempts(proxy, 500, "no endpoints available")
+        await team.create_job()
+        job = await team.until_says("Blocked", "ResourcesCreationFailed")
+        for wanted in (3, ATTEMPTS):
+
+            async def counted(wanted: int = wanted) -> bool:
+                least = min(await failures(metrics))
+                return len(attempts.times) >= wanted and least >= wanted
+
+            await until(counted, within=ANY_MOMENT, what=f"{wanted} errors and retries")
+        found = await failures(metrics)
+        logged = len(manager.log_entries("reconcile_failed"))
+        is_alerted = [
+            ERRORS in rule["expr"] and "(job, controller)" in rule["expr"] for rule in rules()
+        ]
+        assert before == (0, 0, 0)
+        assert max(found) <= len(attempts.times)
+        assert found[0] <= logged <= len(attempts.times)
+        assert manager.log_entries("objects_not_applied") == []
+        assert "no endpoints available" in conditions_of(job)["Blocked"]["message"]
+        assert is_alerted.count(True) == 1
+
+
+async def test_rejected_status_counts_as_failed_reconcile_and_is_retried(
+    proxy: FaultProxy, team: Team
+) -> None:
+    await team.create_runtime()
+    flags = ("--namespace", team.namespace)
+    async with (
+        scraper() as metrics,
+        manager_process(proxy.kubeconfig, *flags, *metrics.flags) as manager,
+    ):
+        await until_started(manager, 1)
+        attempts = Attempts(proxy, 500, "no endpoints available", is_status_write)
+        await team.create_job(suspend=True)
+
+        async def counted() -> bool:
+            return min(await failures(metrics)) >= ATTEMPTS
+
+        await until(counted, within=ANY_MOMENT, what=f"{ATTEMPTS} errors and retries")
+        errors = {each["error"] for each in manager.log_entries("reconcile_failed")}
+        assert errors == {"cannot write the status: no endpoints available"}
+        least = [(1 - JITTER) * FIRST_DELAY * 2**number for number in range(ATTEMPTS - 1)]
+        gaps = zip(attempts.gaps, least, strict=False)
+        assert all(gap >= delay for gap, delay in gaps)
+
+
+def rules() -> Sequence[Object]:
+    """The chart's alerts."""
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def owned_by_namesake(manifest: Object) -> Object:

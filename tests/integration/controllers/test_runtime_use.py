@@ -120,7 +120,7 @@ async def test_finalizer_that_somebody_else_removes_is_added_again_more_and_more
     async def written_six_times() -> list[datetime] | None:  # the log is written a moment later
         written = [
             datetime.fromisoformat(each["timestamp"])
-            for each in manager.log_entries("runtime.finalizers")
+            for each in manager.log_entries("runtime_finalizers_updated")
             if each["namespace"] == team.namespace
         ]
         return written if len(written) >= 6 else None
@@ -131,7 +131,7 @@ async def test_finalizer_that_somebody_else_removes_is_added_again_more_and_more
     assert pauses[-1] > 10 * FIRST_PAUSE
     [contested] = [
         each
-        for each in manager.log_entries("runtime.finalizer_contested")
+        for each in manager.log_entries("runtime_finalizer_repeatedly_removed")
         if each["namespace"] == team.namespace
     ]
     assert contested["name"] == "torch"

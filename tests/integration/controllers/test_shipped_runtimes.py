@@ -152,8 +152,8 @@ async def test_what_is_in_the_folder_is_applied_and_comes_back_when_it_is_delete
         assert made["spec"]["mlPolicy"] == document["spec"]["mlPolicy"]
         await shelf.delete("torch")
         await shelf.until_there("torch", nodes=3, not_uid=made["metadata"]["uid"])
-        entry = await until_said(manager, "shipped_runtime.applied", shelf.name("torch"), 2)
-        assert (entry["level"], entry["why"]) == ("info", "it is not there")
+        entry = await until_said(manager, "shipped_runtime_applied", shelf.name("torch"), 2)
+        assert (entry["level"], entry["why"]) == ("info", "it does not exist")
 
 
 async def test_an_edit_by_hand_stays_until_the_file_changes(
@@ -163,7 +163,7 @@ async def test_an_edit_by_hand_stays_until_the_file_changes(
     shelf.put("torch", nodes=1)
     async with keeping(shelf, plane) as manager:
         await shelf.until_there("torch", nodes=1)
-        await until_said(manager, "shipped_runtime.applied", name)
+        await until_said(manager, "shipped_runtime_applied", name)
         before = looks(manager, name)
         await shelf.patch("torch", {"spec": {"mlPolicy": {"numNodes": 5}}})
         await until_looked(manager, name, before)
@@ -172,12 +172,12 @@ async def test_an_edit_by_hand_stays_until_the_file_changes(
         await restart(manager)
         await until_looked(manager, name, before)
         assert nodes_of(await shelf.until_there("torch", nodes=5)) == 5
-        assert len(said(manager, "shipped_runtime.applied", name)) == 1
+        assert len(said(manager, "shipped_runtime_applied", name)) == 1
         shelf.put("torch", nodes=2)
         await restart(manager)
         await shelf.until_there("torch", nodes=2)
-        entry = await until_said(manager, "shipped_runtime.applied", name, 2)
-        assert entry["why"] == "its file is another now"
+        entry = await until_said(manager, "shipped_runtime_applied", name, 2)
+        assert entry["why"] == "its file has changed"
 
 
 async def test_one_that_others_made_is_taken_over_when_it_is_labelled_and_not_before(
@@ -189,15 +189,15 @@ async def test_one_that_others_made_is_taken_over_when_it_is_labelled_and_not_be
     labels = {**document["metadata"]["labels"], "helm": "other"}
     made = await api.create({**theirs, "metadata": {**document["metadata"], "labels": labels}})
     async with keeping(shelf, plane) as manager:
-        entry = await until_said(manager, "shipped_runtime.not_ours", name)
+        entry = await until_said(manager, "shipped_runtime_not_managed", name)
         assert entry["level"] == "warning"
         assert f"label it {MANAGED_BY}=kftrainer" in entry["why"]
         assert await shelf.find("torch") == made
         await shelf.patch("torch", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
         taken = await shelf.until_there("torch", nodes=2)
-        entry = await until_said(manager, "shipped_runtime.applied", name)
-        assert entry["why"] == "somebody else made it, and it was handed over by our label"
-        assert len(said(manager, "shipped_runtime.not_ours", name)) == 1
+        entry = await until_said(manager, "shipped_runtime_applied", name)
+        assert entry["why"] == "another client created it and has labelled it for this manager"
+        assert len(said(manager, "shipped_runtime_not_managed", name)) == 1
     # What they wrote besides stays.
     assert taken["metadata"]["labels"] == {**labels, MANAGED_BY: "kftrainer"}
 
@@ -234,16 +234,16 @@ async def test_handed_over_runtime_becomes_exactly_the_shipped_one(
     as_stored = (await api.create(fresh))["spec"]
     await (api.create(original) if how == "create" else api.apply(original))
     async with admitting_manager(plane, "--runtimes", str(shelf.folder)) as manager:
-        await until_said(manager, "shipped_runtime.not_ours", name)
+        await until_said(manager, "shipped_runtime_not_managed", name)
         await shelf.patch("tune", {"metadata": {"labels": {MANAGED_BY: "kftrainer"}}})
-        await until_said(manager, "shipped_runtime.applied", name)
+        await until_said(manager, "shipped_runtime_applied", name)
         found = await shelf.find("tune")
         assert found is not None
         assert found["spec"] == as_stored
         metadata = found["metadata"]
         assert metadata["labels"] == {**original["metadata"]["labels"], MANAGED_BY: "kftrainer"}
         assert metadata["finalizers"] == ["example.com/mine"]
-        assert said(manager, "shipped_runtime.not_applied", name) == []
+        assert said(manager, "reconcile_failed", name) == []
     await shelf.patch("tune", {"metadata": {"finalizers": None}})
 
 
@@ -254,7 +254,7 @@ async def test_edit_by_hand_is_gone_when_the_file_has_changed(
     shelf.put("torch", nodes=1, labels={"ours": "1", "kept": "1"})
     async with keeping(shelf, plane) as manager:
         made = await shelf.until_there("torch", nodes=1)
-        await until_said(manager, "shipped_runtime.applied", name)
+        await until_said(manager, "shipped_runtime_applied", name)
         edited = deepcopy(made)
         pod = edited["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
         pod["template"]["spec"]["volumes"] = [{"name": "mine", "emptyDir": {}}]
@@ -292,7 +292,7 @@ async def test_runtime_that_others_create_meanwhile_is_not_taken_over(
             await until(is_creating, within=ANY_MOMENT, what="the manager creating it")
             theirs = {**document, "spec": {**document["spec"], "mlPolicy": {"numNodes": 7}}}
             made = await api.create(theirs)
-            await until_said(manager, "shipped_runtime.not_ours", shelf.name("torch"))
+            await until_said(manager, "shipped_runtime_not_managed", shelf.name("torch"))
             assert await shelf.find("torch") == made
 
 
@@ -306,15 +306,15 @@ async def test_who_fights_over_one_is_answered_more_and_more_slowly(
     name = shelf.name("torch")
     async with keeping(shelf, plane) as first, keeping(other, plane) as second:
         for manager in (first, second):
-            entry = await until_said(manager, "shipped_runtime.contested", name)
+            entry = await until_said(manager, "shipped_runtime_repeatedly_changed", name)
             assert entry["level"] == "warning"
-            await until_said(manager, "shipped_runtime.applied", name, 5)
-            writes = said(manager, "shipped_runtime.applied", name)
+            await until_said(manager, "shipped_runtime_applied", name, 5)
+            writes = said(manager, "shipped_runtime_applied", name)
             times = [datetime.fromisoformat(each["timestamp"]) for each in writes]
             pauses = [(after - at).total_seconds() for at, after in pairwise(times)]
             least = [0.2 * 2**number for number in range(len(pauses))]
             assert all(x > 0.9 * y for x, y in zip(pauses, least, strict=True)), pauses
-            assert len(said(manager, "shipped_runtime.contested", name)) == 1
+            assert len(said(manager, "shipped_runtime_repeatedly_changed", name)) == 1
 
 
 async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
@@ -336,7 +336,7 @@ async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
         before = looks(manager, shelf.name("released"))
         await restart(manager)
         await shelf.until_gone("dropped")
-        await until_said(manager, "shipped_runtime.deleted", shelf.name("dropped"))
+        await until_said(manager, "shipped_runtime_deleted", shelf.name("dropped"))
         await until_looked(manager, shelf.name("released"), before)
         for name in ("kept", "released", "foreign", "a-copy"):
             found = await shelf.find(name)
@@ -368,8 +368,8 @@ async def test_who_sees_some_namespaces_only_deletes_nothing(
             await shelf.until_there(name)
         shelf.drop("dropped")
         await restart(manager)
-        entry = await until_said(manager, "shipped_runtime.kept", shelf.name("dropped"))
-        assert "who sees some namespaces only" in entry["why"]
+        entry = await until_said(manager, "shipped_runtime_kept", shelf.name("dropped"))
+        assert "watches some namespaces only" in entry["why"]
         found = await shelf.find("dropped")
         assert found is not None
         assert "deletionTimestamp" not in found["metadata"]
@@ -391,14 +391,14 @@ async def test_one_in_use_goes_after_its_last_job_and_comes_back_if_it_is_wanted
         shelf.put("other")
         shelf.drop("torch")
         await restart(manager)
-        entry = await until_said(manager, "shipped_runtime.kept", name)
+        entry = await until_said(manager, "shipped_runtime_kept", name)
         assert "TrainJobs refer to it" in entry["why"]
         found = await shelf.find("torch")
         assert found is not None
         assert "deletionTimestamp" not in found["metadata"]
         await team.delete("TrainJob")
         await shelf.until_gone("torch")
-        await until_said(manager, "shipped_runtime.deleted", name)
+        await until_said(manager, "shipped_runtime_deleted", name)
 
         await team.create_job(runtimeRef={"name": name})  # there is no webhook here
         shelf.put("torch", nodes=4)
@@ -415,7 +415,7 @@ async def test_one_in_use_goes_after_its_last_job_and_comes_back_if_it_is_wanted
         await shelf.until_there("torch", nodes=4, not_uid=going["metadata"]["uid"])
 
 
-async def test_without_the_right_it_is_told_once_and_all_else_goes_on(
+async def test_runtime_that_may_not_be_applied_fails_its_reconcile_only(
     shelf: Shelf, plane: ControlPlane, api: ApiClient, team: Team
 ) -> None:
     user, name = f"reader-{team.namespace}", shelf.name("torch")
@@ -425,11 +425,8 @@ async def test_without_the_right_it_is_told_once_and_all_else_goes_on(
     await allow(api, user, ["*"], ["trainjobs", "trainjobs/status", "jobsets", "events"], name=jobs)
     flags = ("--runtimes", str(shelf.folder), "--log-level", "debug")
     async with manager_process(plane.kubeconfig_for(user), *flags) as manager:
-        entry = await until_said(manager, "shipped_runtime.not_applied", name, 3)
+        entry = await until_said(manager, "reconcile_failed", name, 3)
         assert 'cannot create resource "clustertrainingruntimes"' in entry["error"]
-        levels = [each["level"] for each in said(manager, "shipped_runtime.not_applied", name)]
-        assert levels[0] == "warning"
-        assert {*levels[1:]} == {"debug"}, "the same trouble is not told again and again"
         await team.create_runtime()
         await team.create_job()
         await team.until_there("JobSet")
@@ -448,7 +445,7 @@ async def test_a_webhook_that_does_not_answer_yet_is_waited_for(
         await register(api, ports.reserve())
         await until_missed(api)
         async with keeping(shelf, plane) as manager:
-            entry = await until_said(manager, "shipped_runtime.not_applied", name)
+            entry = await until_said(manager, "reconcile_failed", name)
             assert "failed calling webhook" in entry["error"]
             await unregister(api)
             await shelf.until_there("torch")
@@ -474,7 +471,7 @@ async def test_all_that_is_shipped_passes_our_own_webhook_and_what_does_not_hind
         await until(applied, within=ANY_MOMENT, what="all that is shipped being there")
 
         async def refused() -> bool:
-            entries = said(manager, "shipped_runtime.not_applied", shelf.name("a-bad-one"))
+            entries = said(manager, "reconcile_failed", shelf.name("a-bad-one"))
             return any("denied the request" in each["error"] for each in entries)
 
         await until(refused, within=ANY_MOMENT, what="the wrong one being told")

@@ -65,7 +65,7 @@ async def test_without_the_right_to_read_jobs_all_else_works_and_it_says_so_once
         assert await metrics.series(RAN) == {}
 
         async def said() -> list[Object] | None:
-            return manager.log_entries("training_metrics.no_jobs") or None
+            return manager.log_entries("jobs_not_readable") or None
 
         [warning] = await until(said, within=ANY_MOMENT, what="its saying so")
         assert warning["level"] == "warning"

@@ -30,9 +30,10 @@ from kftrainer.kube.client.errors import (
     KubeError,
     NotFoundError,
 )
+from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.controller.reconcile import DONE, Result
+from kftrainer.machinery.controller.reconcile import DONE, ReconcileError, Result
 from tests.support.fake_clock import FakeClock
 from tests.support.objects import Object, runtime
 
@@ -56,10 +57,10 @@ def there(*, ours: bool = True, mark: str | None = TORCH.mark, going: bool = Fal
     return {**metadata, "deletionTimestamp": "2026-01-01T00:00:00Z"} if going else metadata
 
 
-MISSING = Apply(TORCH, "it is not there")
-CHANGED = Apply(TORCH, "its file is another now")
-HANDED_OVER = Apply(TORCH, "somebody else made it, and it was handed over by our label")
-FOREIGN = Leave("shipped_runtime.not_ours", NOT_OURS)
+MISSING = Apply(TORCH, "it does not exist")
+CHANGED = Apply(TORCH, "its file has changed")
+HANDED_OVER = Apply(TORCH, "another client created it and has labelled it for this manager")
+FOREIGN = Leave("shipped_runtime_not_managed", NOT_OURS)
 
 
 @pytest.mark.parametrize(
@@ -86,21 +87,21 @@ FOREIGN = Leave("shipped_runtime.not_ours", NOT_OURS)
         (False, there(ours=False, mark=None), None),
     ],
 )
-def test_the_step(wanted: bool, metadata: Object | None, step: Step | None) -> None:
+def test_next_step(wanted: bool, metadata: Object | None, step: Step | None) -> None:
     seen = None if metadata is None else ObjectMeta.parse(metadata)
     assert next_step(TORCH if wanted else None, seen) == step
-    kept = Leave("shipped_runtime.kept", "so") if isinstance(step, Delete) else step
+    kept = Leave("shipped_runtime_kept", "so") if isinstance(step, Delete) else step
     assert next_step(TORCH if wanted else None, seen, "so") == kept
 
 
-def test_the_label_of_somebody_else_is_not_ours() -> None:
+def test_label_with_another_value_does_not_count() -> None:
     metadata = ObjectMeta.parse({**there(), "labels": {LABEL: "acme"}})
     assert next_step(None, metadata) is None
     assert not is_shipped(metadata)
     assert is_shipped(ObjectMeta.parse(there()))
 
 
-def test_a_document_is_marked_and_otherwise_as_it_was() -> None:
+def test_document_gets_label_and_hash_only() -> None:
     before = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "annotations": {"a": "b"}}}
     made = shipped(before)
     assert made.manifest == {
@@ -114,7 +115,7 @@ def test_a_document_is_marked_and_otherwise_as_it_was() -> None:
     assert LABEL not in before["metadata"]["labels"], "nobody writes into what was read"
 
 
-def test_the_mark_is_of_what_the_document_says_and_not_of_how() -> None:
+def test_hash_depends_on_content_and_not_on_notation() -> None:
     turned = dict(reversed(DOCUMENT.items()))
     assert shipped(turned).mark == TORCH.mark
     other = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "labels": {"a": "b"}}}
@@ -174,7 +175,7 @@ class Cluster:
         if self.error is not None:
             raise self.error
 
-    def reconciler(self, *, wanted: bool, sees_all: bool = True) -> ShippedRuntimesReconciler:
+    def reconciler(self, *, wanted: bool, watches_all: bool = True) -> ShippedRuntimesReconciler:
         documents = {"torch": TORCH} if wanted else {}
         return ShippedRuntimesReconciler(
             cast("Client", self),
@@ -182,7 +183,7 @@ class Cluster:
             documents,
             clock=self.clock,
             registry=self.registry,
-            sees_all=sees_all,
+            watches_all=watches_all,
         )
 
     def out_of_date(self) -> float | None:
@@ -191,7 +192,7 @@ class Cluster:
         return self.registry.get_sample_value(name, {"runtime": "torch"})
 
 
-async def test_it_applies_and_deletes_under_its_own_name() -> None:
+async def test_writes_use_their_own_field_manager() -> None:
     absent, present = Cluster(None), Cluster(there())
     assert await absent.reconciler(wanted=True).reconcile(KEY) == DONE
     assert absent.asked == ["create torch as kftrainer-runtimes"]
@@ -275,7 +276,7 @@ def test_replacement_has_the_whole_spec_and_keeps_metadata_of_others() -> None:
 @pytest.mark.parametrize(
     "error", [ConflictError(409, "Conflict", ""), NotFoundError(404, "NotFound", "")]
 )
-async def test_what_has_changed_before_it_was_deleted_is_looked_at_again_by_its_news(
+async def test_conflict_is_not_an_error(
     error: KubeError,
 ) -> None:
     assert await Cluster(there(), error).reconciler(wanted=False).reconcile(KEY) == DONE
@@ -283,47 +284,22 @@ async def test_what_has_changed_before_it_was_deleted_is_looked_at_again_by_its_
     assert await cluster.reconciler(wanted=True).reconcile(KEY) == LATER, "an apply has no news"
 
 
-@pytest.mark.parametrize(
-    ("metadata", "wanted", "event"),
-    [
-        (None, True, "shipped_runtime.not_applied"),
-        (there(), False, "shipped_runtime.not_deleted"),
-    ],
-)
-async def test_trouble_is_told_once_until_it_is_over_or_another(
-    metadata: Object | None, wanted: bool, event: str
+@pytest.mark.parametrize(("metadata", "wanted"), [(None, True), (there(), False)])
+async def test_failed_write_fails_the_reconcile_until_it_succeeds(
+    metadata: Object | None, wanted: bool
 ) -> None:
-    cluster = Cluster(metadata, ForbiddenError(403, "Forbidden", "you may\nnot"))
+    cluster = Cluster(metadata, ForbiddenError(403, "Forbidden", "you may not"))
     reconciler = cluster.reconciler(wanted=wanted)
+    verb, event = ("apply", "applied") if wanted else ("delete", "deleted")
     with capture_logs() as logged:
         for _ in range(3):
-            assert await reconciler.reconcile(KEY) == LATER
-        cluster.error = KubeError("no answer")
+            with pytest.raises(ReconcileError, match=f"cannot {verb} the runtime: you may not"):
+                await reconciler.reconcile(KEY)
+        cluster.error = WriteGuardError("not sent")
         assert await reconciler.reconcile(KEY) == LATER
         cluster.error = None
         assert await reconciler.reconcile(KEY) == DONE
-        await cluster.clock.advance(60)
-        cluster.error = KubeError("no answer")
-        assert await reconciler.reconcile(KEY) == LATER
-    told = [entry for entry in logged if entry["log_level"] != "debug"]
-    success = event.replace("not_", "")
-    assert [entry["event"] for entry in told] == [event, event, success, event]
-    assert [entry.get("error") for entry in told] == [
-        "you may not",
-        "no answer",
-        None,
-        "no answer",
-    ]
-
-
-async def test_error_that_differs_in_volatile_parts_is_logged_once() -> None:
-    cluster = Cluster(None)
-    reconciler = cluster.reconciler(wanted=True)
-    with capture_logs() as logged:
-        for port in range(50_000, 50_003):
-            cluster.error = KubeError(f"read tcp 10.0.0.1:{port}->10.0.0.2:443: reset")
-            assert await reconciler.reconcile(KEY) == LATER
-    assert events(logged) == ["shipped_runtime.not_applied"]
+    assert events(logged) == [f"shipped_runtime_{event}"]
 
 
 def events(logged: list[Any]) -> list[str]:
@@ -331,7 +307,7 @@ def events(logged: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("wanted", "undone"), [(True, None), (False, there())])
-async def test_who_undoes_it_is_answered_more_and_more_slowly(
+async def test_reverted_write_is_repeated_at_growing_intervals(
     wanted: bool, undone: Object | None
 ) -> None:
     cluster = Cluster(undone)
@@ -347,12 +323,12 @@ async def test_who_undoes_it_is_answered_more_and_more_slowly(
     pauses = [after - at for at, after in pairwise(acts)]
     assert len(acts) == 12, "in four minutes"
     assert all(after > before for before, after in pairwise(pauses[:9]))
-    [contested] = [each for each in logged if each["event"] == "shipped_runtime.contested"]
+    [contested] = [each for each in logged if each["event"] == "shipped_runtime_repeatedly_changed"]
     assert contested["log_level"] == "warning"
     assert contested["others"] == (["argocd"] if wanted else [])
 
 
-async def test_a_cache_that_lags_is_no_contest() -> None:
+async def test_lagging_cache_does_not_count_as_reverted() -> None:
     cluster = Cluster(None)
     reconciler = cluster.reconciler(wanted=True)
     with capture_logs() as logged:
@@ -362,12 +338,10 @@ async def test_a_cache_that_lags_is_no_contest() -> None:
         await cluster.clock.advance(0.2)
         assert await reconciler.reconcile(KEY) == DONE
     assert len(cluster.asked) == 1
-    assert events(logged) == ["shipped_runtime.applied"]
+    assert events(logged) == ["shipped_runtime_applied"]
 
 
-async def test_what_somebody_else_made_is_left_alone_and_told_once_until_it_is_handed_over() -> (
-    None
-):
+async def test_runtime_of_another_client_is_not_modified_until_it_is_labelled() -> None:
     cluster = Cluster(there(ours=False, mark=None))
     reconciler = cluster.reconciler(wanted=True)
     with capture_logs() as logged:
@@ -376,13 +350,13 @@ async def test_what_somebody_else_made_is_left_alone_and_told_once_until_it_is_h
         assert cluster.asked == []
         cluster.metadata = there(mark=None)
         assert await reconciler.reconcile(KEY) == DONE
-    assert events(logged) == ["shipped_runtime.not_ours", "shipped_runtime.applied"]
+    assert events(logged) == ["shipped_runtime_not_managed", "shipped_runtime_applied"]
     assert "label it trainer.kubeflow.org/managed-by=kftrainer" in logged[0]["why"]
     assert logged[0]["log_level"] == "warning"
-    assert "handed over" in logged[-1]["why"]
+    assert "labelled it" in logged[-1]["why"]
 
 
-async def test_what_train_jobs_refer_to_is_kept_for_them() -> None:
+async def test_runtime_without_file_is_kept_while_trainjobs_refer_to_it() -> None:
     cluster = Cluster(there())
     cluster.used.add("ClusterTrainingRuntime.trainer.kubeflow.org torch")
     reconciler = cluster.reconciler(wanted=False)
@@ -393,27 +367,28 @@ async def test_what_train_jobs_refer_to_is_kept_for_them() -> None:
         cluster.used.clear()
         assert await reconciler.reconcile(KEY) == DONE
     assert cluster.asked == ["delete torch u 7"]
-    assert events(logged) == ["shipped_runtime.kept", "shipped_runtime.deleted"]
+    assert events(logged) == ["shipped_runtime_kept", "shipped_runtime_deleted"]
     assert logged[0]["why"] == IN_USE
 
 
-async def test_who_sees_some_namespaces_only_deletes_nothing() -> None:
+async def test_manager_of_some_namespaces_deletes_nothing() -> None:
     cluster = Cluster(there())
-    reconciler = cluster.reconciler(wanted=False, sees_all=False)
+    reconciler = cluster.reconciler(wanted=False, watches_all=False)
     with capture_logs() as logged:
         for _ in range(3):
             assert await reconciler.reconcile(KEY) == DONE
     assert cluster.asked == []
     assert [(each["event"], each["why"]) for each in logged] == [
-        ("shipped_runtime.kept", PERHAPS_IN_USE)
+        ("shipped_runtime_kept", PERHAPS_IN_USE)
     ]
 
 
-async def test_a_runtime_is_out_of_date_until_it_is_seen_as_its_file_says() -> None:
+async def test_runtime_is_out_of_date_until_the_cache_has_it() -> None:
     cluster = Cluster(None, ForbiddenError(403, "Forbidden", "you may not"))
     reconciler = cluster.reconciler(wanted=True)
     assert cluster.out_of_date() is None, "who has not looked, as he does not lead, says nothing"
-    await reconciler.reconcile(KEY)
+    with pytest.raises(ReconcileError):
+        await reconciler.reconcile(KEY)
     assert cluster.out_of_date() == 1
     cluster.error = None
     await reconciler.reconcile(KEY)
@@ -426,10 +401,11 @@ async def test_a_runtime_is_out_of_date_until_it_is_seen_as_its_file_says() -> N
     assert cluster.out_of_date() == 1, "somebody undoes it"
 
 
-async def test_what_is_in_no_file_is_out_of_date_until_it_is_gone() -> None:
+async def test_runtime_without_file_is_out_of_date_until_it_is_deleted() -> None:
     cluster = Cluster(there(), ForbiddenError(403, "Forbidden", "you may not"))
     reconciler = cluster.reconciler(wanted=False)
-    await reconciler.reconcile(KEY)
+    with pytest.raises(ReconcileError):
+        await reconciler.reconcile(KEY)
     assert cluster.out_of_date() == 1
     cluster.metadata = None
     await reconciler.reconcile(KEY)
@@ -446,7 +422,7 @@ async def test_what_is_in_no_file_is_out_of_date_until_it_is_gone() -> None:
     ],
     ids=["not ours", "being deleted", "in use", "somebody else's"],
 )
-async def test_what_is_left_alone_on_purpose_is_not_out_of_date(
+async def test_runtime_that_is_not_modified_is_not_out_of_date(
     wanted: bool, metadata: Object, told: float | None
 ) -> None:
     cluster = Cluster(metadata)

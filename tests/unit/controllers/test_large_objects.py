@@ -1,6 +1,7 @@
 """Large objects are read while they are worked on, one at a time, and with pauses."""
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from kftrainer.kube.client.client import Page
 from kftrainer.kube.client.errors import KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
-from kftrainer.machinery.controller.reconcile import DONE, Request, Result
+from kftrainer.machinery.controller.reconcile import DONE, ReconcileError, Request, Result
 from tests.support.fake_clock import FakeClock
 
 KEY = ObjectKey("team", "train")
@@ -152,10 +153,12 @@ async def test_large_jobset_that_was_deleted_is_not_found_by_the_reconcile() -> 
     assert setup.reads.found == [[SMALL_JOB, None, None]]
 
 
-async def test_large_object_that_cannot_be_read_is_retried() -> None:
+async def test_large_object_that_cannot_be_read_fails_the_reconcile() -> None:
     setup = Setup(LARGE_JOB)
     setup.held.failing = True
-    assert await setup.reconciler.reconcile(KEY) == Result(requeue=True)
+    with pytest.raises(ReconcileError, match="cannot read a large object: ") as raised:
+        await setup.reconciler.reconcile(KEY)
+    assert raised.value.max_delay == math.inf
     assert setup.reads.found == []
 
 

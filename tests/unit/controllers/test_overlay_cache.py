@@ -55,11 +55,11 @@ def view(cache: LaggingCache) -> OverlayCache:
     return OverlayCache(cache, [THINGS], {}, {THINGS: REDUCTION}, whole=[THINGS])  # type: ignore[arg-type]
 
 
-def test_what_was_seen_is_known_until_the_cache_has_come_that_far(
+def test_response_is_used_until_the_cache_has_its_version(
     view: OverlayCache, cache: LaggingCache
 ) -> None:
     assert view.get(THINGS, KEY) is None
-    view.saw(THINGS, thing(10))
+    view.record(THINGS, thing(10))
     assert view.get(THINGS, KEY) == thing(10)
     cache.reached, cache.held = 9, thing(9)
     assert view.get(THINGS, KEY) == thing(10)
@@ -68,11 +68,11 @@ def test_what_was_seen_is_known_until_the_cache_has_come_that_far(
 
 
 @pytest.mark.parametrize("order", [(10, 12), (12, 10)])
-def test_of_two_answers_the_newer_is_remembered_in_whatever_order_they_come(
+def test_newer_of_two_responses_is_kept_in_any_order(
     view: OverlayCache, cache: LaggingCache, order: tuple[int, int]
 ) -> None:
     for version in order:
-        view.saw(THINGS, thing(version))
+        view.record(THINGS, thing(version))
     cache.reached = 11
     assert view.get(THINGS, KEY) == thing(12)
 
@@ -113,10 +113,10 @@ def test_scope_reads_its_own_write_of_a_large_object(
     view: OverlayCache, cache: LaggingCache
 ) -> None:
     with view.scope(KEY):
-        view.saw(THINGS, large(7))
+        view.record(THINGS, large(7))
         assert view.get(THINGS, KEY) == large(7)
-        view.saw(THINGS, large(9))
-        view.saw(THINGS, large(8))
+        view.record(THINGS, large(9))
+        view.record(THINGS, large(8))
         assert view.get(THINGS, KEY) == large(9)
     assert view.is_reduced(THINGS, KEY), "of own writes, too, only a part is held"
     cache.reached, cache.held = 9, thing(9)

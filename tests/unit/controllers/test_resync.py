@@ -53,7 +53,7 @@ async def resyncing(jobs: Jobs, seed: int = 1) -> AsyncIterator[None]:
         stop.set()
 
 
-async def test_each_is_enqueued_once_in_every_period() -> None:
+async def test_trainjob_is_enqueued_once_in_every_period() -> None:
     jobs = Jobs(200)
     async with resyncing(jobs):
         await jobs.clock.advance(PERIOD + 1)
@@ -62,7 +62,7 @@ async def test_each_is_enqueued_once_in_every_period() -> None:
         assert set(Counter(key for _, key in jobs.enqueued).values()) == {2}
 
 
-async def test_they_are_spread_over_the_period() -> None:
+async def test_trainjobs_are_spread_over_the_period() -> None:
     jobs = Jobs(SLOTS * 10)
     async with resyncing(jobs):
         await jobs.clock.advance(PERIOD + 1)
@@ -70,7 +70,7 @@ async def test_they_are_spread_over_the_period() -> None:
     assert max(at_once.values()) <= 4 * len(jobs.keys) / SLOTS
 
 
-async def test_two_processes_do_not_choose_the_same_times() -> None:
+async def test_two_processes_use_different_slots() -> None:
     times = []
     for seed in (1, 2):
         jobs = Jobs(5)

@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.runtime_finalizer import enqueue_runtime
-from kftrainer.controllers.trainjob.status import is_finished
 from kftrainer.controllers.trainjob_index import (
     INDEX_RUNTIME,
     TRAIN_JOB_INDEXES,
@@ -32,6 +31,7 @@ from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import enqueue_mapped, enqueue_self
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.manager.clock import SystemClock
+from kftrainer.runtime.info import is_finished
 from tests.support.fake_clock import FakeClock
 from tests.support.informers import running
 from tests.support.objects import Object, train_job

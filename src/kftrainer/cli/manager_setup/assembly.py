@@ -23,6 +23,7 @@ from kftrainer.cli.manager_setup.preflight import Preflight
 from kftrainer.cli.manager_setup.training_metrics import export_build_info, training_watch
 from kftrainer.cli.manager_setup.webhooks import WebhookFactory, Webhooks
 from kftrainer.controllers.bundled_runtimes import shipped_runtimes_controller
+from kftrainer.controllers.cache_barrier import CacheBarrier
 from kftrainer.controllers.large_objects import (
     REDUCTIONS,
     LargeObjectReconciler,
@@ -30,15 +31,14 @@ from kftrainer.controllers.large_objects import (
     reduction_of,
 )
 from kftrainer.controllers.leftover_finalizers import LeftoverFinalizers
-from kftrainer.controllers.metrics.observer import JobWatch
+from kftrainer.controllers.metrics.observer import TrainJobObserver
 from kftrainer.controllers.overlay_cache import HeldParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
 from kftrainer.controllers.runtime_finalizer import RuntimeUseReconciler, enqueue_runtime
-from kftrainer.controllers.trainjob.cache_barrier import CacheBarrier
-from kftrainer.controllers.trainjob.own_status import OwnStatusWrites
 from kftrainer.controllers.trainjob.reconciler import TrainJobReconciler
 from kftrainer.controllers.trainjob.refused_pods import RefusedPods
+from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
 from kftrainer.controllers.watches import (
     RUNTIME_KINDS,
@@ -352,10 +352,10 @@ class Assembly:
         return Resync(jobs, self._cache, clock=self._clock, period=self._resync_period)
 
     def _runtime_controllers(self) -> Iterator[Runnable]:
-        sees_all = not self._options.namespaces
+        watches_all = not self._options.namespaces
         for resource in RUNTIME_KINDS:
             reconciler = RuntimeUseReconciler(
-                self._client, self._cache, resource, clock=self._clock, sees_all=sees_all
+                self._client, self._cache, resource, clock=self._clock, watches_all=watches_all
             )
             name = f"{resource.kind.lower()}_controller"
             controller = self._controller(name, reconciler, resource.kind)
@@ -372,9 +372,9 @@ class Assembly:
                 self._cache,
                 clock=self._clock,
                 metrics=self._metrics,
-                sees_all=sees_all,
+                watches_all=watches_all,
             )
-        if not sees_all:
+        if not watches_all:
             yield LeftoverFinalizers(self._client, self._options.namespaces, clock=self._clock)
 
     def _webhooks(self) -> Webhooks:
@@ -395,7 +395,7 @@ class Assembly:
         return factory.webhooks(validators, own_namespace(), self._options.webhook_certificates)
 
     def _optional_kinds(
-        self, jobs: Controller, reconciler: TrainJobReconciler, training: JobWatch
+        self, jobs: Controller, reconciler: TrainJobReconciler, training: TrainJobObserver
     ) -> OptionalKinds:
         """Return the kinds that plugins watch; built-in kinds are available at once."""
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from kftrainer.controllers.metrics.collectors import JobHistograms
 from kftrainer.controllers.metrics.counts import TrainJobCounts
 from kftrainer.controllers.metrics.first_pods import FirstPods
-from kftrainer.controllers.metrics.observer import JobWatch
+from kftrainer.controllers.metrics.observer import TrainJobObserver
 from kftrainer.kube.client.client import Client
 from kftrainer.machinery.cache.cache import Cache
 from kftrainer.machinery.manager.clock import Clock
@@ -34,8 +34,10 @@ def training_watch(
     *,
     clock: Clock,
     namespaces: Sequence[str] = (),
-) -> JobWatch:
+) -> TrainJobObserver:
     """Return the Runnable that measures TrainJobs, for the leader."""
-    book = TrainJobCounts(JobHistograms(metrics.registry))
-    first_pods = FirstPods(book, cache, client, clock=clock, metrics=metrics, namespaces=namespaces)
-    return JobWatch(book, cache, metrics.registry, first_pods, clock=clock)
+    counts = TrainJobCounts(JobHistograms(metrics.registry))
+    first_pods = FirstPods(
+        counts, cache, client, clock=clock, metrics=metrics, namespaces=namespaces
+    )
+    return TrainJobObserver(counts, cache, metrics.registry, first_pods, clock=clock)

@@ -26,11 +26,12 @@ DURATION_BUCKETS = (
     *(1, 10, MINUTE, 5 * MINUTE, 15 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 4 * HOUR, 8 * HOUR),
     *(DAY, 2 * DAY, 7 * DAY, 28 * DAY),
 )
-ROUNDED = "The API server cuts times of creation to whole seconds, so it may be one too many."
+ROUNDED = (
+    "The API server truncates creation times to seconds, so a value may be one second too long."
+)
 BY_RUNTIME = (
-    "What happens while no manager leads is not in here. The runtime is the name of a "
-    f"ClusterTrainingRuntime, and {NAMESPACED} for all TrainingRuntimes; beyond "
-    f"{MOST_RUNTIMES} it is {OTHER}."
+    "Events without a leader are not included. `runtime` is the name of a ClusterTrainingRuntime, "
+    f"and {NAMESPACED} for all TrainingRuntimes; beyond {MOST_RUNTIMES} runtimes it is {OTHER}."
 )
 
 
@@ -42,39 +43,39 @@ class JobHistograms:
         self._runtimes.hold(NAMESPACED)
         self._job_set = Histogram(
             "kftrainer_trainjob_jobset_creation_seconds",
-            "From the creation of a TrainJob to the moment at which the manager saw its JobSet, "
-            f"the time in which it was blocked included. {ROUNDED} {BY_RUNTIME}",
+            "Time from the creation of a TrainJob until the manager observed its JobSet, including "
+            f"the time while it was blocked. {ROUNDED} {BY_RUNTIME}",
             ("runtime",),
             registry=registry,
             buckets=JOB_SET_BUCKETS,
         )
         self._pod = Histogram(
             "kftrainer_trainjob_first_pod_running_seconds",
-            "From the creation of a TrainJob to the moment at which the manager saw that a pod of "
-            "it was ready or had succeeded, the time in which it was suspended or blocked "
-            f"included. {ROUNDED} {BY_RUNTIME}",
+            "Time from the creation of a TrainJob until the manager observed that the first of its "
+            "pods was ready or had succeeded, including the time while it was suspended or "
+            f"blocked. {ROUNDED} {BY_RUNTIME}",
             ("runtime",),
             registry=registry,
             buckets=POD_BUCKETS,
         )
         self._duration = Histogram(
             "kftrainer_trainjob_duration_seconds",
-            "From the creation of a TrainJob to its end, the time in which it was suspended or "
-            f"waited for pods included, as its own status tells them. {BY_RUNTIME}",
+            "Time from the creation of a TrainJob to its end according to its status, including "
+            f"the time while it was suspended or waited for pods. {BY_RUNTIME}",
             ("runtime", "result"),
             registry=registry,
             buckets=DURATION_BUCKETS,
         )
 
-    def taken_over(self, runtime: str) -> None:
+    def adopted(self, runtime: str) -> None:
         """Initialize the series of a runtime whose TrainJob another manager started."""
         self._bounded(runtime)
 
-    def job_set_made(self, runtime: str, seconds: float) -> None:
+    def job_set_created(self, runtime: str, seconds: float) -> None:
         """Observe the seconds from the creation of a TrainJob to that of its JobSet."""
         self._job_set.labels(self._bounded(runtime)).observe(seconds)
 
-    def pod_runs(self, runtime: str, seconds: float) -> None:
+    def first_pod_running(self, runtime: str, seconds: float) -> None:
         """Observe the seconds from the creation of a TrainJob until its first pod ran."""
         self._pod.labels(self._bounded(runtime)).observe(seconds)
 
@@ -92,34 +93,34 @@ class JobHistograms:
 
 
 class JobCounts(Collector):
-    """Collector of the JobBook's counts; a series is removed with its last TrainJob."""
+    """Collector of the counts of TrainJobs; a series is removed with its last TrainJob."""
 
-    def __init__(self, book: TrainJobCounts) -> None:
-        self._book = book
+    def __init__(self, counts: TrainJobCounts) -> None:
+        self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
         """Return the current counts."""
         jobs = GaugeMetricFamily(
             "kftrainer_trainjobs",
-            "How many TrainJobs are in which state. Running: all pods of at least one of its Jobs "
-            "are ready. Pending: it waits for pods. The other states are as its conditions say; "
-            "one that is both Suspended and Blocked is Blocked. The runtime is the name of one of "
+            "Number of TrainJobs by state. Running: all pods of at least one Job are ready. "
+            "Pending: it waits for pods. The other states are those of its conditions; a TrainJob "
+            "that is both Suspended and Blocked is Blocked. `runtime` is the name of a runtime of "
             f"either kind. Beyond {MOST_NAMESPACES} namespaces or {MOST_RUNTIMES} runtimes these "
-            f"are {OTHER}; beyond {MOST_PLACES} pairs of the two, both are.",
+            f"labels are {OTHER}; beyond {MOST_PLACES} pairs of the two, both are.",
             labels=("namespace", "runtime", "state"),
         )
-        for group in self._book.groups():
+        for group in self._counts.groups():
             jobs.add_metric((group.namespace, group.runtime, group.state), group.jobs)
         yield jobs
         oldest = GaugeMetricFamily(
             "kftrainer_trainjob_oldest_timestamp_seconds",
-            "The time at which the TrainJob came into this state that has been in it longest. No "
-            "status tells it of Pending and Running: where the manager did not see it happen, as "
-            "after a restart, it is the time of the TrainJob's creation or last resumption, and of "
-            "one that had pods and waits again that of the restart. The namespace is that of "
-            "kftrainer_trainjobs.",
+            "Unix time at which the unfinished TrainJob that has been in this state longest "
+            "entered it. The status has no time for Pending and Running: if the manager did not "
+            "observe it, for example before a restart, it is the time of the TrainJob's creation "
+            "or last resumption; for a TrainJob that had pods and waits again, the time of the "
+            "restart. `namespace` is as in kftrainer_trainjobs.",
             labels=("namespace", "state"),
         )
-        for place, since in self._book.oldest().items():
+        for place, since in self._counts.oldest().items():
             oldest.add_metric(place, since)
         yield oldest

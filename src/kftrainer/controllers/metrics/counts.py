@@ -18,7 +18,7 @@ MOST_PLACES = 2000  # pairs of a namespace and a runtime: with all states, 12,00
 # series of histograms are never removed.
 NAMESPACED = "_namespaced"
 # No condition records when these states began, so the time of the event is used.
-UNTOLD: frozenset[State] = frozenset(("Pending", "Running"))
+STATES_WITHOUT_TIME: frozenset[State] = frozenset(("Pending", "Running"))
 
 Awaited = Literal["JobSet", "pod"]
 
@@ -26,15 +26,15 @@ Awaited = Literal["JobSet", "pod"]
 class Observer(Protocol):
     """Receives durations since the creation of a TrainJob, each at most once per TrainJob."""
 
-    def taken_over(self, runtime: str) -> None:
+    def adopted(self, runtime: str) -> None:
         """Handle a TrainJob that already has its JobSet; its end may still be observed."""
         ...
 
-    def job_set_made(self, runtime: str, seconds: float) -> None:
+    def job_set_created(self, runtime: str, seconds: float) -> None:
         """Handle the seconds until the JobSet was created."""
         ...
 
-    def pod_runs(self, runtime: str, seconds: float) -> None:
+    def first_pod_running(self, runtime: str, seconds: float) -> None:
         """Handle the seconds until the first pod ran."""
         ...
 
@@ -65,7 +65,7 @@ class _Open:
     awaits_job_set: bool
     awaits_pod: bool
 
-    def learn(self, facts: JobFacts) -> None:
+    def update_awaited(self, facts: JobFacts) -> None:
         """Stop waiting for events that the status reports without a time."""
         self.awaits_job_set = self.awaits_job_set and not facts.has_rows
         self.awaits_pod = self.awaits_pod and not facts.has_had_pods
@@ -139,7 +139,7 @@ class TrainJobCounts:
         )
         self._open[own_key] = known
         if not known.awaits_job_set:
-            self._observer.taken_over(known.measured_as)
+            self._observer.adopted(known.measured_as)
 
     def remove(self, key: ObjectKey) -> None:
         """Remove a TrainJob if it is counted."""
@@ -156,25 +156,25 @@ class TrainJobCounts:
         is_to_come = known.awaits_job_set if what == "JobSet" else known.awaits_pod
         return known.uid if is_to_come else None
 
-    def job_set_made(self, key: ObjectKey, now: float | None) -> None:
+    def job_set_created(self, key: ObjectKey, now: float | None) -> None:
         """Record that the TrainJob has its JobSet; `now` is None if the time is not known."""
         known = self._open.get(key)
         if known is not None and known.awaits_job_set:
             known.awaits_job_set = False
             if now is not None:
-                self._observer.job_set_made(known.measured_as, max(0.0, now - known.created))
+                self._observer.job_set_created(known.measured_as, max(0.0, now - known.created))
 
-    def pod_runs(self, key: ObjectKey, now: float | None) -> None:
+    def first_pod_running(self, key: ObjectKey, now: float | None) -> None:
         """Record that a pod of the TrainJob runs; `now` is None if the time is not known."""
         known = self._open.get(key)
         if known is not None and known.awaits_pod:
             known.awaits_pod = False
             if now is not None:
-                self._observer.pod_runs(known.measured_as, max(0.0, now - known.created))
+                self._observer.first_pod_running(known.measured_as, max(0.0, now - known.created))
 
     def _update(self, key: ObjectKey, known: _Open, facts: JobFacts, now: float) -> None:
-        known.learn(facts)
-        if facts.state in UNTOLD:
+        known.update_awaited(facts)
+        if facts.state in STATES_WITHOUT_TIME:
             known.since = known.since if facts.state == known.group.state else now
         else:
             known.since = facts.since

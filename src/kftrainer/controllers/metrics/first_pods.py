@@ -1,6 +1,8 @@
 """Detects when the first pod of a TrainJob runs, by watching Jobs without caching them.
 
-The status of TrainJobs and of JobSets reports only that all pods of a Job are ready.
+The status of a JobSet cannot replace this watch: its `ready` counts the Jobs whose pods are all
+ready, which for a training on many nodes may be hours after the first pod, and its `active` also
+counts Jobs whose pods are pending.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.controllers.metrics.counts import TrainJobCounts
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, KubeError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, is_controlled_by
 from kftrainer.kube.permissions import refusals_to_list
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.cache.informer import Informer
@@ -25,7 +27,7 @@ from kftrainer.machinery.metrics.registry import Metrics
 log = structlog.get_logger(__name__)
 
 LABEL_JOB_SET = "jobset.sigs.k8s.io/jobset-name"  # on the Jobs of a JobSet
-ASK_AGAIN = 300.0  # seconds until a missing permission is checked again
+RECHECK_AFTER = 300.0  # seconds until a missing permission is checked again
 INDEX_JOB_SET = "job-set"
 KEPT_METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences")
 METRIC = "kftrainer_trainjob_first_pod_running_seconds"
@@ -41,7 +43,7 @@ class FirstPods:
 
     def __init__(
         self,
-        book: TrainJobCounts,
+        counts: TrainJobCounts,
         cache: Cache,
         client: Client,
         *,
@@ -49,7 +51,7 @@ class FirstPods:
         metrics: Metrics,
         namespaces: Sequence[str] = (),
     ) -> None:
-        self._book = book
+        self._counts = counts
         self._cache = cache
         self._client = client
         self._clock = clock
@@ -77,19 +79,19 @@ class FirstPods:
             self._informer.add_handler(self.changed)
             await self._informer.run(_nothing, asyncio.Event())
         except Exception:
-            log.exception("training_metrics.gave_up", consequence=f"nothing is added to {METRIC}")
+            log.exception("first_pods_watch_failed", consequence=f"nothing is added to {METRIC}")
 
     async def _permitted(self) -> None:
         is_known = False
         while (refusal := await self._refusal()) is not None:
-            say = log.debug if is_known else log.warning
-            say(
-                "training_metrics.no_jobs",
+            write = log.debug if is_known else log.warning
+            write(
+                "jobs_not_readable",
                 error=str(refusal),
                 consequence=f"{METRIC} stays empty",
             )
             is_known = True
-            await self._clock.sleep(ASK_AGAIN)
+            await self._clock.sleep(RECHECK_AFTER)
 
     async def _refusal(self) -> ForbiddenError | None:
         """Return the error if Jobs can be read in no namespace; one readable one is enough."""
@@ -105,7 +107,7 @@ class FirstPods:
         """Whether the Job has had pods and its TrainJob, by name, still waits for the first."""
         if not _has_had_pods(manifest.get("status") or {}):
             return False
-        return self._book.awaiting(_job_set_of(manifest["metadata"]), "pod") is not None
+        return self._counts.awaiting(_job_set_of(manifest["metadata"]), "pod") is not None
 
     def changed(self, change: ObjectEvent[Any]) -> None:
         """Handle an event of a Job with pods; those of the initial list have no known time."""
@@ -114,7 +116,7 @@ class FirstPods:
         metadata = change.new.metadata
         key = _job_set_of(metadata)
         if change.initial:
-            self._book.pod_runs(key, None)
+            self._counts.first_pod_running(key, None)
         else:
             self._report(key, [metadata], self._clock.now().timestamp())
 
@@ -124,20 +126,20 @@ class FirstPods:
         `now` is None if the time is not known. Call this for every event, because a JobSet may be
         re-created.
         """
-        if self._book.awaiting(key, "pod") is not None:
+        if self._counts.awaiting(key, "pod") is not None:
             jobs = self._informer.by_index(INDEX_JOB_SET, str(key))
             self._report(key, (each["metadata"] for each in jobs), now)
 
     def _report(self, key: ObjectKey, jobs: Iterable[Manifest], now: float | None) -> None:
         """Record the first pod if a Job belongs to the TrainJob, compared by UID."""
-        uid = self._book.awaiting(key, "pod")
+        uid = self._counts.awaiting(key, "pod")
         if uid is None:
             return
         job_set = metadata_of_job_set(self._cache, key)
         if job_set is None or not is_controlled_by(job_set, uid):
             return
         if any(is_controlled_by(each, job_set["uid"]) for each in jobs):
-            self._book.pod_runs(key, now)
+            self._counts.first_pod_running(key, now)
 
 
 def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
@@ -147,14 +149,6 @@ def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
     except NotCachedError:
         return None
     return None if seen is None else seen.metadata
-
-
-def is_controlled_by(metadata: Manifest, owner: str) -> bool:
-    """Whether the owner with this UID controls the object."""
-    return any(
-        reference.get("controller") and reference["uid"] == owner
-        for reference in metadata.get("ownerReferences") or ()
-    )
 
 
 def _has_had_pods(status: Manifest) -> bool:

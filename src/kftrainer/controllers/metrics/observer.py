@@ -11,19 +11,15 @@ from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.metrics.collectors import JobCounts
 from kftrainer.controllers.metrics.counts import TrainJobCounts
-from kftrainer.controllers.metrics.first_pods import (
-    FirstPods,
-    is_controlled_by,
-    metadata_of_job_set,
-)
+from kftrainer.controllers.metrics.first_pods import FirstPods, metadata_of_job_set
 from kftrainer.controllers.metrics.state import facts_of
-from kftrainer.kube.objects.resource import ObjectKey, Resource
+from kftrainer.kube.objects.resource import ObjectKey, Resource, is_controlled_by
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.manager.clock import Clock
 
 
-class JobWatch:
+class TrainJobObserver:
     """Runnable for the leader that counts TrainJobs; start it before the TrainJob controller.
 
     It is ready at once and never blocks the start of the manager. After it has stopped, it ignores
@@ -34,14 +30,14 @@ class JobWatch:
 
     def __init__(
         self,
-        book: TrainJobCounts,
+        counts: TrainJobCounts,
         cache: Cache,
         registry: CollectorRegistry,
         first_pods: FirstPods,
         *,
         clock: Clock,
     ) -> None:
-        self._book = book
+        self._counts = counts
         self._cache = cache
         self._registry = registry
         self._first_pods = first_pods
@@ -52,26 +48,26 @@ class JobWatch:
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Count TrainJobs until `stop` is set."""
         self._is_listening = True
-        told = self._cache.informer(TRAIN_JOBS).add_handler(self.train_job_changed)
+        handled = self._cache.informer(TRAIN_JOBS).add_handler(self.train_job_changed)
         self.installed(JOB_SETS)
         ready()
-        with ExitStack() as at_the_end:
-            at_the_end.callback(self._go_deaf)
+        with ExitStack() as exit_stack:
+            exit_stack.callback(self._stop_listening)
             async with asyncio.TaskGroup() as tasks:
-                counting = self._count(told, at_the_end)
+                counting = self._count(handled, exit_stack)
                 task = tasks.create_task(counting, name=f"{self.name}: count")
                 await stop.wait()
                 task.cancel()
 
-    async def _count(self, told: asyncio.Event, at_the_end: ExitStack) -> None:
+    async def _count(self, handled: asyncio.Event, exit_stack: ExitStack) -> None:
         await self._cache.informer(TRAIN_JOBS).wait_synced()
-        await told.wait()
-        counts = JobCounts(self._book)
+        await handled.wait()
+        counts = JobCounts(self._counts)
         self._registry.register(counts)  # only after all TrainJobs are counted
-        at_the_end.callback(self._registry.unregister, counts)
+        exit_stack.callback(self._registry.unregister, counts)
         await self._first_pods.run()
 
-    def _go_deaf(self) -> None:
+    def _stop_listening(self) -> None:
         self._is_listening = False
 
     def installed(self, resource: Resource[Any]) -> None:
@@ -91,19 +87,19 @@ class JobWatch:
         key, manifest = change.key, None if change.new is None else change.new.manifest
         facts = None if manifest is None else facts_of(manifest)
         if facts is None:
-            self._book.remove(key)
+            self._counts.remove(key)
             return
         uid = facts.uid
-        self._book.put(key, facts, self._now(), lambda: self._has_job_set(key, uid))
+        self._counts.put(key, facts, self._now(), lambda: self._has_job_set(key, uid))
 
     def job_set_changed(self, change: ObjectEvent[Any]) -> None:
         """Handle an event of a JobSet; one of the initial list has no known creation time."""
         if change.new is None or not self._is_listening:
             return
         now = None if change.initial else self._now()
-        job = self._book.awaiting(change.key, "JobSet")
+        job = self._counts.awaiting(change.key, "JobSet")
         if job is not None and is_controlled_by(change.new.metadata, job):
-            self._book.job_set_made(change.key, now)
+            self._counts.job_set_created(change.key, now)
         self._first_pods.job_set_changed(change.key, now)
 
     def _has_job_set(self, key: ObjectKey, job: str) -> bool:

@@ -44,26 +44,26 @@ def facts_of(manifest: Manifest) -> JobFacts | None:
     created = _time(manifest["metadata"].get("creationTimestamp"), 0.0)
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     rows = status.get("jobsStatus") or ()
-    state, telling = _state(conditions, rows)
+    state, condition = _state(conditions, rows)
     return JobFacts(
         uid=manifest["metadata"].get("uid", ""),
         runtime=reference["name"][:LONGEST_NAME],
         state=state,
         created=created,
-        since=_time(telling.get("lastTransitionTime"), created),
+        since=_time(condition.get("lastTransitionTime"), created),
         has_rows=bool(rows),
         has_had_pods=any(row.get(sign) for row in rows for sign in SIGNS_OF_PODS),
         has_namespaced_runtime=reference.get("kind") == names.TRAINING_RUNTIME,
-        never_began=telling.get("reason") == names.REASON_RUNTIME_NOT_SUPPORTED,
+        never_began=condition.get("reason") == names.REASON_RUNTIME_NOT_SUPPORTED,
     )
 
 
 def _state(conditions: Mapping[str, Manifest], rows: Sequence[Manifest]) -> tuple[State, Manifest]:
     """Return the state, and the condition that records when it began."""
     for state in BY_CONDITION:
-        telling = conditions.get(state)
-        if telling is not None and telling["status"] == "True":
-            return state, telling
+        condition = conditions.get(state)
+        if condition is not None and condition["status"] == "True":
+            return state, condition
     resumed = conditions.get(names.CONDITION_SUSPENDED, {})
     return "Running" if _is_running(rows) else "Pending", resumed
 

@@ -1,4 +1,5 @@
-"""The TrainJob controller: plan, apply, write status.
+"""The TrainJob controller: get, plan, apply, write status.
 
-`reconciler` is the I/O; decisions about status, JobSets and failures are pure modules beside it.
+`reconciler` has these steps; `planner`, `apply` and `status_writer` do their I/O. Decisions about
+status, JobSets and failures are pure modules beside them.
 """

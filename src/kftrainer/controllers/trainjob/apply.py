@@ -18,12 +18,18 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.overlay_cache import OverlayCache
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, InvalidError, NotFoundError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of
+from kftrainer.kube.objects.resource import (
+    Manifest,
+    ObjectKey,
+    Resource,
+    is_controlled_by,
+    key_of,
+)
 from kftrainer.machinery.lru import Lru
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.repair_backoff import RepairBackoff
 from kftrainer.runtime.errors import PlanningError
-from kftrainer.runtime.info import is_controlled_by, own_job_set, recorded_job_set
+from kftrainer.runtime.info import own_job_set, recorded_job_set
 from kftrainer.runtime.planned_object import PlannedObject
 
 log = structlog.get_logger(__name__)
@@ -37,7 +43,7 @@ NO_VERSION = "1"
 # Seconds to wait before reverting the same change by another client again.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 # Capacity for generated objects that are known to exist; the others are looked up again.
-MOST_MINTED = 50_000
+MOST_GENERATED = 50_000
 SHORTEST_NAME = 20  # minimum length to which names of dry-run objects are cut
 HTTP_CONFLICT = 409
 
@@ -89,7 +95,7 @@ class Applied:
 
     wrote: bool = False
     retry_after: float | None = None  # seconds; another client keeps changing the object back
-    is_contested: bool = False  # the same was written a moment ago, and another client undid it
+    is_reverted: bool = False  # the same was written a moment ago, and another client undid it
     created: str | None = None  # UID of the object, if it was created
 
 
@@ -110,10 +116,10 @@ class ObjectApplier:
         self._client = client
         self._view = view
         self._clock = clock
-        self._contests: dict[Resource[Any], RepairBackoff[ObjectKey]] = {}
+        self._backoffs: dict[Resource[Any], RepairBackoff[ObjectKey]] = {}
         # Separate from those of plans: a rejected apply is tried before each suspension.
-        self._suspensions = self._new_contest()
-        self._minted: Lru[tuple[Resource[Any], ObjectKey], str] = Lru(MOST_MINTED)
+        self._suspensions = self._new_backoff()
+        self._generated: Lru[tuple[Resource[Any], ObjectKey], str] = Lru(MOST_GENERATED)
 
     async def apply(self, job: TrainJob, planned: PlannedObject) -> Applied:
         """Create or change the object if it differs from the plan.
@@ -121,33 +127,33 @@ class ObjectApplier:
         A change that another client undoes is applied again with growing pauses.
         """
         if planned.mint is not None and not self._view.watches(planned.resource):
-            return await self._ensure_minted(job, planned)
+            return await self._ensure_generated(job, planned)
         return await self._ensure(job, planned)
 
     async def _ensure(self, job: TrainJob, planned: PlannedObject) -> Applied:
         key, what = key_of(planned.manifest), digest(planned.manifest)
-        contest = self._contest(planned.resource)
-        there = await self._read(planned.resource, key)
-        if there is None:
-            if pause := contest.pause(key, what):
+        backoff = self._backoff(planned.resource)
+        live = await self._read(planned.resource, key)
+        if live is None:
+            if pause := backoff.pause(key, what):
                 return Applied(retry_after=pause)
-            made = await self._create(planned)
-            if isinstance(made, Created):
-                is_contested = contest.acted(key, what)
-                return Applied(wrote=True, is_contested=is_contested, created=made.uid)
-            there = made
-        self._check_owner(job, planned.resource, there)
-        if planned.mint is not None or is_settled(planned.manifest, there):
-            contest.settled(key)
+            created = await self._create(planned)
+            if isinstance(created, Created):
+                is_reverted = backoff.acted(key, what)
+                return Applied(wrote=True, is_reverted=is_reverted, created=created.uid)
+            live = created
+        self._check_owner(job, planned.resource, live)
+        if planned.mint is not None or is_settled(planned.manifest, live):
+            backoff.settled(key)
             return UNCHANGED
-        if "deletionTimestamp" in there["metadata"]:
+        if "deletionTimestamp" in live["metadata"]:
             return UNCHANGED  # the deletion event enqueues the TrainJob, which creates a new one
-        if pause := contest.pause(key, what):
+        if pause := backoff.pause(key, what):
             return Applied(retry_after=pause)
-        await self._change(planned, there)
-        return Applied(wrote=True, is_contested=contest.acted(key, what))
+        await self._update(planned, live)
+        return Applied(wrote=True, is_reverted=backoff.acted(key, what))
 
-    async def _ensure_minted(self, job: TrainJob, planned: PlannedObject) -> Applied:
+    async def _ensure_generated(self, job: TrainJob, planned: PlannedObject) -> Applied:
         """Create an object with random content unless it exists; its kind is not watched.
 
         The object is looked up once per state of the JobSet, because pods that cannot start
@@ -156,21 +162,21 @@ class ObjectApplier:
         key, what = key_of(planned.manifest), digest(planned.manifest)
         job_set = own_job_set(job, self._view)
         state = digest({"job": job.metadata.uid, "jobSet": (job_set or {}).get("status") or {}})
-        if self._minted.get((planned.resource, key)) == state:
+        if self._generated.get((planned.resource, key)) == state:
             return UNCHANGED
-        contest, applied = self._contest(planned.resource), UNCHANGED
-        there = None if job_set is None else await self._probe(planned.resource, key)
-        if there is None:
-            if pause := contest.pause(key, what):
+        backoff, applied = self._backoff(planned.resource), UNCHANGED
+        live = None if job_set is None else await self._probe(planned.resource, key)
+        if live is None:
+            if pause := backoff.pause(key, what):
                 return Applied(retry_after=pause)
-            made = await self._create(planned)
-            if isinstance(made, Created):
-                applied = Applied(wrote=True, is_contested=contest.acted(key, what))
+            created = await self._create(planned)
+            if isinstance(created, Created):
+                applied = Applied(wrote=True, is_reverted=backoff.acted(key, what))
             else:
-                there = made
-        if there is not None:
-            self._check_owner(job, planned.resource, there)
-        self._minted.put((planned.resource, key), state)
+                live = created
+        if live is not None:
+            self._check_owner(job, planned.resource, live)
+        self._generated.put((planned.resource, key), state)
         return applied
 
     async def _probe(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
@@ -182,14 +188,14 @@ class ObjectApplier:
         except InvalidError:  # from the chart's admission policy: no TrainJob owns the object
             raise ForeignObjectError(_taken(f"{resource.kind} {key}", None)) from None
 
-    def _check_owner(self, job: TrainJob, resource: Resource[Any], there: Manifest) -> None:
+    def _check_owner(self, job: TrainJob, resource: Resource[Any], live: Manifest) -> None:
         """Raise an error if the live object does not belong to the TrainJob."""
-        if not is_controlled_by(there, job):
-            raise name_in_use(job, resource, there)
-        if resource is JOB_SETS and there["metadata"]["uid"] != recorded_job_set(job):
+        if not is_controlled_by(live["metadata"], job.metadata.uid):
+            raise name_in_use(job, resource, live)
+        if resource is JOB_SETS and live["metadata"]["uid"] != recorded_job_set(job):
             # It was created after the reconcile began; the next reconcile determines its owner.
-            self._view.saw(JOB_SETS, there)
-            message = f"JobSet {key_of(there)} was created by another client"
+            self._view.record(JOB_SETS, live)
+            message = f"JobSet {key_of(live)} was created by another client"
             raise ConflictError(HTTP_CONFLICT, "Conflict", message)
 
     async def suspend(self, job_set: Manifest) -> Applied:
@@ -203,17 +209,17 @@ class ObjectApplier:
         patched = await self._client.merge_patch(
             JOB_SETS, key, patch, field_manager=names.FIELD_MANAGER
         )
-        self._view.saw(JOB_SETS, patched)
+        self._view.record(JOB_SETS, patched)
         log.info("jobset_suspended", object=str(key))
-        is_contested = self._suspensions.acted(key, metadata["uid"])
-        return Applied(wrote=True, is_contested=is_contested)
+        is_reverted = self._suspensions.acted(key, metadata["uid"])
+        return Applied(wrote=True, is_reverted=is_reverted)
 
-    def _contest(self, resource: Resource[Any]) -> RepairBackoff[ObjectKey]:
-        if resource not in self._contests:
-            self._contests[resource] = self._new_contest()
-        return self._contests[resource]
+    def _backoff(self, resource: Resource[Any]) -> RepairBackoff[ObjectKey]:
+        if resource not in self._backoffs:
+            self._backoffs[resource] = self._new_backoff()
+        return self._backoffs[resource]
 
-    def _new_contest(self) -> RepairBackoff[ObjectKey]:
+    def _new_backoff(self) -> RepairBackoff[ObjectKey]:
         return RepairBackoff(self._clock, first=FIRST_PAUSE, longest=LONGEST_PAUSE)
 
     async def _read(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
@@ -236,7 +242,7 @@ class ObjectApplier:
         manifest = planned.mint() if planned.mint else planned.manifest
         marked = marked_with_plan(manifest, planned.manifest, resourceVersion=NO_VERSION)
         try:
-            made = await self._client.apply(
+            created = await self._client.apply(
                 planned.resource, marked, field_manager=names.FIELD_MANAGER
             )
         except ConflictError as conflict:
@@ -244,9 +250,9 @@ class ObjectApplier:
             if live is None:
                 raise conflict from None  # it was deleted in between
             return live
-        self._view.saw(planned.resource, made)
-        log.info("trainjob.created_object", kind=planned.resource.kind, object=_name(made))
-        return Created(made["metadata"]["uid"])
+        self._view.record(planned.resource, created)
+        log.info("object_created", kind=planned.resource.kind, object=_name(created))
+        return Created(created["metadata"]["uid"])
 
     async def as_created(self, planned: PlannedObject) -> Manifest:
         """Return what the API server would store if the object were created now.
@@ -263,40 +269,40 @@ class ObjectApplier:
             planned.resource, manifest, field_manager=names.FIELD_MANAGER, dry_run=True
         )
 
-    async def _change(self, planned: PlannedObject, there: Manifest) -> None:
+    async def _update(self, planned: PlannedObject, live: Manifest) -> None:
         # With the UID, an apply does not re-create an object that was deleted in the meantime.
-        uid = there["metadata"]["uid"]
+        uid = live["metadata"]["uid"]
         marked = marked_with_plan(planned.manifest, planned.manifest, uid=uid)
-        made = await self._client.apply(planned.resource, marked, field_manager=names.FIELD_MANAGER)
-        self._view.saw(planned.resource, made)
+        updated = await self._client.apply(
+            planned.resource, marked, field_manager=names.FIELD_MANAGER
+        )
+        self._view.record(planned.resource, updated)
         if planned.resource is JOB_SETS:
-            self._suspensions.forget(key_of(made))
-        log.info("trainjob.changed_object", kind=planned.resource.kind, object=_name(made))
+            self._suspensions.forget(key_of(updated))
+        log.info("object_updated", kind=planned.resource.kind, object=_name(updated))
 
 
-def is_settled(planned: Manifest, there: Manifest) -> bool:
+def is_settled(planned: Manifest, live: Manifest) -> bool:
     """Whether applying the plan would change nothing."""
-    marks = there["metadata"].get("annotations") or {}
+    marks = live["metadata"].get("annotations") or {}
     if marks.get(ANNOTATION_PLAN) != digest(planned):
         return False
     # For some kinds only the metadata is cached.
-    known = {field: value for field, value in planned.items() if field in there}
-    return holds(known, there)
+    known = {field: value for field, value in planned.items() if field in live}
+    return holds(known, live)
 
 
-def holds(planned: Any, there: Any) -> bool:
+def holds(planned: Any, live: Any) -> bool:
     """Whether the live value contains everything planned; additional fields are ignored."""
     if isinstance(planned, Mapping):
-        return isinstance(there, Mapping) and all(
-            field in there and holds(value, there[field]) for field, value in planned.items()
+        return isinstance(live, Mapping) and all(
+            field in live and holds(value, live[field]) for field, value in planned.items()
         )
     if isinstance(planned, list):
         return (
-            isinstance(there, list)
-            and len(planned) == len(there)
-            and all(map(holds, planned, there))
+            isinstance(live, list) and len(planned) == len(live) and all(map(holds, planned, live))
         )
-    return bool(planned == there)
+    return bool(planned == live)
 
 
 def digest(manifest: Manifest) -> str:
@@ -320,12 +326,12 @@ def _name(manifest: Manifest) -> str:
 
 
 def name_in_use(
-    job: TrainJob, resource: Resource[Any], there: Manifest
+    job: TrainJob, resource: Resource[Any], live: Manifest
 ) -> ForeignObjectError | PendingDeletionError:
     """Return the error for an object that has the needed name but another owner."""
-    metadata = there["metadata"]
-    controller = _controller_of(there)
-    object_name = f"{resource.kind} {key_of(there)}"
+    metadata = live["metadata"]
+    controller = _controller_of(live)
+    object_name = f"{resource.kind} {key_of(live)}"
     created = _time(job.metadata.creation_timestamp)
     if deleted := metadata.get("deletionTimestamp"):
         finalizers = ", ".join(metadata.get("finalizers") or ()) or "none"

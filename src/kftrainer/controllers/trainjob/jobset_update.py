@@ -25,8 +25,8 @@ ANNOTATION_BEGUN_AS = "trainer.kubeflow.org/begun-as"
 ANNOTATION_WHOLE = "trainer.kubeflow.org/applied-whole"
 EVENT_KEPT = "JobSetKept"
 KEPT_MESSAGE = (
-    "the runtime or the TrainJob was changed in what cannot be changed in a JobSet: the JobSet "
-    "stays as it is, but for its suspension and the labels, annotations, node selectors, "
+    "the runtime or the TrainJob was changed in fields that are immutable in a JobSet: the JobSet "
+    "is not changed, except for its suspension and the labels, annotations, node selectors, "
     "tolerations and scheduling gates of its pods. To train with the changes, delete the TrainJob "
     "and create it again"
 )
@@ -37,14 +37,16 @@ ON_PODS = ("labels", "annotations")
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class ApplicablePlan:
     """A plan that JobSet accepts, given the live JobSet."""
 
-    planned: Sequence[PlannedObject]
+    objects: Sequence[PlannedObject]
     kept: PlannedObject | None = None  # the JobSet, if it cannot be changed to what was planned
 
 
-def fitted(planned: Sequence[PlannedObject], job: TrainJob, existing: ClusterReader) -> Fitted:
+def applicable_plan(
+    planned: Sequence[PlannedObject], job: TrainJob, existing: ClusterReader
+) -> ApplicablePlan:
     """Return the part of the plan that can be applied, given the live JobSet.
 
     JobSet rejects every change of the immutable part. The live values are therefore applied
@@ -54,29 +56,29 @@ def fitted(planned: Sequence[PlannedObject], job: TrainJob, existing: ClusterRea
     others = [each for each in planned if each.resource is not JOB_SETS]
     wanted = next((each.manifest for each in planned if each.resource is JOB_SETS), None)
     if wanted is None:
-        return Fitted(planned)
+        return ApplicablePlan(planned)
     begun_as = digest(_lasting(wanted["spec"]))
-    there = own_job_set(job, existing)
-    if there is None:
-        return Fitted([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
-    if has_queue_of_its_own(there, job) and not job.spec.suspend:
-        return Fitted(others)
-    marks = _annotations(there)
+    live = own_job_set(job, existing)
+    if live is None:
+        return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
+    if has_own_queue(live, job) and not job.spec.suspend:
+        return ApplicablePlan(others)
+    marks = _annotations(live)
     once_begun_as = marks.get(ANNOTATION_BEGUN_AS)
-    is_same = holds(_lasting(wanted["spec"]), _lasting(there["spec"]))
+    is_same = holds(_lasting(wanted["spec"]), _lasting(live["spec"]))
     if is_same and once_begun_as == begun_as and ANNOTATION_WHOLE not in marks:
-        return Fitted([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
-    whole = {**wanted, "spec": _kept(there["spec"], wanted["spec"])}
+        return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
+    whole = {**wanted, "spec": _kept(live["spec"], wanted["spec"])}
     mark = {ANNOTATION_BEGUN_AS: once_begun_as or begun_as, ANNOTATION_WHOLE: "true"}
     job_set = _marked(whole, mark)
     was_edited = once_begun_as not in (None, begun_as)
     if not was_edited and (is_same or once_begun_as is not None):
-        return Fitted([*others, job_set])
+        return ApplicablePlan([*others, job_set])
     # The pods were started with the other objects too: they are not modified either.
     missing = [
         each for each in others if existing.get(each.resource, key_of(each.manifest)) is None
     ]
-    return Fitted([*missing, job_set], kept=job_set if was_edited else None)
+    return ApplicablePlan([*missing, job_set], kept=job_set if was_edited else None)
 
 
 def has_same_jobs(one: Manifest, other: Manifest) -> bool:
@@ -84,7 +86,7 @@ def has_same_jobs(one: Manifest, other: Manifest) -> bool:
     return _lasting(one["spec"]) == _lasting(other["spec"])
 
 
-def has_queue_of_its_own(job_set: Manifest, job: TrainJob) -> bool:
+def has_own_queue(job_set: Manifest, job: TrainJob) -> bool:
     """Whether a queue, not the TrainJob's suspension, decides when this JobSet runs.
 
     Kueue manages labelled JobSets, unless it manages the TrainJob itself.
@@ -99,10 +101,10 @@ def needs_suspension(job: TrainJob, existing: ClusterReader) -> Manifest | None:
     This includes a JobSet that the controller did not create: its owner reference names the
     TrainJob, so queues treat it as part of the TrainJob.
     """
-    there = claimed_job_set(job, existing)
-    if there is None or not job.spec.suspend or there["spec"].get("suspend"):
+    live = claimed_job_set(job, existing)
+    if live is None or not job.spec.suspend or live["spec"].get("suspend"):
         return None
-    return there
+    return live
 
 
 def _lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,14 +113,14 @@ def _lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {**_following(CHANGEABLE, spec, {}), "replicatedJobs": jobs}
 
 
-def _kept(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the live spec with the mutable fields of the wanted one."""
     templates = {each["name"]: _pod_template(each) for each in wanted["replicatedJobs"]}
     jobs = [
         _with_pods_of(each, templates.get(each["name"], _pod_template(each)))
-        for each in there["replicatedJobs"]
+        for each in live["replicatedJobs"]
     ]
-    return {**_following(CHANGEABLE, there, wanted), "replicatedJobs": jobs}
+    return {**_following(CHANGEABLE, live, wanted), "replicatedJobs": jobs}
 
 
 def _pod_template(job: Mapping[str, Any]) -> Mapping[str, Any]:

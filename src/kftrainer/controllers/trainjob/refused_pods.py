@@ -17,11 +17,11 @@ import structlog
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.metrics.first_pods import ASK_AGAIN, is_controlled_by
-from kftrainer.controllers.trainjob.status import Trouble, present_trouble
+from kftrainer.controllers.metrics.first_pods import RECHECK_AFTER
+from kftrainer.controllers.trainjob.status import blocked_message
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, KubeError
-from kftrainer.kube.objects.resource import Manifest, ObjectKey
+from kftrainer.kube.objects.resource import Manifest, ObjectKey, is_controlled_by
 from kftrainer.kube.permissions import refusals_to_list
 from kftrainer.kube.redaction import redacted
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
@@ -30,6 +30,7 @@ from kftrainer.machinery.cache.multi_namespace import AnyInformer, in_namespaces
 from kftrainer.machinery.controller.reconcile import Request
 from kftrainer.machinery.events.recorder import EVENTS
 from kftrainer.machinery.manager.clock import Clock
+from kftrainer.runtime.errors import PlanningError
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +47,12 @@ PREFIXES: Final = ("(combined from similar events): ", "Error creating: ")
 # JobSet rejects longer names. The API server does not validate names in Events.
 _NAME = re.compile(r"[a-z0-9-]{1,63}")
 _JOB_IN_MESSAGE = re.compile(r'\bjob "([a-z0-9-]{1,63})" creation failed')
+
+
+class PodsNotCreatedError(PlanningError):
+    """Pods or Jobs of a JobSet are not created because the API server refuses them."""
+
+    reason = names.REASON_PODS_NOT_CREATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +194,7 @@ class RefusedPods:
                 consequence="the status of TrainJobs does not report pods that are not created",
             )
             write = log.debug
-            await self._clock.sleep(ASK_AGAIN)
+            await self._clock.sleep(RECHECK_AFTER)
         self._is_off = False
 
     async def _forbidden(self) -> ForbiddenError | None:
@@ -241,10 +248,14 @@ class RefusedPods:
         self._last.pop(request, None)
         self._enqueued.pop(request, None)
 
-    async def trouble(self, job: TrainJob, job_set: Manifest) -> Trouble | None:
-        """Return why pods of a running JobSet are missing, if they still are."""
+    async def check(self, job: TrainJob, job_set: Manifest) -> PodsNotCreatedError | None:
+        """Return why pods of a running JobSet are missing, if they still are.
+
+        If that is not known, the result is what the status of the TrainJob reports.
+        """
         key = ObjectKey(job_set["metadata"]["namespace"], job_set["metadata"]["name"])
-        present = present_trouble(job, names.REASON_PODS_NOT_CREATED)
+        message = blocked_message(job, PodsNotCreatedError.reason)
+        present = None if message is None else PodsNotCreatedError(message)
         refusal = self._last.get(key)
         if refusal is None:
             has_synced = self._is_off or all(each.has_synced for each in self._informers)
@@ -255,7 +266,7 @@ class RefusedPods:
             log.info("job_not_read", error=str(error))
             return present
         if is_current:
-            return Trouble(names.REASON_PODS_NOT_CREATED, refusal.message)
+            return PodsNotCreatedError(refusal.message)
         if self._last.get(key) is refusal:
             self.forget(key)
         return None

@@ -7,12 +7,13 @@ from typing import Any
 
 from kftrainer.api import names
 from kftrainer.api.trainjob import JobStatus, TrainJob, TrainJobStatus
+from kftrainer.controllers.trainjob.failures import Failure
 from kftrainer.controllers.trainjob.messages import condition_message, same_message
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.framework.extension_points import Observed
-from kftrainer.runtime.info import recorded_job_set
+from kftrainer.runtime.info import is_finished, recorded_job_set
 
-OURS = (
+OWN_CONDITIONS = (
     names.CONDITION_SUSPENDED,
     names.CONDITION_COMPLETE,
     names.CONDITION_FAILED,
@@ -20,14 +21,6 @@ OURS = (
 )
 NO_STATUS = TrainJobStatus()
 JOB_SET_SUSPENDED_MESSAGE = "JobSet is suspended although the TrainJob is not"
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why a TrainJob makes no progress."""
-
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +68,30 @@ def removal_of_empty_conditions(job: TrainJob) -> Mapping[str, Any] | None:
 def present_status(job: TrainJob) -> Status:
     """Return the part of the TrainJob's current status that this controller owns."""
     status = job.status or NO_STATUS
-    ours = tuple(each for each in status.conditions or () if each.type in OURS)
-    return Status(ours, tuple(status.jobs_status or ()), recorded_job_set(job) or None)
+    own = tuple(each for each in status.conditions or () if each.type in OWN_CONDITIONS)
+    return Status(own, tuple(status.jobs_status or ()), recorded_job_set(job) or None)
 
 
-def present_trouble(job: TrainJob, reason: str | None = None) -> Trouble | None:
-    """Return what the condition Blocked reports, if it has this reason or none is given."""
-    for each in present_status(job).conditions:
-        if each.type == names.CONDITION_BLOCKED and reason in (None, each.reason):
-            return Trouble(each.reason, each.message)
-    return None
+def blocked_message(job: TrainJob, reason: str) -> str | None:
+    """Return the message of the condition Blocked if it has this reason."""
+    conditions = present_status(job).conditions
+    found = (each for each in conditions if each.type == names.CONDITION_BLOCKED)
+    return next((each.message for each in found if each.reason == reason), None)
+
+
+def is_reported(job: TrainJob, failure: Failure) -> bool:
+    """Whether the status already reports this failure, so that an Event would only repeat it."""
+    return any(
+        each.reason == failure.reason and same_message(each.message, failure.message)
+        for each in present_status(job).conditions
+        if each.type in (names.CONDITION_BLOCKED, names.CONDITION_FAILED)
+    )
 
 
 def next_status(
     job: TrainJob,
     observed: Observed | None,
-    trouble: Trouble | None,
+    failure: Failure | None,
     now: datetime,
     *,
     is_observable: bool = True,
@@ -98,7 +99,8 @@ def next_status(
     """Return the part of the status that this controller should write.
 
     The conditions `Complete`, `Failed` and `Suspended` of a finished TrainJob never change,
-    whatever happens to its objects. While the JobSet cannot be read, `Suspended` is not changed.
+    whatever happens to its objects. While the JobSet cannot be read, `Suspended` is not changed. A
+    failure that is not visible to users leaves `Blocked` unchanged.
     """
     present = present_status(job)
     jobs = present.jobs if observed is None else tuple(observed.jobs)
@@ -112,23 +114,11 @@ def next_status(
             if is_observable
             else seen.get(names.CONDITION_SUSPENDED)
         ),
-        names.CONDITION_FAILED: _unsupported(trouble, now),
-        names.CONDITION_BLOCKED: _blockage(trouble, now),
+        names.CONDITION_FAILED: _unsupported(failure, now),
+        names.CONDITION_BLOCKED: _blocked(failure, seen.get(names.CONDITION_BLOCKED), now),
         **{each.type: each for each in (observed.conditions if observed else ())},
     }
     return Status(_merged(present.conditions, wanted), jobs, present.job_set)
-
-
-def is_finished(job: TrainJob) -> bool:
-    """Whether the training is complete or failed.
-
-    `Failed` because of an unsupported runtime does not count: that training never began.
-    """
-    return any(
-        condition.status == "True" and condition.reason != names.REASON_RUNTIME_NOT_SUPPORTED
-        for condition in (job.status or NO_STATUS).conditions or ()
-        if condition.type in (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
-    )
 
 
 def _suspension(
@@ -157,18 +147,21 @@ def _suspended(reason: str, message: str, now: datetime, status: str = "True") -
     return _condition(names.CONDITION_SUSPENDED, reason, message, now, status)
 
 
-def _unsupported(trouble: Trouble | None, now: datetime) -> Condition | None:
-    if trouble is None or trouble.reason != names.REASON_RUNTIME_NOT_SUPPORTED:
+def _unsupported(failure: Failure | None, now: datetime) -> Condition | None:
+    if failure is None or failure.reason != names.REASON_RUNTIME_NOT_SUPPORTED:
         return None
-    message = condition_message(trouble.message)
-    return _condition(names.CONDITION_FAILED, trouble.reason, message, now)
+    message = condition_message(failure.message)
+    return _condition(names.CONDITION_FAILED, failure.reason, message, now)
 
 
-def _blockage(trouble: Trouble | None, now: datetime) -> Condition | None:
-    if trouble is None or trouble.reason == names.REASON_RUNTIME_NOT_SUPPORTED:
+def _blocked(failure: Failure | None, present: Condition | None, now: datetime) -> Condition | None:
+    if failure is None or failure.reason == names.REASON_RUNTIME_NOT_SUPPORTED:
         return None
-    message = condition_message(trouble.message)
-    return _condition(names.CONDITION_BLOCKED, trouble.reason, message, now)
+    reported = failure if failure.user_visible else present
+    if reported is None:
+        return None
+    message = condition_message(reported.message)
+    return _condition(names.CONDITION_BLOCKED, reported.reason, message, now)
 
 
 def _condition(
@@ -189,10 +182,10 @@ def _merged(
     present: Iterable[Condition], wanted: Mapping[str, Condition | None]
 ) -> tuple[Condition, ...]:
     """Return the wanted conditions; existing ones keep their position."""
-    there = {each.type: each for each in present}
-    order = dict.fromkeys((*there, *wanted))
-    found = ((kind, wanted.get(kind, there.get(kind))) for kind in order)
-    return tuple(_since(there.get(kind), each) for kind, each in found if each is not None)
+    existing = {each.type: each for each in present}
+    order = dict.fromkeys((*existing, *wanted))
+    found = ((kind, wanted.get(kind, existing.get(kind))) for kind in order)
+    return tuple(_since(existing.get(kind), each) for kind, each in found if each is not None)
 
 
 def _since(present: Condition | None, wanted: Condition) -> Condition:

@@ -27,6 +27,14 @@ def key_of(manifest: Manifest) -> ObjectKey:
     return ObjectKey(metadata.get("namespace", ""), metadata["name"])
 
 
+def is_controlled_by(metadata: Manifest, owner: str | None) -> bool:
+    """Whether the owner with this UID controls the object with this metadata."""
+    return any(
+        reference.get("controller") and reference.get("uid") == owner
+        for reference in metadata.get("ownerReferences") or ()
+    )
+
+
 def unstructured(manifest: Manifest) -> Manifest:
     """Return the manifest unchanged: for kinds without a type of their own."""
     return manifest

@@ -1,6 +1,7 @@
 """Controller: events of watched kinds become requests, and workers reconcile them."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,7 +14,13 @@ from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler
 from kftrainer.machinery.controller.predicates import Predicate
-from kftrainer.machinery.controller.reconcile import Reconciler, Request, Result, TerminalError
+from kftrainer.machinery.controller.reconcile import (
+    ReconcileError,
+    Reconciler,
+    Request,
+    Result,
+    TerminalError,
+)
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.time_slices import SLICE, TimeSlices
 from kftrainer.machinery.metrics.registry import Metrics
@@ -342,9 +349,12 @@ class Controller:
             self._metrics.terminal()
             log.error("reconcile_failed_terminally", seconds=seconds, exc_info=error)
             return
-        self._queue.add_rate_limited(request, priority=priority)
+        max_delay, cause = math.inf, dict[str, Any](exc_info=error)
+        if isinstance(error, ReconcileError):
+            max_delay, cause = error.max_delay, {"error": str(error)}
+        self._queue.add_rate_limited(request, priority=priority, max_delay=max_delay)
         retries = self._queue.retries(request)
-        log.error("reconcile_failed", seconds=seconds, retries=retries, exc_info=error)
+        log.error("reconcile_failed", seconds=seconds, retries=retries, **cause)
 
 
 def _within(error: BaseException) -> Iterator[BaseException]:

@@ -39,6 +39,18 @@ class Result:
 DONE = Result()
 
 
+class ReconcileError(Exception):
+    """The reconcile failed with an expected error, such as a failed API call, and is retried.
+
+    It counts as an error like every exception. It is logged without a traceback, and its backoff
+    does not exceed `max_delay` seconds.
+    """
+
+    def __init__(self, message: str, *, max_delay: float = math.inf) -> None:
+        super().__init__(message)
+        self.max_delay = max_delay
+
+
 class TerminalError(Exception):
     """The reconcile failed, and a retry does not help until the object changes."""
 

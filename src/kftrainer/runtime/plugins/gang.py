@@ -23,13 +23,12 @@ from kftrainer.runtime.framework.extension_points import (
     RBACRule,
     Watch,
 )
-from kftrainer.runtime.info import AnyRuntime, Info, key_of_job, runs
+from kftrainer.runtime.info import AnyRuntime, Info, is_finished, key_of_job, runs
 from kftrainer.runtime.manifests import owned
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.podset import PodSet
 from kftrainer.runtime.resources.limit_ranges import with_defaults
 from kftrainer.runtime.resources.pod_requests import pod_requests
-from kftrainer.runtime.validation.updates import is_finished
 
 COMPLETE = "Complete"  # the status in dependsOn that waits for the end of a job
 IN_ORDER = "InOrder"

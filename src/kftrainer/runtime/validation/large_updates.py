@@ -7,7 +7,7 @@ from kftrainer.api import limits
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden
 from kftrainer.runtime.cluster_reader import ClusterReader
-from kftrainer.runtime.info import own_job_set
+from kftrainer.runtime.info import is_finished, own_job_set
 from kftrainer.runtime.overrides import MUTABLE_POD_FIELDS
 from kftrainer.runtime.validation.rules import Rule
 from kftrainer.runtime.validation.updates import (
@@ -15,7 +15,6 @@ from kftrainer.runtime.validation.updates import (
     JOBSET_EXISTS,
     MUTABLE,
     RECREATE,
-    is_finished,
     override_change_errors,
 )
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import ErrorType, FieldError, ValidationResult, invalid
-from kftrainer.kube.objects.resource import ObjectKey, Resource
+from kftrainer.kube.objects.resource import ObjectKey, Resource, is_controlled_by
 from kftrainer.kube.schema.metadata import metadata_errors
 from kftrainer.runtime.cluster_reader import ClusterReader, DerivedReader
 from kftrainer.runtime.errors import (
@@ -18,7 +18,7 @@ from kftrainer.runtime.errors import (
     PluginFailedError,
 )
 from kftrainer.runtime.framework.framework import Framework
-from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info, is_controlled_by
+from kftrainer.runtime.info import NO_TRAINER, AnyRuntime, Info
 from kftrainer.runtime.overrides import LEGACY, MODERN, overrides
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import reserved_env_errors
@@ -210,4 +210,6 @@ class WithoutOwnObjects(DerivedReader):
         return (each for each in found if not self._is_own(each))
 
     def _is_own(self, found: object) -> bool:
-        return isinstance(found, dict) and is_controlled_by(found, self._job)
+        return isinstance(found, dict) and is_controlled_by(
+            found["metadata"], self._job.metadata.uid
+        )

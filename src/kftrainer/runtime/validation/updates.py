@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kftrainer.api import names
 from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.trainjob import TrainJob, TrainJobSpec
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, forbidden, without
 from kftrainer.kube.objects.model import KubeModel
 from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import ClusterReader
-from kftrainer.runtime.info import own_job_set, runs
+from kftrainer.runtime.info import is_finished, own_job_set, runs
 from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.overrides import METADATA, MUTABLE_POD_FIELDS, overrides_field
 from kftrainer.runtime.resources.quantities import rewrite_quantities
@@ -88,13 +87,6 @@ def is_fixed_by_job_set(old: TrainJob, new: TrainJob) -> bool:
         return True
     rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
     return any(True for _ in _lasting_changes(old, new, JOBSET_EXISTS, *rules))
-
-
-def is_finished(job: TrainJob) -> bool:
-    """Whether the TrainJob is complete or failed."""
-    ends = (names.CONDITION_COMPLETE, names.CONDITION_FAILED)
-    conditions = (job.status and job.status.conditions) or ()
-    return any(each.type in ends and each.status == "True" for each in conditions)
 
 
 def override_change_errors(

@@ -19,17 +19,17 @@ CREATED = 1_700_000_000.0
 
 
 class Exported:
-    """A book and its metrics."""
+    """A counts and its metrics."""
 
     def __init__(self, most_runtimes: int = 100) -> None:
         self.registry = CollectorRegistry()
-        self.book = TrainJobCounts(JobHistograms(self.registry, most_runtimes=most_runtimes))
-        self.registry.register(JobCounts(self.book))
+        self.counts = TrainJobCounts(JobHistograms(self.registry, most_runtimes=most_runtimes))
+        self.registry.register(JobCounts(self.counts))
 
     def see(self, name: str, state: State = "Pending", at: float = 0, runtime: str = "t") -> None:
         since = CREATED + at
         facts = JobFacts("1", runtime, state, CREATED, since, has_rows=False, has_had_pods=False)
-        self.book.put(ObjectKey("ns", name), facts, since, lambda: False)
+        self.counts.put(ObjectKey("ns", name), facts, since, lambda: False)
 
     def lines(self, *without: str) -> list[str]:
         text = exposition(self.registry).decode()
@@ -40,11 +40,11 @@ class Exported:
         ]
 
 
-def test_where_nothing_is_nothing_is_exported() -> None:
+def test_registry_without_trainjobs_exports_no_series() -> None:
     assert exposition(Exported().registry) == b""
 
 
-def test_counts_and_the_oldest() -> None:
+def test_collector_exports_counts_and_oldest_times() -> None:
     it = Exported()
     for number, state in enumerate(("Pending", "Pending", "Running", "Blocked", "Suspended")):
         it.see(f"job-{number}", state, at=number)  # type: ignore[arg-type]
@@ -66,17 +66,17 @@ def test_counts_and_the_oldest() -> None:
         'kftrainer_trainjobs{namespace="ns",runtime="u",state="Failed"} 1',
     ]
     for name in (*(f"job-{number}" for number in range(5)), "done", "bad"):
-        it.book.remove(ObjectKey("ns", name))
+        it.counts.remove(ObjectKey("ns", name))
     assert it.lines() == []
 
 
-def test_durations_stay_when_their_jobs_are_gone() -> None:
+def test_durations_are_kept_after_their_trainjobs_are_deleted() -> None:
     it, key = Exported(), ObjectKey("ns", "job")
     it.see("job")
-    it.book.job_set_made(key, CREATED + 0.75)
-    it.book.pod_runs(key, CREATED + 40)
+    it.counts.job_set_created(key, CREATED + 0.75)
+    it.counts.first_pod_running(key, CREATED + 40)
     it.see("job", "Complete", at=7000)
-    it.book.remove(key)
+    it.counts.remove(key)
     lines = it.lines()
     for name, labels, total, bucket in (
         ("jobset_creation", 'runtime="t"', "0.75", ("0.5", "1")),
@@ -91,12 +91,12 @@ def test_durations_stay_when_their_jobs_are_gone() -> None:
         assert f'{family}_bucket{{{labels},le="{above}"}} 1' in lines
 
 
-def test_a_runtime_that_was_measured_keeps_its_series_and_others_share_one() -> None:
+def test_runtimes_beyond_the_limit_share_one_series() -> None:
     it = Exported(most_runtimes=1)
     for name in ("first", "second", "third"):
         it.see(name, runtime=name)
         it.see(name, "Complete", at=1, runtime=name)
-        it.book.remove(ObjectKey("ns", name))
+        it.counts.remove(ObjectKey("ns", name))
     counts = [line for line in it.lines() if "duration_seconds_count" in line]
     assert counts == [
         'kftrainer_trainjob_duration_seconds_count{runtime="first",result="Complete"} 1',
@@ -106,46 +106,48 @@ def test_a_runtime_that_was_measured_keeps_its_series_and_others_share_one() -> 
     ]
 
 
-def test_there_is_always_room_for_all_namespaced_runtimes() -> None:
+def test_namespaced_runtimes_always_have_a_series() -> None:
     registry = CollectorRegistry()
     histograms = JobHistograms(registry, most_runtimes=1)
     for runtime in ("first", "second", NAMESPACED):
-        histograms.job_set_made(runtime, 1)
+        histograms.job_set_created(runtime, 1)
     text = exposition(registry).decode()
     for label in ("first", "_other", "_namespaced"):
         assert f'jobset_creation_seconds_count{{runtime="{label}"}} 1\n' in text
 
 
-def test_help_says_what_durations_leave_out_and_what_the_runtime_is() -> None:
+def test_help_of_durations_states_what_is_not_included_and_what_the_runtime_is() -> None:
     it = Exported()
     it.see("job")
-    it.book.job_set_made(ObjectKey("ns", "job"), CREATED + 1)
-    it.book.pod_runs(ObjectKey("ns", "job"), CREATED + 1)
+    it.counts.job_set_created(ObjectKey("ns", "job"), CREATED + 1)
+    it.counts.first_pod_running(ObjectKey("ns", "job"), CREATED + 1)
     text = exposition(it.registry).decode()
-    helps = [line for line in text.splitlines() if line.startswith("# HELP") and "From" in line]
+    helps = [
+        line for line in text.splitlines() if line.startswith("# HELP") and "Time from" in line
+    ]
     assert len(helps) == 3
     for line in helps:
-        assert "What happens while no manager leads is not in here." in line
+        assert "Events without a leader are not included." in line
         assert "_namespaced for all TrainingRuntimes" in line
 
 
-def test_there_are_never_too_many_series_for_a_scrape() -> None:
+def test_number_of_series_is_bounded() -> None:
     it = Exported()
     states: tuple[State, ...] = get_args(State)
     for place, state in product(range(2500), states):
         name = str(place % 100)
         facts = JobFacts(name, name, state, CREATED, CREATED, has_rows=False, has_had_pods=False)
-        it.book.put(ObjectKey(f"team-{place // 100}", f"{name}-{state}"), facts, 0, lambda: False)
+        it.counts.put(ObjectKey(f"team-{place // 100}", f"{name}-{state}"), facts, 0, lambda: False)
     counts = [line for line in it.lines() if line.startswith("kftrainer_trainjobs{")]
     assert len(counts) == 2001 * len(states)
     assert sum(float(line.rpartition(" ")[2]) for line in counts) == 2500 * len(states)
     assert 'kftrainer_trainjobs{namespace="_other",runtime="_other",state="Failed"} 500' in counts
 
 
-def test_ends_are_at_zero_before_they_come() -> None:
+def test_durations_start_at_zero() -> None:
     it = Exported()
     it.see("job")
-    it.book.job_set_made(ObjectKey("ns", "job"), CREATED + 1)
+    it.counts.job_set_created(ObjectKey("ns", "job"), CREATED + 1)
     assert [line for line in it.lines() if "_count" in line] == [
         'kftrainer_trainjob_duration_seconds_count{runtime="t",result="Complete"} 0',
         'kftrainer_trainjob_duration_seconds_count{runtime="t",result="Failed"} 0',
@@ -153,18 +155,18 @@ def test_ends_are_at_zero_before_they_come() -> None:
     ]
 
 
-def test_ends_are_at_zero_also_of_who_had_a_job_set_before() -> None:
+def test_durations_start_at_zero_for_adopted_trainjobs() -> None:
     """So that a rate tells them: five that fail between two scrapes are an alert."""
     it = Exported()
     facts = JobFacts("1", "t", "Running", CREATED, CREATED, has_rows=True, has_had_pods=True)
-    it.book.put(ObjectKey("ns", "job"), facts, CREATED + 9, lambda: True)
+    it.counts.put(ObjectKey("ns", "job"), facts, CREATED + 9, lambda: True)
     assert [line for line in it.lines() if "_count" in line] == [
         'kftrainer_trainjob_duration_seconds_count{runtime="t",result="Complete"} 0',
         'kftrainer_trainjob_duration_seconds_count{runtime="t",result="Failed"} 0',
     ]
 
 
-def test_buckets_are_few_and_rise() -> None:
+def test_buckets_are_few_and_ascending() -> None:
     for buckets in (JOB_SET_BUCKETS, POD_BUCKETS, DURATION_BUCKETS):
         assert len(buckets) <= 14
         assert sorted(set(buckets)) == list(buckets)

@@ -23,13 +23,13 @@ class Witness:
         self.told: list[tuple[Any, ...]] = []
         self.taken: list[str] = []
 
-    def taken_over(self, runtime: str) -> None:
+    def adopted(self, runtime: str) -> None:
         self.taken.append(runtime)
 
-    def job_set_made(self, runtime: str, seconds: float) -> None:
+    def job_set_created(self, runtime: str, seconds: float) -> None:
         self.told.append(("JobSet", runtime, seconds))
 
-    def pod_runs(self, runtime: str, seconds: float) -> None:
+    def first_pod_running(self, runtime: str, seconds: float) -> None:
         self.told.append(("pod", runtime, seconds))
 
     def ended(self, runtime: str, result: State, seconds: float) -> None:
@@ -37,7 +37,7 @@ class Witness:
 
 
 class Books(TrainJobCounts):
-    """A book and its witness."""
+    """A counts and its witness."""
 
     def __init__(self, **bounds: int) -> None:
         self.witness = Witness()
@@ -59,131 +59,131 @@ class Books(TrainJobCounts):
         return {(each.namespace, each.runtime, each.state): each.jobs for each in self.groups()}
 
 
-def test_a_job_is_in_one_state_at_a_time() -> None:
-    book = Books()
+def test_trainjob_is_counted_in_one_state() -> None:
+    counts = Books()
     for state in STATES[:4]:
-        book.see(state)
-        assert book.counts() == {("team", "torch", state): 1}
-    book.remove(KEY)
-    assert book.counts() == {}
-    assert book.oldest() == {}
-    book.remove(KEY)
+        counts.see(state)
+        assert counts.counts() == {("team", "torch", state): 1}
+    counts.remove(KEY)
+    assert counts.counts() == {}
+    assert counts.oldest() == {}
+    counts.remove(KEY)
 
 
-def test_a_life_is_told_once() -> None:
-    book = Books()
-    book.see()
+def test_durations_of_a_trainjob_are_observed_once() -> None:
+    counts = Books()
+    counts.see()
     for _ in range(2):
-        book.job_set_made(KEY, CREATED + 2)
+        counts.job_set_created(KEY, CREATED + 2)
     for _ in range(2):
-        book.pod_runs(KEY, CREATED + 30)
+        counts.first_pod_running(KEY, CREATED + 30)
     for _ in range(2):
-        book.see("Complete", now=CREATED + 99, since=CREATED + 70)
-    assert book.witness.told == [
+        counts.see("Complete", now=CREATED + 99, since=CREATED + 70)
+    assert counts.witness.told == [
         ("JobSet", "torch", 2),
         ("pod", "torch", 30),
         ("Complete", "torch", 70),
     ]
-    assert book.counts() == {("team", "torch", "Complete"): 1}
+    assert counts.counts() == {("team", "torch", "Complete"): 1}
 
 
-def test_what_happened_before_is_not_told() -> None:
-    book = Books()
-    book.see("Complete", since=CREATED + 1)
-    book.see("Pending", key=ObjectKey("team", "has-job-set"), has_job_set=True)
-    book.see("Pending", key=ObjectKey("team", "has-rows"), has_rows=True)
-    book.see("Pending", key=ObjectKey("team", "ran"), has_rows=True, has_had_pods=True)
-    book.see("Pending", key=ObjectKey("team", "runs"), has_job_set=True)
-    book.pod_runs(ObjectKey("team", "runs"), None)
+def test_events_before_the_first_sight_are_not_observed() -> None:
+    counts = Books()
+    counts.see("Complete", since=CREATED + 1)
+    counts.see("Pending", key=ObjectKey("team", "has-job-set"), has_job_set=True)
+    counts.see("Pending", key=ObjectKey("team", "has-rows"), has_rows=True)
+    counts.see("Pending", key=ObjectKey("team", "ran"), has_rows=True, has_had_pods=True)
+    counts.see("Pending", key=ObjectKey("team", "runs"), has_job_set=True)
+    counts.first_pod_running(ObjectKey("team", "runs"), None)
     for name in ("train", "has-job-set", "has-rows", "ran", "runs", "unknown"):
-        book.job_set_made(ObjectKey("team", name), CREATED + 5)
-    assert book.witness.told == []
+        counts.job_set_created(ObjectKey("team", name), CREATED + 5)
+    assert counts.witness.told == []
     for name in ("train", "has-job-set", "has-rows", "ran", "runs", "unknown"):
-        book.pod_runs(ObjectKey("team", name), CREATED + 6)
-    assert book.witness.told == [("pod", "torch", 6)] * 2
+        counts.first_pod_running(ObjectKey("team", name), CREATED + 6)
+    assert counts.witness.told == [("pod", "torch", 6)] * 2
 
 
-def test_a_clock_that_goes_behind_the_servers_tells_no_negative_durations() -> None:
-    book = Books()
-    book.see()
-    book.job_set_made(KEY, CREATED - 2)
-    book.pod_runs(KEY, CREATED - 2)
-    book.see("Failed", since=CREATED - 1)
-    assert [seconds for *_, seconds in book.witness.told] == [0, 0, 0]
+def test_clock_behind_the_servers_yields_no_negative_durations() -> None:
+    counts = Books()
+    counts.see()
+    counts.job_set_created(KEY, CREATED - 2)
+    counts.first_pod_running(KEY, CREATED - 2)
+    counts.see("Failed", since=CREATED - 1)
+    assert [seconds for *_, seconds in counts.witness.told] == [0, 0, 0]
 
 
-def test_what_never_began_has_no_duration() -> None:
-    book = Books()
-    book.see()
-    book.see("Failed", never_began=True, since=CREATED + 1)
-    book.see("Pending", now=CREATED + 9)  # its kind of runtime became known
-    book.job_set_made(KEY, CREATED + 10)
-    assert book.witness.told == [("JobSet", "torch", 10)]
-    assert book.counts() == {("team", "torch", "Pending"): 1}
+def test_training_that_never_began_has_no_duration() -> None:
+    counts = Books()
+    counts.see()
+    counts.see("Failed", never_began=True, since=CREATED + 1)
+    counts.see("Pending", now=CREATED + 9)  # its kind of runtime became known
+    counts.job_set_created(KEY, CREATED + 10)
+    assert counts.witness.told == [("JobSet", "torch", 10)]
+    assert counts.counts() == {("team", "torch", "Pending"): 1}
 
 
 @pytest.mark.parametrize("before", ["Pending", "Complete"])
-def test_another_job_of_the_same_name_has_a_life_of_its_own(before: State) -> None:
-    book = Books()
-    book.see(before)
-    book.job_set_made(KEY, CREATED + 1)
-    book.witness.told.clear()
-    book.see("Pending", uid="2", runtime="jax")  # of the same second
-    assert book.counts() == {("team", "jax", "Pending"): 1}
-    book.job_set_made(KEY, CREATED + 3)
-    assert book.witness.told == [("JobSet", "jax", 3)]
+def test_trainjob_of_the_same_name_is_observed_separately(before: State) -> None:
+    counts = Books()
+    counts.see(before)
+    counts.job_set_created(KEY, CREATED + 1)
+    counts.witness.told.clear()
+    counts.see("Pending", uid="2", runtime="jax")  # of the same second
+    assert counts.counts() == {("team", "jax", "Pending"): 1}
+    counts.job_set_created(KEY, CREATED + 3)
+    assert counts.witness.told == [("JobSet", "jax", 3)]
 
 
-def test_what_a_job_says_itself_is_not_awaited_any_more_and_not_measured() -> None:
-    book = Books()
-    book.see()
-    book.see(has_rows=True)
-    assert [book.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
-    book.see("Running", has_rows=True, has_had_pods=True)
-    assert book.awaiting(KEY, "pod") is None
-    book.see("Pending", has_rows=True)  # its pods are started again
-    book.job_set_made(KEY, CREATED + 5000)
-    book.pod_runs(KEY, CREATED + 5000)  # the end of what has run all the time
-    assert book.witness.told == []
+def test_event_that_the_status_reports_is_not_measured() -> None:
+    counts = Books()
+    counts.see()
+    counts.see(has_rows=True)
+    assert [counts.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
+    counts.see("Running", has_rows=True, has_had_pods=True)
+    assert counts.awaiting(KEY, "pod") is None
+    counts.see("Pending", has_rows=True)  # its pods are started again
+    counts.job_set_created(KEY, CREATED + 5000)
+    counts.first_pod_running(KEY, CREATED + 5000)  # the end of what has run all the time
+    assert counts.witness.told == []
 
 
-def test_a_pod_may_be_told_before_its_job_set() -> None:
-    book = Books()
-    book.see()
-    book.pod_runs(KEY, CREATED + 2)
-    book.job_set_made(KEY, CREATED + 3)
-    assert book.witness.told == [("pod", "torch", 2), ("JobSet", "torch", 3)]
+def test_first_pod_may_precede_its_job_set() -> None:
+    counts = Books()
+    counts.see()
+    counts.first_pod_running(KEY, CREATED + 2)
+    counts.job_set_created(KEY, CREATED + 3)
+    assert counts.witness.told == [("pod", "torch", 2), ("JobSet", "torch", 3)]
 
 
-def test_a_job_set_of_some_time_ago_is_not_measured() -> None:
-    book = Books()
-    book.see()
-    book.job_set_made(KEY, None)
-    book.job_set_made(KEY, CREATED + 5)
-    assert book.witness.told == []
-    assert [book.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
+def test_job_set_without_known_time_is_not_measured() -> None:
+    counts = Books()
+    counts.see()
+    counts.job_set_created(KEY, None)
+    counts.job_set_created(KEY, CREATED + 5)
+    assert counts.witness.told == []
+    assert [counts.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
 
 
-def test_durations_of_all_namespaced_runtimes_are_one() -> None:
-    book = Books()
+def test_namespaced_runtimes_share_durations() -> None:
+    counts = Books()
     for name in "ab":
         key = ObjectKey("team", name)
-        book.see(key=key, runtime=name, has_namespaced_runtime=True)
-        book.job_set_made(key, CREATED + 1)
-        book.pod_runs(key, CREATED + 2)
-        book.see("Failed", key=key, runtime=name, has_namespaced_runtime=True, since=CREATED + 3)
+        counts.see(key=key, runtime=name, has_namespaced_runtime=True)
+        counts.job_set_created(key, CREATED + 1)
+        counts.first_pod_running(key, CREATED + 2)
+        counts.see("Failed", key=key, runtime=name, has_namespaced_runtime=True, since=CREATED + 3)
     told = [("JobSet", NAMESPACED, 1), ("pod", NAMESPACED, 2), ("Failed", NAMESPACED, 3)]
-    assert book.witness.told == told * 2
-    assert book.counts() == {("team", "a", "Failed"): 1, ("team", "b", "Failed"): 1}
+    assert counts.witness.told == told * 2
+    assert counts.counts() == {("team", "a", "Failed"): 1, ("team", "b", "Failed"): 1}
 
 
-def test_since_when_is_told_by_conditions_or_seen() -> None:
+def test_start_of_a_state_is_from_conditions_or_observed() -> None:
     def since(state: State, at: float, **more: Any) -> float:
-        book.see(state, now=CREATED + at, **more)
-        [found] = book.oldest().values()
+        counts.see(state, now=CREATED + at, **more)
+        [found] = counts.oldest().values()
         return found - CREATED
 
-    book = Books()
+    counts = Books()
     assert since("Pending", 0) == 0
     assert since("Pending", 10) == 0
     assert since("Blocked", 20, since=CREATED + 19) == 19
@@ -195,66 +195,66 @@ def test_since_when_is_told_by_conditions_or_seen() -> None:
     assert since("Suspended", 80, since=CREATED + 79) == 79
 
 
-def test_who_waits_again_when_it_is_first_seen_does_so_since_then() -> None:
+def test_trainjob_that_waits_for_pods_again_does_so_since_it_was_added() -> None:
     """As after an initializer that ran for hours under another manager."""
-    book = Books()
-    book.see(has_rows=True, has_had_pods=True, now=CREATED + 7200)
-    assert book.oldest() == {("team", "Pending"): CREATED + 7200}
+    counts = Books()
+    counts.see(has_rows=True, has_had_pods=True, now=CREATED + 7200)
+    assert counts.oldest() == {("team", "Pending"): CREATED + 7200}
 
 
 @pytest.mark.parametrize("before", [{"has_rows": True}, {"has_job_set": True}])
-def test_who_has_a_job_set_when_it_is_first_seen_is_taken_over(before: dict[str, bool]) -> None:
-    book = Books()
-    book.see(has_namespaced_runtime=True, **before)
-    book.see("Running")
-    book.see("Complete", key=ObjectKey("team", "done"), has_rows=True)
-    assert book.witness.taken == [NAMESPACED]
+def test_trainjob_with_a_job_set_is_adopted(before: dict[str, bool]) -> None:
+    counts = Books()
+    counts.see(has_namespaced_runtime=True, **before)
+    counts.see("Running")
+    counts.see("Complete", key=ObjectKey("team", "done"), has_rows=True)
+    assert counts.witness.taken == [NAMESPACED]
 
 
-def test_the_oldest_of_each_namespace_and_state_is_told() -> None:
-    book = Books()
+def test_oldest_time_by_namespace_and_state() -> None:
+    counts = Books()
     for name, at in {"c": 3.0, "a": 1.0, "b": 2.0}.items():
-        book.see(key=ObjectKey("team", name), since=at, runtime=name)
-    book.see("Blocked", key=ObjectKey("team", "d"), since=4.0)
-    book.see(key=ObjectKey("other", "e"), since=5.0)
-    book.see("Complete", key=ObjectKey("other", "f"), since=0.5)
-    assert book.oldest() == {
+        counts.see(key=ObjectKey("team", name), since=at, runtime=name)
+    counts.see("Blocked", key=ObjectKey("team", "d"), since=4.0)
+    counts.see(key=ObjectKey("other", "e"), since=5.0)
+    counts.see("Complete", key=ObjectKey("other", "f"), since=0.5)
+    assert counts.oldest() == {
         ("team", "Pending"): 1.0,
         ("team", "Blocked"): 4.0,
         ("other", "Pending"): 5.0,
     }
-    book.remove(ObjectKey("team", "a"))
-    assert book.oldest()["team", "Pending"] == 2.0
+    counts.remove(ObjectKey("team", "a"))
+    assert counts.oldest()["team", "Pending"] == 2.0
 
 
-def test_namespaces_and_runtimes_are_bounded_and_make_room_when_they_go() -> None:
-    book = Books(most_namespaces=2, most_runtimes=2)
+def test_namespaces_and_runtimes_are_bounded_and_released() -> None:
+    counts = Books(most_namespaces=2, most_runtimes=2)
     for name in "abcd":
-        book.see(key=ObjectKey(name, "train"), runtime=name)
-    assert book.counts() == {
+        counts.see(key=ObjectKey(name, "train"), runtime=name)
+    assert counts.counts() == {
         ("a", "a", "Pending"): 1,
         ("b", "b", "Pending"): 1,
         (OTHER, OTHER, "Pending"): 2,
     }
-    assert set(book.oldest()) == {("a", "Pending"), ("b", "Pending"), (OTHER, "Pending")}
-    book.see("Running", key=ObjectKey("a", "train"), runtime="a")
-    assert ("a", "a", "Running") in book.counts()
-    book.remove(ObjectKey("a", "train"))
-    book.see("Running", key=ObjectKey("c", "train"), runtime="c")
-    assert book.counts() == {
+    assert set(counts.oldest()) == {("a", "Pending"), ("b", "Pending"), (OTHER, "Pending")}
+    counts.see("Running", key=ObjectKey("a", "train"), runtime="a")
+    assert ("a", "a", "Running") in counts.counts()
+    counts.remove(ObjectKey("a", "train"))
+    counts.see("Running", key=ObjectKey("c", "train"), runtime="c")
+    assert counts.counts() == {
         ("b", "b", "Pending"): 1,
         ("c", "c", "Running"): 1,
         (OTHER, OTHER, "Pending"): 1,
     }
 
 
-def test_pairs_of_namespace_and_runtime_are_bounded_and_make_room_when_they_go() -> None:
-    book = Books(most_places=2)
+def test_pairs_of_namespace_and_runtime_are_bounded_and_released() -> None:
+    counts = Books(most_places=2)
     for namespace, runtime in ("ab", "aa", "ba", "bb"):
-        book.see(key=ObjectKey(namespace, runtime), runtime=runtime)
-    book.see("Running", key=ObjectKey("a", "another"), runtime="b")
-    book.see("Running", key=ObjectKey("b", "another"), runtime="b")
-    assert book.counts() == {
+        counts.see(key=ObjectKey(namespace, runtime), runtime=runtime)
+    counts.see("Running", key=ObjectKey("a", "another"), runtime="b")
+    counts.see("Running", key=ObjectKey("b", "another"), runtime="b")
+    assert counts.counts() == {
         ("a", "b", "Pending"): 1,
         ("a", "a", "Pending"): 1,
         (OTHER, OTHER, "Pending"): 2,
@@ -262,9 +262,9 @@ def test_pairs_of_namespace_and_runtime_are_bounded_and_make_room_when_they_go()
         (OTHER, OTHER, "Running"): 1,
     }
     for namespace, name in (("a", "a"), ("b", "b"), ("b", "another")):
-        book.remove(ObjectKey(namespace, name))
-    book.see("Running", key=ObjectKey("b", "a"), runtime="a")
-    assert book.counts() == {
+        counts.remove(ObjectKey(namespace, name))
+    counts.see("Running", key=ObjectKey("b", "a"), runtime="a")
+    assert counts.counts() == {
         ("a", "b", "Pending"): 1,
         ("a", "b", "Running"): 1,
         ("b", "a", "Running"): 1,
@@ -282,27 +282,27 @@ CHANGES = st.tuples(
 
 
 @given(st.lists(CHANGES, max_size=60), st.integers(0, 3), st.integers(0, 3), st.integers(0, 9))
-def test_counts_are_what_a_recount_says(
+def test_counts_equal_a_recount(
     changes: list[tuple[ObjectKey, tuple[str, State, str] | None]],
     namespaces: int,
     runtimes: int,
     places: int,
 ) -> None:
-    book = Books(most_namespaces=namespaces, most_runtimes=runtimes, most_places=places)
+    counts = Books(most_namespaces=namespaces, most_runtimes=runtimes, most_places=places)
     there: dict[ObjectKey, tuple[str, State, str]] = {}
     runtime_of: dict[tuple[ObjectKey, str], str] = {}  # which nobody can change
     for key, change in changes:
         if change is None:
-            book.remove(key)
+            counts.remove(key)
             there.pop(key, None)
         else:
             runtime, state, uid = change
             if key not in there or there[key][2] != uid:
                 runtime_of[key, uid] = runtime
             runtime = runtime_of[key, uid]
-            book.see(state, key=key, uid=uid, runtime=runtime)
+            counts.see(state, key=key, uid=uid, runtime=runtime)
             there[key] = (runtime, state, uid)
-    found = book.counts()
+    found = counts.counts()
     assert all(found.values())
     by_state = Counter(state for _, state, _ in there.values())
     assert sum_by(found, 2) == by_state
@@ -316,9 +316,9 @@ def test_counts_are_what_a_recount_says(
     pairs = {(namespace, runtime) for namespace, runtime, _ in found}
     assert len(pairs - {(OTHER, OTHER)}) <= places
     for key in list(there):
-        book.remove(key)
-    assert book.counts() == {}
-    for labels in (book._namespaces, book._runtimes, book._places):
+        counts.remove(key)
+    assert counts.counts() == {}
+    for labels in (counts._namespaces, counts._runtimes, counts._places):
         assert labels._holders == {}
 
 

@@ -1,4 +1,4 @@
-"""What changes of TrainJobs, JobSets and Jobs mean to the book, and when it is open to readers."""
+"""Events of TrainJobs, JobSets and Jobs update the counts, which the leader exports."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from kftrainer.api.resources import JOB_SETS, JOBS, TRAIN_JOBS
 from kftrainer.controllers.metrics.collectors import JobHistograms
 from kftrainer.controllers.metrics.counts import TrainJobCounts
-from kftrainer.controllers.metrics.first_pods import ASK_AGAIN, LABEL_JOB_SET, FirstPods
-from kftrainer.controllers.metrics.observer import JobWatch
+from kftrainer.controllers.metrics.first_pods import LABEL_JOB_SET, RECHECK_AFTER, FirstPods
+from kftrainer.controllers.metrics.observer import TrainJobObserver
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ForbiddenError, TransportError
 from kftrainer.kube.client.watch import Bookmark, Upserted, WatchEvent
@@ -105,18 +105,18 @@ class NoPods:
         self.job_sets.append((key, now))
 
 
-class Desk:
-    """A book, and all that is written into it."""
+class Harness:
+    """A counts, and all that is written into it."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.registry = CollectorRegistry()
-        self.book = TrainJobCounts(JobHistograms(self.registry))
+        self.counts = TrainJobCounts(JobHistograms(self.registry))
         self.cache = FakeCache({kind: FakeInformer(kind) for kind in (TRAIN_JOBS, JOB_SETS)})
         self.jobs, self.sets = (self.cache.informers[kind] for kind in (TRAIN_JOBS, JOB_SETS))
         self.pods = NoPods()
-        self.watch = JobWatch(
-            self.book,
+        self.watch = TrainJobObserver(
+            self.counts,
             cast("Cache", self.cache),
             self.registry,
             cast("FirstPods", self.pods),
@@ -157,103 +157,107 @@ def an_object(uid: str, owner: str, **more: Any) -> Object:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def harness() -> Harness:
+    return Harness()
 
 
-async def test_it_begins_to_count_when_it_leads_and_tells_when_it_knows_all(desk: Desk) -> None:
-    desk.jobs.put(a_job())
-    assert desk.series("kftrainer_trainjobs") == {}
-    desk.jobs.told.clear()
-    async with desk.leading():
-        assert desk.series("kftrainer_trainjobs") == {}
-        desk.jobs.told.set()
+async def test_counts_are_exported_after_all_trainjobs_are_counted(
+    harness: Harness,
+) -> None:
+    harness.jobs.put(a_job())
+    assert harness.series("kftrainer_trainjobs") == {}
+    harness.jobs.told.clear()
+    async with harness.leading():
+        assert harness.series("kftrainer_trainjobs") == {}
+        harness.jobs.told.set()
         await at_rest()
         labels = '{namespace="ns",runtime="torch-distributed",state="Pending"}'
-        assert desk.series("kftrainer_trainjobs") == {labels: 1}
-        assert desk.pods.has_begun
-        desk.jobs.delete(a_job())
-        assert desk.series("kftrainer_trainjobs") == {}
+        assert harness.series("kftrainer_trainjobs") == {labels: 1}
+        assert harness.pods.has_begun
+        harness.jobs.delete(a_job())
+        assert harness.series("kftrainer_trainjobs") == {}
 
 
-async def test_jobs_of_somebody_else_do_not_count(desk: Desk) -> None:
-    async with desk.leading():
-        desk.jobs.put(a_job(managedBy="kueue.x-k8s.io/multikueue"))
-        assert desk.series("kftrainer_trainjobs") == {}
+async def test_trainjobs_of_another_manager_are_not_counted(harness: Harness) -> None:
+    async with harness.leading():
+        harness.jobs.put(a_job(managedBy="kueue.x-k8s.io/multikueue"))
+        assert harness.series("kftrainer_trainjobs") == {}
 
 
-async def test_a_job_set_is_measured_once_when_it_comes(desk: Desk) -> None:
-    async with desk.leading():
-        desk.jobs.put(a_job())
-        desk.sets.put(an_object("s", owner="0"))
-        assert desk.measured(MADE) == []  # it is of another TrainJob, of the same name
-        desk.sets.delete(an_object("s", owner="0"))
+async def test_job_set_is_measured_once(harness: Harness) -> None:
+    async with harness.leading():
+        harness.jobs.put(a_job())
+        harness.sets.put(an_object("s", owner="0"))
+        assert harness.measured(MADE) == []  # it is of another TrainJob, of the same name
+        harness.sets.delete(an_object("s", owner="0"))
         for _ in range(2):
-            desk.sets.put(an_object("s", owner="1"))
-            desk.sets.delete(an_object("s", owner="1"))
-        assert desk.measured(MADE) == [10, 1]
+            harness.sets.put(an_object("s", owner="1"))
+            harness.sets.delete(an_object("s", owner="1"))
+        assert harness.measured(MADE) == [10, 1]
 
 
-async def test_a_job_set_that_was_there_before_is_not_measured(desk: Desk) -> None:
-    desk.jobs.put(a_job())
-    desk.sets.put(an_object("s", owner="1"))
-    async with desk.leading():
-        desk.sets.put(an_object("s", owner="1"))
-        assert desk.measured(MADE) == []
-        assert desk.book.awaiting(KEY, "pod") == "1"
+async def test_job_set_that_existed_before_is_not_measured(harness: Harness) -> None:
+    harness.jobs.put(a_job())
+    harness.sets.put(an_object("s", owner="1"))
+    async with harness.leading():
+        harness.sets.put(an_object("s", owner="1"))
+        assert harness.measured(MADE) == []
+        assert harness.counts.awaiting(KEY, "pod") == "1"
 
 
-async def test_a_job_set_that_is_found_late_is_not_measured(desk: Desk) -> None:
+async def test_job_set_of_the_initial_list_is_not_measured(harness: Harness) -> None:
     """Nobody knows since when it is there, if its kind was not read when the TrainJob was."""
-    del desk.cache.informers[JOB_SETS]
-    async with desk.leading():
-        desk.jobs.put(a_job())
-        desk.sets.put(an_object("s", owner="1"))
-        desk.cache.informers[JOB_SETS] = desk.sets
-        desk.watch.installed(JOB_SETS)
-        desk.sets.put(an_object("s", owner="1"))
-        assert desk.measured(MADE) == []
-        assert desk.pods.job_sets == [(KEY, None), (KEY, desk.clock.now().timestamp())]
+    del harness.cache.informers[JOB_SETS]
+    async with harness.leading():
+        harness.jobs.put(a_job())
+        harness.sets.put(an_object("s", owner="1"))
+        harness.cache.informers[JOB_SETS] = harness.sets
+        harness.watch.installed(JOB_SETS)
+        harness.sets.put(an_object("s", owner="1"))
+        assert harness.measured(MADE) == []
+        assert harness.pods.job_sets == [(KEY, None), (KEY, harness.clock.now().timestamp())]
 
 
 @pytest.mark.parametrize("how", ["stopped", "cancelled"])
-async def test_who_does_not_lead_any_more_neither_hears_nor_tells(desk: Desk, how: str) -> None:
-    desk.jobs.put(a_job())
+async def test_observer_that_stopped_ignores_events_and_exports_nothing(
+    harness: Harness, how: str
+) -> None:
+    harness.jobs.put(a_job())
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(desk.watch.run(lambda: None, stop))
+        task = tasks.create_task(harness.watch.run(lambda: None, stop))
         await at_rest()
-        assert desk.series("kftrainer_trainjobs")
+        assert harness.series("kftrainer_trainjobs")
         stop.set() if how == "stopped" else task.cancel()
-    assert desk.pods.ends == 1
-    assert desk.series("kftrainer_trainjobs") == {}
-    desk.sets.put(an_object("s", owner="1"))
-    desk.jobs.put(a_job("2"))
-    desk.watch.installed(JOB_SETS)
-    assert (desk.measured(MADE), desk.pods.job_sets) == ([], [])
-    assert desk.book.awaiting(KEY, "JobSet") == "1", "the book is as it was"
+    assert harness.pods.ends == 1
+    assert harness.series("kftrainer_trainjobs") == {}
+    harness.sets.put(an_object("s", owner="1"))
+    harness.jobs.put(a_job("2"))
+    harness.watch.installed(JOB_SETS)
+    assert (harness.measured(MADE), harness.pods.job_sets) == ([], [])
+    assert harness.counts.awaiting(KEY, "JobSet") == "1", "the counts is as it was"
 
 
-async def test_who_stops_before_all_is_known_has_told_nothing(desk: Desk) -> None:
-    desk.jobs.told.clear()
-    async with desk.leading():
+async def test_observer_that_stops_before_the_sync_exports_nothing(harness: Harness) -> None:
+    harness.jobs.told.clear()
+    async with harness.leading():
         pass
-    assert not desk.pods.has_begun
+    assert not harness.pods.has_begun
 
 
-async def test_job_sets_may_be_installed_later(desk: Desk) -> None:
-    del desk.cache.informers[JOB_SETS]
-    desk.watch.installed(JOB_SETS)
-    async with desk.leading():
-        desk.jobs.put(a_job())
-        desk.watch.installed(JOB_SETS)
-        desk.cache.informers[JOB_SETS] = desk.sets
+async def test_job_sets_may_be_installed_later(harness: Harness) -> None:
+    del harness.cache.informers[JOB_SETS]
+    harness.watch.installed(JOB_SETS)
+    async with harness.leading():
+        harness.jobs.put(a_job())
+        harness.watch.installed(JOB_SETS)
+        harness.cache.informers[JOB_SETS] = harness.sets
         for _ in range(2):
-            desk.watch.installed(JOB_SETS)
-            desk.watch.installed(JOBS)
-        assert len(desk.sets.handlers) == 1
-        desk.sets.put(an_object("s", owner="1"))
-        assert desk.measured(MADE) == [10, 1]
+            harness.watch.installed(JOB_SETS)
+            harness.watch.installed(JOBS)
+        assert len(harness.sets.handlers) == 1
+        harness.sets.put(an_object("s", owner="1"))
+        assert harness.measured(MADE) == [10, 1]
 
 
 class Asked(Client):
@@ -271,12 +275,12 @@ class Asked(Client):
         return pages()
 
 
-def first_pods(desk: Desk, client: Client | None = None) -> FirstPods:
+def first_pods(harness: Harness, client: Client | None = None) -> FirstPods:
     return FirstPods(
-        desk.book,
-        cast("Cache", desk.cache),
+        harness.counts,
+        cast("Cache", harness.cache),
         client or Asked(),
-        clock=desk.clock,
+        clock=harness.clock,
         metrics=Metrics(),
     )
 
@@ -313,15 +317,15 @@ class Jobs(Asked):
 
 
 @pytest.fixture
-async def shown(desk: Desk) -> AsyncIterator[Jobs]:
+async def shown(harness: Harness) -> AsyncIterator[Jobs]:
     """Jobs that are being listed, when a TrainJob has its JobSet."""
     jobs = Jobs()
-    watching = first_pods(desk, jobs)
-    desk.pods.job_set_changed = watching.job_set_changed  # type: ignore[method-assign]
-    async with desk.leading(), asyncio.TaskGroup() as tasks:
+    watching = first_pods(harness, jobs)
+    harness.pods.job_set_changed = watching.job_set_changed  # type: ignore[method-assign]
+    async with harness.leading(), asyncio.TaskGroup() as tasks:
         task = tasks.create_task(watching.run())
-        desk.jobs.put(a_job())
-        desk.sets.put(an_object("s", owner="1"))
+        harness.jobs.put(a_job())
+        harness.sets.put(an_object("s", owner="1"))
         yield jobs
         task.cancel()
 
@@ -334,79 +338,81 @@ async def pods(shown: Jobs) -> Jobs:
 
 
 @pytest.mark.parametrize("sign", [{"ready": 1}, {"succeeded": 1}], ids=str)
-async def test_the_first_pod_is_measured_once(desk: Desk, pods: Jobs, sign: Any) -> None:
+async def test_first_pod_is_measured_once(harness: Harness, pods: Jobs, sign: Any) -> None:
     await pods.show()
     await pods.show(active=1, ready=0, failed=1)
-    assert desk.measured(RAN) == []
+    assert harness.measured(RAN) == []
     for name in "jjk":
         await pods.show(name, **sign)
-    assert desk.measured(RAN) == [10, 1]
+    assert harness.measured(RAN) == [10, 1]
 
 
-async def test_the_first_pod_may_run_before_its_job_set_is_seen(desk: Desk, pods: Jobs) -> None:
-    desk.sets.delete(an_object("s", owner="1"))
-    desk.jobs.put(a_job("2"))
+async def test_first_pod_before_the_event_of_its_job_set_is_counted(
+    harness: Harness, pods: Jobs
+) -> None:
+    harness.sets.delete(an_object("s", owner="1"))
+    harness.jobs.put(a_job("2"))
     await pods.show(ready=1)  # of the one that was there before
     await pods.show("k", owner="t", ready=1)
-    assert desk.measured(RAN) == []
-    await desk.clock.advance(5)
-    desk.sets.put(an_object("t", owner="2"))
-    assert desk.measured(RAN) == [15, 1]
-    await desk.clock.advance(5)
+    assert harness.measured(RAN) == []
+    await harness.clock.advance(5)
+    harness.sets.put(an_object("t", owner="2"))
+    assert harness.measured(RAN) == [15, 1]
+    await harness.clock.advance(5)
     await pods.show("k", owner="t", succeeded=1)
-    assert desk.measured(RAN) == [15, 1], "not the length of the training"
+    assert harness.measured(RAN) == [15, 1], "not the length of the training"
 
 
-async def test_the_first_pod_may_be_of_a_job_set_that_was_made_anew(desk: Desk, pods: Jobs) -> None:
+async def test_first_pod_of_a_recreated_job_set_is_counted(harness: Harness, pods: Jobs) -> None:
     await pods.show(owner="t", ready=1)
-    assert desk.measured(RAN) == []
-    desk.sets.put(an_object("t", owner="1"))
-    assert desk.measured(RAN) == [10, 1]
+    assert harness.measured(RAN) == []
+    harness.sets.put(an_object("t", owner="1"))
+    assert harness.measured(RAN) == [10, 1]
 
 
-async def test_pods_of_an_earlier_job_set_do_not_count(desk: Desk, pods: Jobs) -> None:
+async def test_pods_of_an_earlier_job_set_do_not_count(harness: Harness, pods: Jobs) -> None:
     await pods.show(owner="earlier", ready=1)
-    desk.sets.put(an_object("s", owner="1"))
-    assert desk.measured(RAN) == []
+    harness.sets.put(an_object("s", owner="1"))
+    assert harness.measured(RAN) == []
 
 
-async def test_pods_of_an_earlier_job_do_not_count(desk: Desk, pods: Jobs) -> None:
-    desk.jobs.put(a_job("2"))
+async def test_pods_of_an_earlier_job_do_not_count(harness: Harness, pods: Jobs) -> None:
+    harness.jobs.put(a_job("2"))
     await pods.show(ready=1)
-    desk.sets.put(an_object("s", owner="1"))
-    assert desk.measured(RAN) == []
+    harness.sets.put(an_object("s", owner="1"))
+    assert harness.measured(RAN) == []
 
 
-async def test_without_job_sets_there_is_nobody_whose_pods_they_are(desk: Desk, pods: Jobs) -> None:
-    del desk.cache.informers[JOB_SETS]
+async def test_pods_are_ignored_while_job_sets_are_not_cached(harness: Harness, pods: Jobs) -> None:
+    del harness.cache.informers[JOB_SETS]
     await pods.show(ready=1)
-    assert desk.measured(RAN) == []
+    assert harness.measured(RAN) == []
 
 
-async def test_what_is_labelled_oddly_is_nobodys(desk: Desk, pods: Jobs) -> None:
+async def test_job_with_an_invalid_label_is_ignored(harness: Harness, pods: Jobs) -> None:
     job = an_object("j", owner="s", status={"ready": 1})
     del job["metadata"]["labels"]
     job["metadata"]["resourceVersion"] = "9"
     await pods.tell(Upserted(job, added=True))
-    assert desk.measured(RAN) == []
+    assert harness.measured(RAN) == []
 
 
-async def test_pods_that_ran_before_are_not_measured(desk: Desk, shown: Jobs) -> None:
+async def test_pods_that_ran_before_are_not_measured(harness: Harness, shown: Jobs) -> None:
     await shown.show(ready=1)
     await shown.all_shown()
     await shown.show("k", ready=1)
-    desk.sets.put(an_object("s", owner="1"))
-    assert desk.measured(RAN) == []
+    harness.sets.put(an_object("s", owner="1"))
+    assert harness.measured(RAN) == []
 
 
-async def test_pods_of_which_the_train_job_tells_first_are_not_measured(
-    desk: Desk, pods: Jobs
+async def test_pods_that_the_status_reports_first_are_not_measured(
+    harness: Harness, pods: Jobs
 ) -> None:
     """As when Jobs could not be read for some time."""
     row = {"name": "node", "ready": 1, "succeeded": 0, "failed": 0, "active": 1}
-    desk.jobs.put({**a_job(), "status": {"jobsStatus": [row]}})
+    harness.jobs.put({**a_job(), "status": {"jobsStatus": [row]}})
     await pods.show(succeeded=1)
-    assert desk.measured(RAN) == []
+    assert harness.measured(RAN) == []
 
 
 @pytest.fixture
@@ -422,35 +428,35 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-async def test_without_the_right_it_warns_once_and_asks_now_and_then(
-    desk: Desk, started: list[str]
+async def test_missing_permission_is_logged_once_and_checked_periodically(
+    harness: Harness, started: list[str]
 ) -> None:
     refusals = [ForbiddenError(403, "Forbidden", "jobs is forbidden") for _ in range(3)]
     with capture_logs() as logged:
         async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(first_pods(desk, Asked(*refusals)).run())
-            await desk.clock.advance(2 * ASK_AGAIN)
+            task = tasks.create_task(first_pods(harness, Asked(*refusals)).run())
+            await harness.clock.advance(2 * RECHECK_AFTER)
             assert started == []
             assert [entry["log_level"] for entry in logged] == ["warning", "debug", "debug"]
             assert logged[0]["consequence"] == f"{RAN} stays empty"
-            await desk.clock.advance(ASK_AGAIN)
+            await harness.clock.advance(RECHECK_AFTER)
             assert started == ["informer of Job.batch"]
             task.cancel()
 
 
-async def test_a_server_that_cannot_be_asked_is_left_to_the_informer(
-    desk: Desk, started: list[str]
+async def test_unreachable_server_is_retried_by_the_informer(
+    harness: Harness, started: list[str]
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(first_pods(desk, Asked(TransportError("gone"))).run())
+        task = tasks.create_task(first_pods(harness, Asked(TransportError("gone"))).run())
         await at_rest()
         assert started == ["informer of Job.batch"]
         task.cancel()
 
 
 @pytest.mark.parametrize("part", ["_has_had_pods", "_slim", "_index_job_set"])
-async def test_a_bug_in_reading_jobs_ends_nothing_but_that(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, part: str
+async def test_bug_in_the_job_watch_only_ends_that_watch(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     def broken(_: Any) -> Any:
         raise KeyError(part)
@@ -458,19 +464,19 @@ async def test_a_bug_in_reading_jobs_ends_nothing_but_that(
     monkeypatch.setattr(f"kftrainer.controllers.metrics.first_pods.{part}", broken)
     jobs = Jobs()
     with capture_logs() as logged:
-        async with asyncio.timeout(10), desk.leading(), asyncio.TaskGroup() as tasks:
-            desk.jobs.put(a_job())
-            tasks.create_task(first_pods(desk, jobs).run())
+        async with asyncio.timeout(10), harness.leading(), asyncio.TaskGroup() as tasks:
+            harness.jobs.put(a_job())
+            tasks.create_task(first_pods(harness, jobs).run())
             await jobs.show(ready=1)
     [said] = [each for each in logged if each["log_level"] == "error"]
-    assert said["event"] == "training_metrics.gave_up"
+    assert said["event"] == "first_pods_watch_failed"
     assert said["consequence"] == f"nothing is added to {RAN}"
 
 
-async def test_all_else_goes_on_when_jobs_are_given_up(desk: Desk) -> None:
-    desk.pods.gives_up = True
-    async with desk.leading():
-        desk.jobs.put(a_job())
-        desk.sets.put(an_object("s", owner="1"))
-        assert desk.measured(MADE) == [10, 1]
-        assert len(desk.series("kftrainer_trainjobs")) == 1
+async def test_counts_are_updated_after_the_job_watch_failed(harness: Harness) -> None:
+    harness.pods.gives_up = True
+    async with harness.leading():
+        harness.jobs.put(a_job())
+        harness.sets.put(an_object("s", owner="1"))
+        assert harness.measured(MADE) == [10, 1]
+        assert len(harness.series("kftrainer_trainjobs")) == 1

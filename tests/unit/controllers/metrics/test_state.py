@@ -32,7 +32,7 @@ def facts(*conditions: Object, rows: tuple[Object, ...] = (), **spec: Any) -> Jo
     return found
 
 
-def test_a_new_job_waits_since_its_creation() -> None:
+def test_new_trainjob_is_pending_since_its_creation() -> None:
     assert facts() == JobFacts(
         uid="7",
         runtime="torch-distributed",
@@ -45,7 +45,7 @@ def test_a_new_job_waits_since_its_creation() -> None:
 
 
 @pytest.mark.parametrize("state", ["Complete", "Failed", "Blocked", "Suspended"])
-def test_a_condition_tells_the_state_and_since_when(state: str) -> None:
+def test_condition_determines_the_state_and_its_start(state: str) -> None:
     found = facts(condition(state), rows=(row(ready=1),))
     assert (found.state, found.since, found.never_began) == (state, seconds(LATER), False)
 
@@ -60,16 +60,16 @@ def test_a_condition_tells_the_state_and_since_when(state: str) -> None:
     ],
     ids=str,
 )
-def test_the_weightiest_condition_counts(conditions: list[str], state: str) -> None:
+def test_first_condition_by_precedence_is_the_state(conditions: list[str], state: str) -> None:
     assert facts(*map(condition, conditions)).state == state
 
 
-def test_a_resumed_job_waits_since_it_was_resumed() -> None:
+def test_resumed_trainjob_is_pending_since_its_resumption() -> None:
     found = facts(condition("Suspended", "False"))
     assert (found.state, found.since) == ("Pending", seconds(LATER))
 
 
-def test_a_runtime_of_no_known_kind_is_a_failure_before_the_beginning() -> None:
+def test_unsupported_runtime_is_a_failure_that_never_began() -> None:
     found = facts(condition("Failed", reason="TrainingRuntimeNotSupported"))
     assert (found.state, found.never_began) == ("Failed", True)
 
@@ -91,7 +91,7 @@ def test_a_runtime_of_no_known_kind_is_a_failure_before_the_beginning() -> None:
     ],
     ids=str,
 )
-def test_it_runs_while_all_pods_of_a_job_are_there(
+def test_trainjob_is_running_while_all_pods_of_a_job_are_ready(
     rows: list[Object], state: str, has_had_pods: bool
 ) -> None:
     found = facts(rows=tuple(rows))
@@ -101,17 +101,17 @@ def test_it_runs_while_all_pods_of_a_job_are_there(
 @pytest.mark.parametrize(
     ("kind", "is_namespaced"), [("TrainingRuntime", True), ("ClusterTrainingRuntime", False)]
 )
-def test_whose_runtime_it_is(kind: str, is_namespaced: bool) -> None:
+def test_kind_of_the_runtime_is_recorded(kind: str, is_namespaced: bool) -> None:
     found = facts(runtimeRef={"name": "mine", "kind": kind})
     assert (found.runtime, found.has_namespaced_runtime) == ("mine", is_namespaced)
 
 
-def test_a_job_of_somebody_else_is_none_of_ours() -> None:
+def test_trainjob_of_another_manager_has_no_facts() -> None:
     assert facts_of(train_job(managedBy="kueue.x-k8s.io/multikueue")) is None
     ours = train_job(managedBy="trainer.kubeflow.org/trainjob-controller")
     assert facts_of(ours) is not None
 
 
 @pytest.mark.parametrize("time", ["", "soon", "2026-13-01T00:00:00Z"])
-def test_a_time_that_is_none_counts_as_the_creation(time: str) -> None:
+def test_invalid_time_counts_as_the_creation(time: str) -> None:
     assert facts(condition("Blocked", lastTransitionTime=time)).since == seconds(CREATED)

@@ -65,16 +65,16 @@ def test_own_job_set_with_another_uid_than_recorded_is_not_found(
     )
 
 
-def test_uid_is_remembered_until_the_stored_status_records_it() -> None:
+def test_uid_is_kept_until_the_stored_status_records_it() -> None:
     own, key = OwnJobSets(), ObjectKey("team", "train")
     own.add(job(), "new")
-    assert recorded_job_set(own.recorded_on(job(jobSet={"uid": "old"}))) == "new"
-    assert own.recorded(key, None) == "new"
-    own.stored(job(jobSet={"uid": "old"}))
-    assert own.recorded(key, None) == "new"
-    own.stored(job(jobSet={"uid": "new"}))
-    assert own.recorded(key, None) is None
-    assert recorded_job_set(own.recorded_on(job())) is None
+    assert recorded_job_set(own.with_newest(job(jobSet={"uid": "old"}))) == "new"
+    assert own.newest(key, None) == "new"
+    own.drop_if_stored(job(jobSet={"uid": "old"}))
+    assert own.newest(key, None) == "new"
+    own.drop_if_stored(job(jobSet={"uid": "new"}))
+    assert own.newest(key, None) is None
+    assert recorded_job_set(own.with_newest(job())) is None
 
 
 def test_uid_of_a_deleted_trainjob_is_not_used_for_its_successor() -> None:
@@ -83,16 +83,16 @@ def test_uid_of_a_deleted_trainjob_is_not_used_for_its_successor() -> None:
     successor = job().model_copy(
         update={"metadata": job().metadata.model_copy(update={"uid": "another"})}
     )
-    assert recorded_job_set(own.recorded_on(successor)) is None
+    assert recorded_job_set(own.with_newest(successor)) is None
     own.forget(ObjectKey("team", "train"))
-    assert recorded_job_set(own.recorded_on(job())) is None
+    assert recorded_job_set(own.with_newest(job())) is None
 
 
-def test_create_request_is_uncertain_until_it_is_answered() -> None:
+def test_create_request_is_uncertain_until_its_result_is_known() -> None:
     own = OwnJobSets()
-    own.creating(job())
+    own.create_started(job())
     assert own.is_uncertain(job())
-    own.answered(job())
+    own.create_finished(job())
     assert not own.is_uncertain(job())
 
 

@@ -6,8 +6,8 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.trainjob.jobset_update import (
     ANNOTATION_BEGUN_AS,
     ANNOTATION_WHOLE,
-    Fitted,
-    fitted,
+    ApplicablePlan,
+    applicable_plan,
     needs_suspension,
 )
 from kftrainer.runtime.cluster_reader import GivenObjects
@@ -27,12 +27,12 @@ def as_planned(job: Object, on: Object) -> list[PlannedObject]:
     ]
 
 
-def fit(job: Object, on: Object, *there: Object) -> Fitted:
-    return fitted(as_planned(job, on), TrainJob.parse(job), GivenObjects(there))
+def fit(job: Object, on: Object, *there: Object) -> ApplicablePlan:
+    return applicable_plan(as_planned(job, on), TrainJob.parse(job), GivenObjects(there))
 
 
-def job_set_in(fit: Fitted) -> Any:
-    [made] = [each.manifest for each in fit.planned if each.resource is JOB_SETS]
+def job_set_in(fit: ApplicablePlan) -> Any:
+    [made] = [each.manifest for each in fit.objects if each.resource is JOB_SETS]
     return made
 
 
@@ -57,14 +57,14 @@ def marks(job_set: Object) -> set[str]:
     return {*job_set["metadata"]["annotations"]}
 
 
-def test_a_new_job_set_is_made_as_planned_with_a_mark_of_what_lasts() -> None:
+def test_new_job_set_is_as_planned_with_a_digest_of_its_immutable_part() -> None:
     [planned] = as_planned(SUSPENDED, TORCH)
     made = job_set_in(fit(SUSPENDED, TORCH))
     assert made["spec"] == planned.manifest["spec"]
     assert marks(made) == {ANNOTATION_BEGUN_AS}
 
 
-def test_a_job_set_whose_lasting_part_is_as_planned_follows_the_plan() -> None:
+def test_job_set_with_the_planned_immutable_part_follows_the_plan() -> None:
     there = stored(SUSPENDED, TORCH)
     override = {
         "targetJobs": [{"name": "node"}],
@@ -79,7 +79,7 @@ def test_a_job_set_whose_lasting_part_is_as_planned_follows_the_plan() -> None:
     assert job_set_in(found)["metadata"]["annotations"] == there["metadata"]["annotations"]
 
 
-def test_d35_what_cannot_be_changed_stays_and_the_rest_follows() -> None:
+def test_d35_immutable_fields_are_kept_and_others_follow() -> None:
     there = stored(job_on(TORCH), TORCH, suspended=False)
     tolerations = [{"key": "team", "operator": "Exists"}]
     override = {
@@ -101,7 +101,7 @@ def test_d35_what_cannot_be_changed_stays_and_the_rest_follows() -> None:
     assert marks(kept) == {ANNOTATION_BEGUN_AS, ANNOTATION_WHOLE}
 
 
-def test_d35_what_is_no_longer_wanted_of_pods_goes() -> None:
+def test_d35_mutable_pod_fields_that_are_not_planned_are_removed() -> None:
     override = {"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"zone": "a"}}}
     there = stored(job_on(TORCH, suspend=True, podTemplateOverrides=[override]), TORCH)
     assert "nodeSelector" in pod_of(there)
@@ -109,33 +109,33 @@ def test_d35_what_is_no_longer_wanted_of_pods_goes() -> None:
     assert "nodeSelector" not in pod_of(kept)
 
 
-def test_d35_a_field_that_is_gone_from_the_runtime_counts_as_a_change() -> None:
+def test_d35_field_removed_from_the_runtime_counts_as_a_change() -> None:
     there = stored(SUSPENDED, edited(TORCH, stdin=True))
     kept = fit(SUSPENDED, TORCH, there)
     assert kept.kept is not None
     assert container_of(job_set_in(kept))["stdin"] is True
 
 
-def test_d35_a_plan_that_was_fitted_fits_again_unchanged() -> None:
+def test_d35_applicable_plan_of_its_own_result_is_unchanged() -> None:
     other = edited(TORCH, image="other")
     once = job_set_in(fit(SUSPENDED, other, stored(SUSPENDED, TORCH)))
     assert job_set_in(fit(SUSPENDED, other, once)) == once
 
 
-def test_d35_other_objects_of_what_stays_stay_too_unless_they_are_lost() -> None:
+def test_d35_other_objects_of_a_kept_job_set_are_only_recreated() -> None:
     job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
     job_set = stored(job, MPI)
     hostfile = plan(job, MPI)["ConfigMap"]
     more = job_on(MPI, suspend=True, trainer={"numNodes": 3})
-    kinds = [each.resource for each in fit(more, MPI, job_set, hostfile).planned]
+    kinds = [each.resource for each in fit(more, MPI, job_set, hostfile).objects]
     assert kinds == [JOB_SETS]
-    kinds = [each.resource for each in fit(more, MPI, job_set).planned]
+    kinds = [each.resource for each in fit(more, MPI, job_set).objects]
     assert kinds == [CONFIG_MAPS, JOB_SETS]
-    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).objects]
     assert kinds == [CONFIG_MAPS, JOB_SETS]
 
 
-def test_d35_what_was_once_applied_whole_is_so_for_good_as_jobset_fills_in_only_once() -> None:
+def test_d35_job_set_that_was_applied_whole_is_always_applied_whole() -> None:
     there = stored(SUSPENDED, TORCH)
     kept = job_set_in(fit(SUSPENDED, edited(TORCH, image="other"), there))
     again = fit(job_on(TORCH), TORCH, kept)
@@ -144,9 +144,9 @@ def test_d35_what_was_once_applied_whole_is_so_for_good_as_jobset_fills_in_only_
     assert marks(job_set_in(again)) == {ANNOTATION_BEGUN_AS, ANNOTATION_WHOLE}
 
 
-def test_the_plan_is_kept_where_there_is_no_job_set_in_it_or_it_is_somebody_elses() -> None:
+def test_plan_is_unchanged_without_an_own_job_set() -> None:
     job = TrainJob.parse(SUSPENDED)
-    assert fitted([], job, GivenObjects([stored(SUSPENDED, TORCH)])).planned == []
+    assert applicable_plan([], job, GivenObjects([stored(SUSPENDED, TORCH)])).objects == []
     foreign = stored(SUSPENDED, TORCH)
     foreign["metadata"]["ownerReferences"][0]["uid"] = "another"
     assert fit(SUSPENDED, edited(TORCH, image="other"), foreign).kept is None
@@ -199,7 +199,7 @@ def test_other_objects_of_a_rewritten_jobset_follow_the_plan() -> None:
     job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
     job_set = with_container(stored(job, MPI), image="mirror.example.org/trainer:1")
     hostfile = plan(job, MPI)["ConfigMap"]
-    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).objects]
     assert kinds == [CONFIG_MAPS, JOB_SETS]
 
 
@@ -207,7 +207,7 @@ def test_other_objects_of_a_differing_unmarked_jobset_are_not_modified() -> None
     job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
     job_set = without_marks(with_container(stored(job, MPI), image="other"))
     hostfile = plan(job, MPI)["ConfigMap"]
-    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).planned]
+    kinds = [each.resource for each in fit(job, MPI, job_set, hostfile).objects]
     assert kinds == [JOB_SETS]
 
 
@@ -215,7 +215,7 @@ def test_jobset_with_a_queue_of_its_own_is_only_modified_to_suspend_it() -> None
     there = stored(SUSPENDED, TORCH)
     there["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "users"}
     resumed = job_on(TORCH)
-    assert fit(resumed, TORCH, there).planned == []
+    assert fit(resumed, TORCH, there).objects == []
     assert job_set_in(fit(SUSPENDED, TORCH, there))["spec"]["suspend"] is True
     resumed["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "users"}
     assert job_set_in(fit(resumed, TORCH, there))["spec"]["suspend"] is False

@@ -14,7 +14,6 @@ from kftrainer.controllers.trainjob.refused_pods import (
     lacks_pods,
     refusal_of,
 )
-from kftrainer.controllers.trainjob.status import Trouble
 from kftrainer.kube.client.client import Client, Page
 from kftrainer.kube.client.errors import TransportError
 from kftrainer.kube.objects.resource import ObjectKey
@@ -29,10 +28,9 @@ POD_SECURITY = (
     'Error creating: pods "train-node-0-1-x7k2p" is forbidden: violates PodSecurity '
     '"restricted:latest": runAsNonRoot != true'
 )
-REPORTED = Trouble(
-    "PodsNotCreated",
+REPORTED = (
     'pods of Job train-node-0 are not created: pods "train-node-0-*" is forbidden: violates '
-    'PodSecurity "restricted:latest": runAsNonRoot != true',
+    'PodSecurity "restricted:latest": runAsNonRoot != true'
 )
 
 
@@ -96,7 +94,7 @@ class Jobs:
         return Page(list(self.items), "1")
 
 
-class Desk:
+class Harness:
     """What a test looks at."""
 
     def __init__(self, *jobs: Object, error: Exception | None = None, capacity: int = 10) -> None:
@@ -114,15 +112,17 @@ class Desk:
     def enqueue(self, requests: Iterable[ObjectKey]) -> None:
         self.enqueued += requests
 
-    async def trouble(self, *conditions: Object) -> Trouble | None:
-        return await self.refused.trouble(trained(*conditions), JOB_SET)
+    async def message(self, *conditions: Object) -> str | None:
+        error = await self.refused.check(trained(*conditions), JOB_SET)
+        assert error is None or error.reason == "PodsNotCreated"
+        return None if error is None else str(error)
 
 
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        (POD_SECURITY, REPORTED.message),
-        (f"(combined from similar events): {POD_SECURITY}", REPORTED.message),
+        (POD_SECURITY, REPORTED),
+        (f"(combined from similar events): {POD_SECURITY}", REPORTED),
         (
             'Error creating: pods "train-node-0-" is forbidden: error looking up service account',
             'pods of Job train-node-0 are not created: pods "train-node-0-*" is forbidden: error '
@@ -181,39 +181,39 @@ def test_job_lacks_pods_that_it_should_have_now(found: Object, expected: bool) -
 
 
 async def test_refusal_is_reported_while_the_job_lacks_pods() -> None:
-    desk = Desk(job(active=1))
-    desk.refused.observe("team", refusal())
-    assert await desk.trouble() == REPORTED
-    desk.jobs.items = (job(active=2),)
-    assert await desk.trouble() is None
-    desk.jobs.items = (job(active=1),)
-    assert await desk.trouble() is None  # only a new Event reports it again
-    assert desk.jobs.selectors == ["metadata.name=train-node-0"] * 2
+    harness = Harness(job(active=1))
+    harness.refused.observe("team", refusal())
+    assert await harness.message() == REPORTED
+    harness.jobs.items = (job(active=2),)
+    assert await harness.message() is None
+    harness.jobs.items = (job(active=1),)
+    assert await harness.message() is None  # only a new Event reports it again
+    assert harness.jobs.selectors == ["metadata.name=train-node-0"] * 2
 
 
 @pytest.mark.parametrize(
     "found", [(), (job(owner="set-0"),), (job(uid="job-0"),)], ids=["none", "owner", "uid"]
 )
 async def test_event_about_another_job_of_the_name_is_not_reported(found: Any) -> None:
-    desk = Desk(*found)
-    desk.refused.observe("team", refusal())
-    assert await desk.trouble() is None
+    harness = Harness(*found)
+    harness.refused.observe("team", refusal())
+    assert await harness.message() is None
 
 
 async def test_refused_job_is_reported_until_it_exists() -> None:
-    desk = Desk()
+    harness = Harness()
     text = 'job "train-node-0" creation failed with error: exceeded quota: q'
-    desk.refused.observe("team", refusal(text, "JobSet"))
+    harness.refused.observe("team", refusal(text, "JobSet"))
     expected = f"Jobs of JobSet train are not created: {text}"
-    assert await desk.trouble() == Trouble("PodsNotCreated", expected)
-    desk.jobs.items = (job(),)
-    assert await desk.trouble() is None
+    assert await harness.message() == expected
+    harness.jobs.items = (job(),)
+    assert await harness.message() is None
 
 
 async def test_job_that_cannot_be_read_leaves_the_status_unchanged() -> None:
-    desk = Desk(error=TransportError("reset"))
-    desk.refused.observe("team", refusal())
-    assert await desk.trouble() is None
+    harness = Harness(error=TransportError("reset"))
+    harness.refused.observe("team", refusal())
+    assert await harness.message() is None
     blocked = {
         "type": "Blocked",
         "status": "True",
@@ -221,11 +221,11 @@ async def test_job_that_cannot_be_read_leaves_the_status_unchanged() -> None:
         "message": "as before",
         "lastTransitionTime": "2026-01-02T03:04:05Z",
     }
-    assert await desk.trouble(blocked) == Trouble("PodsNotCreated", "as before")
+    assert await harness.message(blocked) == "as before"
 
 
 async def test_report_of_an_earlier_manager_stays_until_events_are_read() -> None:
-    desk = Desk()
+    harness = Harness()
     blocked = {
         "type": "Blocked",
         "status": "True",
@@ -233,42 +233,42 @@ async def test_report_of_an_earlier_manager_stays_until_events_are_read() -> Non
         "message": "as before",
         "lastTransitionTime": "2026-01-02T03:04:05Z",
     }
-    assert await desk.trouble(blocked) == Trouble("PodsNotCreated", "as before")
-    assert await desk.trouble({**blocked, "reason": "RuntimeNotFound"}) is None
-    assert desk.jobs.selectors == []
+    assert await harness.message(blocked) == "as before"
+    assert await harness.message({**blocked, "reason": "RuntimeNotFound"}) is None
+    assert harness.jobs.selectors == []
 
 
 async def test_many_events_enqueue_the_trainjob_once_in_a_while() -> None:
-    desk = Desk()
+    harness = Harness()
     for number in range(1000):
-        desk.refused.observe("team", refusal(f"number {number}"))
-    assert desk.enqueued == [KEY]
-    await desk.clock.advance(ENQUEUE_EVERY)
-    desk.refused.observe("team", refusal())
-    assert desk.enqueued == [KEY, KEY]
+        harness.refused.observe("team", refusal(f"number {number}"))
+    assert harness.enqueued == [KEY]
+    await harness.clock.advance(ENQUEUE_EVERY)
+    harness.refused.observe("team", refusal())
+    assert harness.enqueued == [KEY, KEY]
 
 
 async def test_newest_event_is_reported() -> None:
-    desk = Desk(job())
+    harness = Harness(job())
     for text, time in (("a", "2026-01-02T00:00:02Z"), ("b", "2026-01-02T00:00:01Z")):
-        desk.refused.observe("team", refusal(text, lastTimestamp=time))
-    found = await desk.trouble()
+        harness.refused.observe("team", refusal(text, lastTimestamp=time))
+    found = await harness.message()
     assert found is not None
-    assert found.message.endswith(": a")
+    assert found.endswith(": a")
 
 
 async def test_events_of_other_objects_are_not_kept_and_the_oldest_is_dropped() -> None:
-    desk = Desk(job(), capacity=1)
-    desk.refused.observe("team", refusal())
+    harness = Harness(job(), capacity=1)
+    harness.refused.observe("team", refusal())
     unknown = Refusal("Job", "unknown-node-0", "u", "x", "")
-    desk.refused.observe("team", unknown)
-    assert await desk.trouble() == REPORTED
-    desk.refused.observe("team", Refusal("Job", "other-node-0", "u", "x", ""))
-    assert await desk.trouble() is None
-    assert desk.enqueued == [KEY, ObjectKey("team", "other")]
+    harness.refused.observe("team", unknown)
+    assert await harness.message() == REPORTED
+    harness.refused.observe("team", Refusal("Job", "other-node-0", "u", "x", ""))
+    assert await harness.message() is None
+    assert harness.enqueued == [KEY, ObjectKey("team", "other")]
 
 
 def test_event_is_about_each_jobset_whose_name_begins_the_jobs_name() -> None:
-    desk = Desk()
-    desk.refused.observe("team", Refusal("Job", "train-node-worker-0", "u", "x", ""))
-    assert desk.enqueued == [KEY, ObjectKey("team", "train-node")]
+    harness = Harness()
+    harness.refused.observe("team", Refusal("Job", "train-node-worker-0", "u", "x", ""))
+    assert harness.enqueued == [KEY, ObjectKey("team", "train-node")]

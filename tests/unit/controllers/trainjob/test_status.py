@@ -4,21 +4,22 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import JobStatus, TrainJob
+from kftrainer.controllers.trainjob.failures import Failure
 from kftrainer.controllers.trainjob.status import (
-    Trouble,
-    is_finished,
+    is_reported,
     next_status,
     present_status,
     removal_of_empty_conditions,
 )
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.runtime.framework.extension_points import Observed
+from kftrainer.runtime.info import is_finished
 from tests.support.objects import Object, train_job
 
 EARLIER, NOW = "2026-01-01T00:00:00Z", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NOW_SAID = "2026-01-02T03:04:05Z"
 ROW = {"name": "node", "ready": 1, "succeeded": 0, "failed": 0, "active": 1, "suspended": 0}
-MISSING = Trouble("RuntimeNotFound", "ClusterTrainingRuntime x is not found")
+MISSING = Failure("RuntimeNotFound", "ClusterTrainingRuntime x is not found", retryable=False)
 
 
 def condition(kind: str, status: str = "True", at: str = EARLIER, **said: Any) -> Object:
@@ -43,23 +44,23 @@ def seen(*conditions: Object, rows: tuple[Object, ...] = ()) -> Observed:
 
 
 def conditions(
-    job: TrainJob, observed: Observed | None = None, trouble: Trouble | None = None
+    job: TrainJob, observed: Observed | None = None, failure: Failure | None = None
 ) -> list[Object]:
-    return [each.dump() for each in next_status(job, observed, trouble, NOW).conditions]
+    return [each.dump() for each in next_status(job, observed, failure, NOW).conditions]
 
 
-def test_a_job_that_just_runs_says_nothing() -> None:
+def test_running_trainjob_has_no_conditions() -> None:
     assert next_status(job(), seen(), None, NOW) == present_status(job())
 
 
-def test_a_suspended_job_says_so_and_since_when() -> None:
+def test_suspended_trainjob_has_the_condition_with_its_time() -> None:
     first = condition("Suspended", at=NOW_SAID, reason="Suspended", message="TrainJob is suspended")
     assert conditions(job(suspend=True)) == [first]
     later = job({**first, "lastTransitionTime": EARLIER}, suspend=True)
     assert next_status(later, None, None, NOW) == present_status(later)
 
 
-def test_a_resumed_job_says_that_it_was_suspended() -> None:
+def test_resumed_trainjob_has_suspended_false() -> None:
     resumed = condition(
         "Suspended", "False", NOW_SAID, reason="Resumed", message="TrainJob is resumed"
     )
@@ -105,25 +106,25 @@ def test_suspended_is_not_changed_while_the_jobset_cannot_be_read(
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
-def test_the_end_has_the_time_and_the_words_of_the_jobset(end: str) -> None:
+def test_final_condition_has_time_and_message_of_the_jobset(end: str) -> None:
     ended = condition(end, reason="AllDone", message="it is over")
     assert conditions(job(), seen(ended)) == [ended]
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
-def test_d2_d3_what_has_ended_has_ended_whatever_becomes_of_its_objects(end: str) -> None:
+def test_d2_d3_final_conditions_never_change(end: str) -> None:
     ended = job(condition(end), rows=[ROW])
     assert is_finished(ended)
     assert next_status(ended, None, None, NOW) == present_status(ended)
     assert conditions(ended, seen(), MISSING) == [condition(end)]
 
 
-def test_a_job_that_has_ended_is_not_suspended_any_more() -> None:
+def test_finished_trainjob_is_not_suspended_again() -> None:
     ended = job(condition("Complete"), suspend=True)
     assert conditions(ended) == [condition("Complete")]
 
 
-def test_d6_a_job_that_is_hindered_says_why_while_it_is() -> None:
+def test_d6_failure_is_reported_as_blocked_while_it_lasts() -> None:
     blocked = condition("Blocked", at=NOW_SAID, reason=MISSING.reason, message=MISSING.message)
     assert conditions(job(), None, MISSING) == [blocked]
     hindered = job({**blocked, "lastTransitionTime": EARLIER})
@@ -131,7 +132,7 @@ def test_d6_a_job_that_is_hindered_says_why_while_it_is() -> None:
     assert conditions(hindered, None, None) == []
 
 
-def test_another_hindrance_is_told_with_the_time_of_the_first() -> None:
+def test_another_failure_keeps_the_transition_time() -> None:
     hindered = job(condition("Blocked", reason="Other", message="other"))
     assert conditions(hindered, None, MISSING) == [
         condition("Blocked", reason=MISSING.reason, message=MISSING.message)
@@ -139,15 +140,15 @@ def test_another_hindrance_is_told_with_the_time_of_the_first() -> None:
 
 
 def test_long_messages_are_cut() -> None:
-    (blocked,) = conditions(job(), None, Trouble("A", "x" * 5000))
+    (blocked,) = conditions(job(), None, Failure("A", "x" * 5000, retryable=False))
     assert len(blocked["message"]) == 1024
     assert blocked["message"].endswith(" ...")
 
 
-def test_d1_a_runtime_of_no_known_kind_is_a_failure_that_can_heal() -> None:
-    trouble = Trouble("TrainingRuntimeNotSupported", "unsupported runtime: A.b")
-    failed = condition("Failed", at=NOW_SAID, reason=trouble.reason, message=trouble.message)
-    assert conditions(job(), None, trouble) == [failed]
+def test_d1_unsupported_runtime_is_failed_but_not_finished() -> None:
+    reason, message = "TrainingRuntimeNotSupported", "unsupported runtime: A.b"
+    failed = condition("Failed", at=NOW_SAID, reason=reason, message=message)
+    assert conditions(job(), None, Failure(reason, message, retryable=False)) == [failed]
     assert not is_finished(job(failed))
     assert conditions(job(failed), None, None) == []
 
@@ -157,12 +158,12 @@ def test_d12_conditions_have_no_observed_generation() -> None:
     assert all("observedGeneration" not in each for each in conditions(job(), ended))
 
 
-def test_conditions_of_others_are_not_ours_to_tell() -> None:
+def test_conditions_of_other_controllers_are_excluded() -> None:
     assert conditions(job(condition("Preempted"), suspend=True))[0]["type"] == "Suspended"
     assert len(conditions(job(condition("Preempted"), suspend=True))) == 1
 
 
-def test_rows_of_jobs_are_those_seen_last() -> None:
+def test_rows_of_jobs_are_those_observed_last() -> None:
     assert next_status(job(), seen(rows=(ROW,)), None, NOW).dump()["jobsStatus"] == [ROW]
     assert next_status(job(rows=[ROW]), None, None, NOW).dump()["jobsStatus"] == [ROW]
     assert next_status(job(rows=[ROW]), seen(), None, NOW).dump() == {}
@@ -185,17 +186,38 @@ def test_empty_conditions_are_removed_unless_there_are_none() -> None:
 @pytest.mark.parametrize("kind", ["TrainingRuntimeNotSupported", "ResourcesCreationFailed"])
 def test_message_that_differs_in_volatile_parts_is_not_written(kind: str) -> None:
     first, second = (
-        Trouble(kind, f"read tcp 10.0.0.1:{port}->10.0.0.2:443: {'x' * 2000}")
+        Failure(kind, f"read tcp 10.0.0.1:{port}->10.0.0.2:443: {'x' * 2000}", retryable=False)
         for port in (43210, 51112)
     )
     written = next_status(job(), None, first, NOW)
     before = job(*(each.dump() for each in written.conditions))
     assert next_status(before, None, second, NOW) == present_status(before)
-    other = Trouble(kind, "another message")
+    other = Failure(kind, "another message", retryable=False)
     assert next_status(before, None, other, NOW).conditions[0].message == "another message"
 
 
-def test_conditions_keep_their_places() -> None:
+def test_conditions_keep_their_positions() -> None:
     before = job(condition("Blocked"), condition("Suspended"), suspend=True)
     kinds = [each["type"] for each in conditions(before, seen(condition("Complete")), MISSING)]
     assert kinds == ["Blocked", "Suspended", "Complete"]
+
+
+@pytest.mark.parametrize(
+    "reported", [(), (condition("Blocked", reason="RuntimeNotFound", message="as before"),)]
+)
+def test_failure_that_users_do_not_see_leaves_blocked_unchanged(reported: Any) -> None:
+    failure = Failure("A", "soon over", retryable=True, user_visible=False)
+    assert conditions(job(*reported), None, failure) == [*reported]
+
+
+def test_is_reported_compares_reason_and_meaning_of_the_message() -> None:
+    blocked = job(condition("Blocked", reason="A", message="read tcp 10.0.0.1:1: reset"))
+    found = [
+        is_reported(blocked, Failure(reason, message, retryable=True))
+        for reason, message in (
+            ("A", "read tcp 10.0.0.1:2: reset"),
+            ("A", "another message"),
+            ("B", "read tcp 10.0.0.1:1: reset"),
+        )
+    ]
+    assert found == [True, False, False]

@@ -2,7 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, key_of, unstructured
+from kftrainer.kube.objects.resource import (
+    Manifest,
+    ObjectKey,
+    Resource,
+    is_controlled_by,
+    key_of,
+    unstructured,
+)
 
 PODS: Resource[Manifest] = Resource(
     group="", version="v1", kind="Pod", plural="pods", namespaced=True, decode=unstructured
@@ -57,3 +64,11 @@ def test_a_kind_read_as_metadata_only_is_another_kind_at_the_same_place() -> Non
     assert len({partial, named, JOBS}) == 3
     assert partial.collection_path("team") == named.collection_path("team")
     assert partial.decode(manifest) == manifest
+
+
+def test_is_controlled_by_compares_the_uid_of_the_controller() -> None:
+    owners = [{"uid": "owner"}, {"uid": "controller", "controller": True}]
+    metadata = {"ownerReferences": owners}
+    found = {uid: is_controlled_by(metadata, uid) for uid in ("owner", "controller", "other")}
+    assert found == {"owner": False, "controller": True, "other": False}
+    assert not is_controlled_by({}, "controller")

@@ -13,7 +13,13 @@ from kftrainer.kube.objects.resource import ObjectKey, Resource, unstructured
 from kftrainer.machinery.controller.controller import Controller, NotSyncedError
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import enqueue_mapped, enqueue_self
-from kftrainer.machinery.controller.reconcile import DONE, Request, Result, TerminalError
+from kftrainer.machinery.controller.reconcile import (
+    DONE,
+    ReconcileError,
+    Request,
+    Result,
+    TerminalError,
+)
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.queue.backoff import Exponential
 from tests.support.fake_clock import FakeClock, at_rest
@@ -396,6 +402,17 @@ async def test_back_off_of_a_result_does_not_exceed_its_bound() -> None:
         it.informer.tell(A)
         await clock_runs(it, 10)
         assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 6, 9]
+
+
+async def test_reconcile_error_is_counted_and_retried_within_its_bound() -> None:
+    with capture_logs() as logs:
+        async with world(raising(ReconcileError("no answer", max_delay=3))) as it:
+            it.informer.tell(A)
+            await clock_runs(it, 10)
+            assert [at for at, _ in it.reconciler.calls] == [0, 1, 3, 6, 9]
+            assert it.results() == {"error": 5, "reconcile_errors": 5}
+    failed = [each for each in logs if each["log_level"] == "error"]
+    assert [(each["error"], "exc_info" in each) for each in failed] == [("no answer", False)] * 5
 
 
 def test_there_is_a_series_of_requeues_before_the_first() -> None:

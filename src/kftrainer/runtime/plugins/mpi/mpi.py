@@ -11,7 +11,7 @@ from kftrainer.api.resources import CONFIG_MAPS, SECRETS
 from kftrainer.api.trainingruntime import MPIPolicy
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, invalid
-from kftrainer.kube.objects.resource import Manifest
+from kftrainer.kube.objects.resource import Manifest, is_controlled_by
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.framework.extension_points import (
     APPLY_VERBS,
@@ -32,7 +32,6 @@ from kftrainer.runtime.info import (
     RUNTIME,
     AnyRuntime,
     Info,
-    is_controlled_by,
     key_of_job,
     runs,
     trainer_container,
@@ -117,7 +116,7 @@ class MPI(
             return ()
         planned = []
         keys = info.existing.get(SECRETS, key_of_job(job, _name(job, KEYS)))
-        if keys is None or not is_controlled_by(keys, job):
+        if keys is None or not is_controlled_by(keys["metadata"], job.metadata.uid):
             secret = {
                 **owned(SECRETS, job, _name(job, KEYS)),
                 "type": "kubernetes.io/ssh-auth",

@@ -79,7 +79,7 @@ class CacheBarrier:
                     self._resource, namespace=namespace, field_selector=NO_OBJECT
                 )
             except KubeError as error:
-                log.warning("version_not_read", namespace=namespace, error=str(error))
+                log.warning("resource_version_not_read", namespace=namespace, error=str(error))
             else:
                 self._version = page.resource_version
                 return

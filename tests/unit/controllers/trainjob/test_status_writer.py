@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kftrainer.api.trainjob import TrainJob
-from kftrainer.controllers.trainjob.own_status import OwnStatusWrites
 from kftrainer.controllers.trainjob.status import Status, present_status
+from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.cache.cached_object import CachedObject
 from kftrainer.machinery.controller.events import ObjectEvent

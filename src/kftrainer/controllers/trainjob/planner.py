@@ -1,0 +1,156 @@
+"""Plans the objects of a TrainJob with its runtime, and observes the JobSet's status."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from kftrainer.api.resources import JOB_SETS
+from kftrainer.api.trainjob import TrainJob
+from kftrainer.controllers.overlay_cache import OverlayCache
+from kftrainer.controllers.trainjob.apply import NotInstalledError
+from kftrainer.controllers.trainjob.deleted_jobsets import (
+    DeletedJobSets,
+    outcome_without_job_set,
+    replicas_in,
+)
+from kftrainer.controllers.trainjob.failures import failure_of
+from kftrainer.controllers.trainjob.jobset_update import ApplicablePlan, applicable_plan
+from kftrainer.controllers.trainjob.status import is_reported, present_status
+from kftrainer.controllers.trainjob.unreadable import planning_error
+from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.errors import ForbiddenError, KindNotFoundError, NotFoundError
+from kftrainer.kube.objects.model import Problem
+from kftrainer.kube.objects.resource import Manifest
+from kftrainer.machinery.manager.clock import Clock
+from kftrainer.runtime.cluster_reader import ClusterReader
+from kftrainer.runtime.errors import PlanningError, RuntimeNotFoundError
+from kftrainer.runtime.framework.extension_points import Observed
+from kftrainer.runtime.info import claimed_job_set, is_finished, key_of_job, own_job_set, runs
+from kftrainer.runtime.runtimes import Runtimes
+
+log = structlog.get_logger(__name__)
+
+NO_OBJECTS = ApplicablePlan(())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The objects to apply, or the outcome of a training whose JobSet no longer exists."""
+
+    applicable: ApplicablePlan = NO_OBJECTS
+    ended: Observed | None = None
+
+
+NOTHING = Plan()
+
+
+class Planner:
+    """Plan TrainJobs from the cache.
+
+    A request is sent only where a lagging cache would lead to a wrong result: before a runtime
+    counts as missing, and before a JobSet counts as deleted.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        view: OverlayCache,
+        runtimes: Runtimes,
+        deleted_job_sets: DeletedJobSets,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._runtimes = runtimes
+        self._deleted_job_sets = deleted_job_sets
+        self._clock = clock
+
+    async def plan(self, job: TrainJob, problems: Sequence[Problem]) -> Plan:
+        """Return what to apply; nothing for a finished TrainJob."""
+        if is_finished(job):
+            return NOTHING
+        if (ended := await self._ended(job)) is not None:
+            return Plan(ended=ended)
+        if problems:
+            raise planning_error(problems)
+        return Plan(await self.plan_objects(job))
+
+    async def plan_objects(self, job: TrainJob) -> ApplicablePlan:
+        """Return the objects to apply, given the live JobSet."""
+        try:
+            return self._plan_from_cache(job)
+        except RuntimeNotFoundError as error:
+            if self._is_known(job, error) or not await self._finds_runtime(job):
+                raise
+        return self._plan_from_cache(job)
+
+    def observe(self, job: TrainJob, existing: ClusterReader) -> Observed | None:
+        """Return what the status of the TrainJob's own JobSet reports."""
+        try:
+            return self._runtimes.of(job).train_job_status(job, existing)
+        except PlanningError as error:
+            log.info("jobset_status_not_observed", error=str(error))
+            return None
+
+    def observe_foreign(self, job: TrainJob) -> Observed | None:
+        """Observe whether a JobSet that names the TrainJob but is not its own is suspended."""
+        live = claimed_job_set(job, self._view)
+        if live is None:
+            return None
+        rows = present_status(job).jobs
+        return Observed(jobs=rows, suspended=bool(live["spec"].get("suspend")))
+
+    async def _ended(self, job: TrainJob) -> Observed | None:
+        """Return the outcome of a training whose JobSet is gone; None if it is to be created."""
+        if own_job_set(job, self._view) is not None or not self._view.knows(JOB_SETS):
+            return None
+        last = self.observe(job, self._deleted_job_sets.of(job))
+        replicas = replicas_in(self._runtime_manifest(job))
+        ended = outcome_without_job_set(job, last, replicas, self._clock.now())
+        if ended is None:
+            return None
+        try:
+            live = await self._client.get(JOB_SETS, key_of_job(job))
+        except KindNotFoundError:
+            raise
+        except NotFoundError:
+            log.info("jobset_not_found", outcome=[each.reason for each in ended.conditions])
+            return ended
+        self._view.record(JOB_SETS, live)
+        return None
+
+    def _runtime_manifest(self, job: TrainJob) -> Manifest | None:
+        try:
+            kind = self._runtimes.of(job)
+        except PlanningError:
+            return None
+        return self._view.manifest(kind.resource, kind.key(job))
+
+    def _is_known(self, job: TrainJob, error: PlanningError) -> bool:
+        """Whether the missing runtime has no effect, or the status reports it already."""
+        return runs(job, self._view) or is_reported(job, failure_of(error, self._clock.now()))
+
+    async def _finds_runtime(self, job: TrainJob) -> bool:
+        """Whether the API server has the runtime; its watch may lag behind that of TrainJobs."""
+        kind = self._runtimes.of(job)
+        try:
+            found = await self._client.get(kind.resource, kind.key(job))
+        except KindNotFoundError:
+            raise
+        except NotFoundError:
+            return False
+        except ForbiddenError as error:  # the watch will deliver the runtime
+            log.warning("runtime_not_readable", error=str(error))
+            return False
+        self._view.record(kind.resource, found)
+        return True
+
+    def _plan_from_cache(self, job: TrainJob) -> ApplicablePlan:
+        planned = self._runtimes.of(job).new_objects(job, self._view)
+        for each in planned:
+            is_known = self._view.knows(each.resource, job.metadata.namespace)
+            if self._view.watches(each.resource) and not is_known:
+                raise NotInstalledError(each.resource)
+        return applicable_plan(planned, job, self._view)
