@@ -45,7 +45,7 @@ NAMESPACE = "default"
 KINDS = (TRAIN_JOBS, TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 WEBHOOK = webhook_name(TRAIN_JOBS)
 # Appended when a runtime is missing, as most often the cause is an unreachable webhook.
-WHO_APPLIES = "if the manager should apply it, its log contains the reason"
+WHO_APPLIES = "if the manager applies it, search its log for: cannot apply the runtime"
 MANAGER = ObjectKey(DEFAULT_NAMESPACE, DEFAULT.cert_management.webhook_service_name)
 NO_RUNTIME = "kftrainer-check-has-no-such-runtime"
 DESCRIPTION = """\

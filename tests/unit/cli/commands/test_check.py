@@ -219,7 +219,7 @@ async def test_runtimes_that_do_not_come_are_named() -> None:
     assert isinstance(error, DeadlineExceededError)
     told, _, hint = str(error).partition("; ")
     assert told == "after 5 s: ClusterTrainingRuntime not found: torch, mlx"
-    assert "its log contains the reason" in hint
+    assert "cannot apply the runtime" in hint
 
 
 @pytest.mark.parametrize("webhook", [False, True])
