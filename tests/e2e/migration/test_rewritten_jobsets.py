@@ -304,12 +304,13 @@ async def test_values_of_a_jobset_are_in_no_report_of_its_rejection(
     )
     assert rejection in conditions_of(job)["Blocked"]["message"]
     assert rejection in event["message"]
-    [logged] = [
-        each
-        for each in manager.log_entries("trainjob.hindered")
-        if each["namespace"] == ground.namespace and each["level"] == "warning"
+    logged = [
+        each["error"]
+        for each in manager.log_entries("reconcile_failed")
+        if each["namespace"] == ground.namespace
     ]
-    assert rejection in logged["message"]
+    assert logged
+    assert all(rejection in each for each in logged)
     await ground.touch(manager)  # without the policy
     await ground.until_running("train", 1)
     await ground.until_without("Blocked")

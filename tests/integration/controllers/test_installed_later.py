@@ -181,7 +181,7 @@ async def test_jobset_removed_with_its_kind_is_created_again_when_the_kind_retur
         await team.touch(manager, "ended")
         assert (await team.get("TrainJob", "ended"))["status"] == ended["status"]
         assert await team.find("JobSet", "ended") is None
-        created = [each["name"] for each in manager.log_entries("trainjob.created_object")]
+        created = [each["name"] for each in manager.log_entries("object_created")]
         assert sorted(created) == ["ended", "running", "running"]
 
 
