@@ -368,7 +368,7 @@ def test_failed_live_read_does_not_affect_other_reads() -> None:
     server = LiveObjects(PLAIN, failing=failing)
     assert answer(request(JOB), gang, CLASSES, server=server).allowed
     kinds = sorted(each.split()[0] for each in server.asked)
-    assert kinds == ["JobSet", "PriorityClass", "TrainingRuntime"]
+    assert kinds == ["PriorityClass", "TrainingRuntime"]
 
 
 class Counted(Runtimes):
