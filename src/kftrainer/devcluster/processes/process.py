@@ -45,7 +45,7 @@ class ManagedProcess:
         self._argv = list(argv)
         self._home = home
         self._popen: subprocess.Popen[bytes] | None = None
-        self._life = -1  # at end of file when the process and its leash have ended
+        self._exit_pipe = -1  # at end of file when the process and its leash have ended
 
     def _environment(self) -> Mapping[str, str]:
         # Independent of the user's settings, such as KUBECONFIG or ~/.kwok.
@@ -54,7 +54,7 @@ class ManagedProcess:
     def start(self) -> None:
         """Start or restart the process; its log is appended to."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        self._life, breath = os.pipe()
+        self._exit_pipe, write_end = os.pipe()
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
                 leashed(self._argv),
@@ -63,10 +63,10 @@ class ManagedProcess:
                 stderr=log,
                 env=self._environment(),
                 cwd=self._home,
-                pass_fds=(breath,),
+                pass_fds=(write_end,),
                 start_new_session=True,
             )
-        os.close(breath)
+        os.close(write_end)
 
     @property
     def pid(self) -> int | None:
@@ -114,11 +114,11 @@ class ManagedProcess:
             return
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        loop.add_reader(self._life, ended.set)
+        loop.add_reader(self._exit_pipe, ended.set)
         try:
             await ended.wait()
         finally:
-            loop.remove_reader(self._life)
+            loop.remove_reader(self._exit_pipe)
         if self._popen is not None:
             self._popen.wait()  # its files close a moment before it can be waited for
 
@@ -143,6 +143,6 @@ class ManagedProcess:
         if self._popen.stdin:
             self._popen.stdin.close()  # the leash kills the process when this pipe closes
         self._popen.wait()
-        if self._life >= 0:
-            os.close(self._life)
-            self._life = -1
+        if self._exit_pipe >= 0:
+            os.close(self._exit_pipe)
+            self._exit_pipe = -1
