@@ -42,6 +42,7 @@ class Identity:
 
     job: TrainJob
     error: PlanningError | None = None
+    foreign: Manifest | None = None  # the JobSet that names the TrainJob but is not its own
 
 
 def ownership(job: TrainJob, live_uid: str, *, is_uncertain: bool) -> Ownership:
@@ -197,5 +198,5 @@ class JobSetIdentifier:
         if metadata["uid"] == recorded_job_set(job) or not is_controlled:
             return Identity(job)
         if "deletionTimestamp" in metadata:
-            return Identity(job, name_in_use(job, JOB_SETS, live))
-        return Identity(job, ForeignJobSetError(live))
+            return Identity(job, name_in_use(job, JOB_SETS, live), live)
+        return Identity(job, ForeignJobSetError(live), live)

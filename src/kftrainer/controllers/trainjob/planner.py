@@ -94,9 +94,13 @@ class Planner:
             log.info("jobset_status_not_observed", error=str(error))
             return None
 
-    def observe_foreign(self, job: TrainJob) -> Observed | None:
-        """Observe whether a JobSet that names the TrainJob but is not its own is suspended."""
-        live = claimed_job_set(job, self._view)
+    def observe_foreign(self, job: TrainJob, foreign: Manifest | None) -> Observed | None:
+        """Observe whether a JobSet that names the TrainJob but is not its own is suspended.
+
+        `foreign` was read in this reconcile. If it was deleted since, the next reconcile creates
+        another one, unless the status reports that the TrainJob is resumed and may have run.
+        """
+        live = claimed_job_set(job, self._view) or foreign
         if live is None:
             return None
         rows = present_status(job).jobs

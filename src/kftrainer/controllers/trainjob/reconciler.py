@@ -148,7 +148,7 @@ class TrainJobReconciler:
             outcome = await self._apply(identity.job, plan)
         except (PlanningError, KubeError) as error:
             outcome = await self._failed(stored, identity.job, error)
-        return await self._write_status(stored, identity.job, outcome)
+        return await self._write_status(stored, identity, outcome)
 
     async def _get(self, request: Request) -> ReadJob | None:
         """Return the TrainJob, from the API server if the cache may lag; None if not ours."""
@@ -267,15 +267,16 @@ class TrainJobReconciler:
         write = log.warning if is_new else log.debug if is_repeated else log.info
         write("objects_not_applied", reason=failure.reason, message=failure.message)
 
-    async def _write_status(self, stored: TrainJob, job: TrainJob, outcome: Outcome) -> Result:
+    async def _write_status(self, stored: TrainJob, identity: Identity, outcome: Outcome) -> Result:
         """Write the status if it differs from the wanted one; return the result."""
+        job = identity.job
         if outcome.failure is None and not is_finished(job):
             outcome = await self._check_pods(job, outcome)
         job = self._own_job_sets.with_newest(job)
         observed = (
             outcome.ended
             or self._planner.observe(job, self._view)
-            or self._planner.observe_foreign(job)
+            or self._planner.observe_foreign(job, identity.foreign)
         )
         is_observable = self._view.knows(JOB_SETS, job.metadata.namespace)
         wanted = next_status(
