@@ -12,7 +12,7 @@ from tests.integration.webhooks.cases import REFERENCE, RUNTIME
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.integration.webhooks.test_changes import AFTER_END, CHANGE_RULES, METADATA_LATER
 from tests.integration.webhooks.test_lifecycle import KNOWN_BEFORE, NO_INITIALIZER
-from tests.integration.webhooks.test_operations import NO_STRING, SWITCHED_OFF
+from tests.integration.webhooks.test_operations import NO_STRING, PLUGIN_DISABLED
 from tests.integration.webhooks.trainjob_cases import JOB_CASES
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "admission.md"
@@ -36,7 +36,7 @@ SAYS = {
     "known-before": shown(KNOWN_BEFORE + NO_INITIALIZER),
     "metadata-while-running": f"spec.labels: {METADATA_LATER.format('labels')}",
     "ignored-after-end": f"spec.labels: {AFTER_END}",
-    "plugin-off": shown(SWITCHED_OFF.format("default")),
+    "plugin-off": shown(PLUGIN_DISABLED.format("default")),
     "processes-not-integer": NO_STRING,
 }
 

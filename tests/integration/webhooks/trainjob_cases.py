@@ -249,7 +249,7 @@ INITIALIZERS = (
         {"initializer": {"dataset": {"storageUri": "hf://a/b"}}},
         {"initializer": {"dataset": {"storageUri": "hf://a/b"}}},
         f"spec.runtimeRef: Invalid value: {REFERENCE}: must have dataset-initializer job when "
-        "trainJob is configured with input datasetConfig: the job dataset-initializer is there, "
+        "trainJob is configured with input datasetConfig: the job dataset-initializer exists, "
         f"but lacks the label {STEP}: dataset-initializer",
         torch(job_with("dataset-initializer", None), job_with()),
         torch(

@@ -1,11 +1,16 @@
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES, AnyResource
+from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.machinery.webhook.admission import ALLOWED, AdmissionRequest, AdmissionResponse
+from kftrainer.runtime.framework.extension_points import RuntimeValidation
+from kftrainer.runtime.framework.framework import Framework
+from kftrainer.runtime.framework.plugin_loader import load_framework
+from kftrainer.runtime.info import AnyRuntime, Info
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import RUNTIMES
@@ -226,6 +231,33 @@ async def test_internal_error_is_not_reported_as_an_invalid_object(
     monkeypatch.setattr("kftrainer.webhooks.training_runtime.runtime_findings", fails)
     with pytest.raises(LookupError):
         await asked(resource, GOOD)
+
+
+class Crashing(RuntimeValidation):
+    name: ClassVar[str] = "crashing"
+
+    def validate_runtime(self, runtime: AnyRuntime, info: Info | None) -> ValidationResult:
+        raise KeyError(runtime.metadata.name)
+
+
+async def test_runtime_for_which_a_plugin_fails_is_rejected(
+    resource: AnyResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Framework([*load_framework().plugins, Crashing()])
+    monkeypatch.setattr(RUNTIMES, "framework", whole)
+    verdict = await asked(resource, GOOD)
+    assert (verdict.allowed, verdict.code, verdict.rules) == (False, 500, ("plugin-failed",))
+    assert verdict.message == "plugin crashing failed: KeyError: 'runtime'"
+
+
+async def test_rules_of_a_disabled_plugin_do_not_apply(
+    resource: AnyResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mpi = runtime(mlPolicy={"mpi": {}}, jobs=[replicated_job("launcher")])
+    verdict = await asked(resource, mpi)
+    assert verdict.rules == ("runtime-mpi-workers",)
+    monkeypatch.setattr(RUNTIMES, "framework", load_framework(disabled=["MPI"]))
+    assert (await asked(resource, mpi)).allowed
 
 
 async def test_runtime_beyond_a_limit_is_rejected(
