@@ -11,6 +11,7 @@ from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFa
 from kftrainer.machinery.cache.reduction import Reduction
 from kftrainer.machinery.cache.store import is_older
 from kftrainer.machinery.controller.events import ObservedObject
+from kftrainer.runtime.cluster_reader import DerivedReader
 
 T = TypeVar("T")
 
@@ -219,7 +220,7 @@ class OverlayCache:
         return self._cache.informer(self._cached(resource)).version_in(key.namespace)
 
 
-class HeldParts:
+class HeldParts(DerivedReader):
     """ClusterReader for event handlers, which cannot load large objects: returns cached parts.
 
     The cached part of every TrainJob includes its runtimeRef and whether it has finished; that of
@@ -227,24 +228,13 @@ class HeldParts:
     """
 
     def __init__(self, view: OverlayCache) -> None:
+        super().__init__(view)
         self._view = view
-
-    def knows(self, resource: Resource[Any]) -> bool:
-        """Whether the kind is installed and its cache is synced."""
-        return self._view.knows(resource)
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
         """Return the object, or its cached part, or None."""
         found = self._view.held(resource, key)
         return None if found is None else resource.decode(found)
-
-    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """Return the cached objects, large ones in part."""
-        return self._view.list(resource, namespace)
-
-    def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """Yield the objects that `list` returns, decoded one at a time."""
-        return self._view.iterate(resource, namespace)
 
 
 def _version(manifest: Manifest) -> str:

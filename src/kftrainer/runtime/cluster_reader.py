@@ -32,7 +32,7 @@ class ClusterReader(Protocol):
 
 
 class DerivedReader:
-    """ClusterReader over another one; subclasses change what `get` and `iterate` return."""
+    """ClusterReader that reads from another one; subclasses override what they change."""
 
     def __init__(self, reader: ClusterReader) -> None:
         self._reader = reader
@@ -46,11 +46,11 @@ class DerivedReader:
         return self._reader.get(resource, key)
 
     def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
-        """Return the objects that `iterate` yields."""
-        return [*self.iterate(resource, namespace)]
+        """Return all objects of the kind, or of one namespace."""
+        return self._reader.list(resource, namespace)
 
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """Yield the objects of the kind, decoded one by one."""
+        """Yield the objects that `list` returns, decoded one by one."""
         return self._reader.iterate(resource, namespace)
 
 

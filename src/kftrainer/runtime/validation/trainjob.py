@@ -204,8 +204,12 @@ class WithoutOwnObjects(DerivedReader):
         found = super().get(resource, key)
         return None if self._is_own(found) else found
 
+    def list(self, resource: Resource[T], namespace: str | None = None) -> Sequence[T]:
+        """Return the objects of the kind that the TrainJob does not control."""
+        return [*self.iterate(resource, namespace)]
+
     def iterate(self, resource: Resource[T], namespace: str | None = None) -> Iterator[T]:
-        """Yield the objects of the kind that the TrainJob does not control."""
+        """Yield the objects that `list` returns, decoded one by one."""
         found = super().iterate(resource, namespace)
         return (each for each in found if not self._is_own(each))
 
