@@ -22,6 +22,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import (
     AlreadyExistsError,
     ConflictError,
+    KindNotFoundError,
     KubeError,
     NotFoundError,
 )
@@ -128,6 +129,8 @@ class ShippedRuntimesReconciler:
     async def _apply(self, request: Request, step: Apply) -> Result:
         try:
             applied = await self._write(request, step.shipped)
+        except KindNotFoundError as error:
+            raise ReconcileError(f"cannot apply the runtime: {error}") from error
         except (ConflictError, AlreadyExistsError, NotFoundError, WriteGuardError) as error:
             log.debug("shipped_runtime_conflict", error=str(error))
             return LATER

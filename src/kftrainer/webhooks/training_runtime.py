@@ -13,6 +13,7 @@ from kftrainer.machinery.webhook.admission import (
     AdmissionResponse,
     response_for,
 )
+from kftrainer.runtime.errors import PluginFailedError
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
 from kftrainer.runtime.validation.runtime import runtime_findings
@@ -54,7 +55,7 @@ class RuntimeAdmission:
             return result
         try:
             before = runtime_findings(self._framework, self._decoded(old, request))
-        except InvalidDocumentError:  # it may have been stored without validation
+        except (InvalidDocumentError, PluginFailedError):  # it may have been stored unvalidated
             return result
         return with_stored_errors_as_warnings(result, before)
 

@@ -27,6 +27,7 @@ from kftrainer.kube.client.errors import (
     AlreadyExistsError,
     ConflictError,
     ForbiddenError,
+    KindNotFoundError,
     KubeError,
     NotFoundError,
 )
@@ -282,6 +283,12 @@ async def test_conflict_is_not_an_error(
     assert await Cluster(there(), error).reconciler(wanted=False).reconcile(KEY) == DONE
     cluster = Cluster(None, error)
     assert await cluster.reconciler(wanted=True).reconcile(KEY) == LATER, "an apply has no news"
+
+
+async def test_missing_kind_fails_the_reconcile() -> None:
+    cluster = Cluster(None, KindNotFoundError(404, "NotFound", "page not found"))
+    with pytest.raises(ReconcileError, match="cannot apply the runtime: page not found"):
+        await cluster.reconciler(wanted=True).reconcile(KEY)
 
 
 @pytest.mark.parametrize(("metadata", "wanted"), [(None, True), (there(), False)])

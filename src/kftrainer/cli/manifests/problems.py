@@ -30,7 +30,7 @@ class DocumentProblem:
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
-        if self.line is None and self.file in self.message:  # as in errors of the configuration
+        if self.line is None and f"{self.file}:" in self.message:  # as in configuration errors
             place = ""
         mark = "warning" if self.severity == "warning" else ""
         parts = [each for each in (place, self.path, mark, self.message) if each]

@@ -74,6 +74,7 @@ class Outcome:
     suspend_error: str | None = None  # why the JobSet of a suspended TrainJob is not suspended
     retry_after: float | None = None  # seconds
     ended: Observed | None = None  # the outcome of a training whose JobSet no longer exists
+    is_reported: bool = False  # the status reported the failure before
 
     @property
     def errors(self) -> Sequence[str]:
@@ -236,7 +237,7 @@ class TrainJobReconciler:
             return Outcome()
         failure = failure_of(error, self._clock.now())
         self._report(stored, failure)
-        return replace(outcome, failure=failure)
+        return replace(outcome, failure=failure, is_reported=is_reported(stored, failure))
 
     async def _suspend(self, job: TrainJob) -> Outcome:
         """Suspend the JobSet of a suspended TrainJob whose plan could not be applied."""
@@ -248,6 +249,8 @@ class TrainJobReconciler:
         except EXPECTED_ERRORS:
             return Outcome(retry_after=0.0)
         except KubeError as error:
+            if is_gone(error):
+                return Outcome(retry_after=0.0)  # the JobSet was deleted or replaced
             return Outcome(suspend_error=f"cannot suspend the JobSet: {error}")
         return Outcome(retry_after=suspended.retry_after)
 
@@ -287,7 +290,7 @@ class TrainJobReconciler:
         except WriteGuardError:
             raise
         except KubeError as error:
-            if is_gone(error):
+            if is_gone(error) and not (outcome.errors and isinstance(error, ConflictError)):
                 return DONE  # the watch will enqueue the TrainJob if it was replaced
             errors = [*outcome.errors, f"cannot write the status: {error}"]
             raise ReconcileError("; ".join(errors), max_delay=RETRY_UNAVAILABLE) from error
@@ -308,7 +311,7 @@ class TrainJobReconciler:
 
 
 def is_gone(error: KubeError) -> bool:
-    """Whether the TrainJob of a failed write was deleted or replaced, or will be soon."""
+    """Whether the object of a failed write was deleted or replaced, or will be soon."""
     if isinstance(error, KindNotFoundError):
         return False
     return isinstance(error, NotFoundError | ConflictError | NamespaceTerminatingError)
@@ -327,7 +330,8 @@ def result_of(outcome: Outcome, pause: float | None) -> Result:
     is_retried = failure is not None and failure.retryable
     max_delay = failure.max_delay if failure is not None and is_retried else math.inf
     if outcome.errors:
-        raise ReconcileError("; ".join(outcome.errors), max_delay=max_delay)
+        message = "; ".join(outcome.errors)
+        raise ReconcileError(message, max_delay=max_delay, is_reported=outcome.is_reported)
     if is_retried:
         return Result(requeue=True, max_delay=max_delay)
     result = Result(requeue_after=outcome.retry_after)

@@ -349,12 +349,14 @@ class Controller:
             self._metrics.terminal()
             log.error("reconcile_failed_terminally", seconds=seconds, exc_info=error)
             return
-        max_delay, cause = math.inf, dict[str, Any](exc_info=error)
+        max_delay, cause, is_reported = math.inf, dict[str, Any](exc_info=error), False
         if isinstance(error, ReconcileError):
             max_delay, cause = error.max_delay, {"error": str(error)}
+            is_reported = error.is_reported
         self._queue.add_rate_limited(request, priority=priority, max_delay=max_delay)
         retries = self._queue.retries(request)
-        log.error("reconcile_failed", seconds=seconds, retries=retries, **cause)
+        write = log.debug if is_reported and retries > 1 else log.error
+        write("reconcile_failed", seconds=seconds, retries=retries, **cause)
 
 
 def _within(error: BaseException) -> Iterator[BaseException]:

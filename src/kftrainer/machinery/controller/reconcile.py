@@ -43,12 +43,16 @@ class ReconcileError(Exception):
     """The reconcile failed with an expected error, such as a failed API call, and is retried.
 
     It counts as an error like every exception. It is logged without a traceback, and its backoff
-    does not exceed `max_delay` seconds.
+    does not exceed `max_delay` seconds. With `is_reported`, the object's status already reports it:
+    only the first attempt of a process is logged as an error, the others for debugging.
     """
 
-    def __init__(self, message: str, *, max_delay: float = math.inf) -> None:
+    def __init__(
+        self, message: str, *, max_delay: float = math.inf, is_reported: bool = False
+    ) -> None:
         super().__init__(message)
         self.max_delay = max_delay
+        self.is_reported = is_reported
 
 
 class TerminalError(Exception):

@@ -234,7 +234,7 @@ class InformerMetrics:
             return families.gauge(f"machinery_informer_{short_name}", text, kind=group_kind)
 
         def relists(reason: str) -> Counter:
-            return counter("relists_total", "Full lists after the first one.", reason=reason)
+            return counter("relists_total", "Full lists, by reason.", reason=reason)
 
         def events(kind: str) -> Counter:
             return counter("events_total", "Events of the watch.", type=kind)

@@ -161,13 +161,14 @@ class Framework:
         A plugin that declares a policy validates only the runtimes that have it.
         """
         findings = ValidationResult()
-        for policy in self._policies.values():
-            findings.refuse(*policy.errors(runtime))
-        validations = [
-            each
-            for each in self._runtime_validations
-            if each.name not in self._policies or self._policies[each.name].is_set(runtime)
-        ]
+        with _PluginCalls() as calls:
+            for plugin in calls.each(each for each in self.plugins if each.name in self._policies):
+                findings.refuse(*self._policies[plugin.name].errors(runtime))
+            validations = [
+                each
+                for each in calls.each(self._runtime_validations)
+                if each.name not in self._policies or self._policies[each.name].is_set(runtime)
+            ]
         if not validations:
             return findings
         try:

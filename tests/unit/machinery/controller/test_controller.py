@@ -415,6 +415,16 @@ async def test_reconcile_error_is_counted_and_retried_within_its_bound() -> None
     assert [(each["error"], "exc_info" in each) for each in failed] == [("no answer", False)] * 5
 
 
+async def test_repeated_error_that_the_status_reports_is_logged_once_as_an_error() -> None:
+    with capture_logs() as logs:
+        async with world(raising(ReconcileError("rejected", max_delay=3, is_reported=True))) as it:
+            it.informer.tell(A)
+            await clock_runs(it, 10)
+            assert it.results() == {"error": 5, "reconcile_errors": 5}
+    failed = [each["log_level"] for each in logs if each["event"] == "reconcile_failed"]
+    assert failed == ["error", *["debug"] * 4]
+
+
 def test_there_is_a_series_of_requeues_before_the_first() -> None:
     assert World(succeed).counted("reconcile_total", result="requeue") == 0
 
