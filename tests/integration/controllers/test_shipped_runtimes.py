@@ -350,7 +350,7 @@ async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
             return not manager.is_alive()
 
         await until(has_ended, within=ANY_MOMENT, what="the manager taking that for a mistake")
-        assert "put a file named none there" in manager.log_text()
+        assert "add an empty file named none" in manager.log_text()
         assert await shelf.find("kept") is not None
         (shelf.folder / "none").touch()
         await manager.stop()  # what is left of it
