@@ -40,22 +40,22 @@ class Tracking(
     def build_components(self, info: Info, job: TrainJob) -> list[PlannedObject]:
         """Return a ConfigMap that describes the run and is owned by the TrainJob."""
         name, labels = f"{job.metadata.name}-run", {LABEL: experiment(job)}
-        card = owned(plugin.CONFIG_MAPS, job, name, labels=labels)
+        config_map = owned(plugin.CONFIG_MAPS, job, name, labels=labels)
         nodes = info.num_nodes(job) or 1
-        card["data"] = {"runtime": info.runtime.metadata.name, "nodes": str(nodes)}
-        return [PlannedObject(plugin.CONFIG_MAPS, card)]
+        config_map["data"] = {"runtime": info.runtime.metadata.name, "nodes": str(nodes)}
+        return [PlannedObject(plugin.CONFIG_MAPS, config_map)]
 
     def validate_train_job(
         self, info: Info, old: TrainJob | None, new: TrainJob
     ) -> ValidationResult:
         """Require the label on creation, and reject a change of experiment."""
-        findings = ValidationResult()
+        result = ValidationResult()
         if old is None and not (new.metadata.labels or {}).get(LABEL):
             detail = "the experiment that this is a run of"
-            findings.refuse(plugin.required(FIELD, detail, rule=LABEL))
+            result.refuse(plugin.required(FIELD, detail, rule=LABEL))
         if old and experiment(old) != experiment(new):
-            findings.refuse(plugin.forbidden(FIELD, "a run stays in its experiment", rule=LABEL))
-        return findings
+            result.refuse(plugin.forbidden(FIELD, "a run stays in its experiment", rule=LABEL))
+        return result
 
     def declare_policy(self) -> plugin.AnnotationPolicy[TrackingPolicy]:
         """Return where the settings are in a runtime."""
