@@ -52,9 +52,11 @@ class Tracking(
         findings = ValidationResult()
         if old is None and not (new.metadata.labels or {}).get(LABEL):
             detail = "the experiment that this is a run of"
-            findings.refuse(plugin.required(FIELD, detail, rule=LABEL))
+            findings.add_errors(plugin.required(FIELD, detail, rule=LABEL))
         if old and experiment(old) != experiment(new):
-            findings.refuse(plugin.forbidden(FIELD, "a run stays in its experiment", rule=LABEL))
+            findings.add_errors(
+                plugin.forbidden(FIELD, "a run stays in its experiment", rule=LABEL)
+            )
         return findings
 
     def declare_policy(self) -> plugin.AnnotationPolicy[TrackingPolicy]:

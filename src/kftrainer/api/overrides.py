@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kftrainer.api.schema.markers import Atomic, Embedded, SchemaOf, list_map
-from kftrainer.api.template import TemplateMetadata
+from kftrainer.api.template_metadata import TemplateMetadata
 from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 
 POD = "replicatedJobs[].template.spec.template.spec"

@@ -105,8 +105,8 @@ class Runtime:
         if old is None:
             return self._validate(None, new, existing)
         result = self._validate_update(old, new, existing)
-        result.refuse(*change_errors(old, new, existing))
-        result.warn(*change_warnings(old, new, existing))
+        result.add_errors(*change_errors(old, new, existing))
+        result.add_warnings(*change_warnings(old, new, existing))
         return result
 
     def _validate_update(

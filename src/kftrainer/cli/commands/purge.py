@@ -117,7 +117,7 @@ async def _purge(arguments: argparse.Namespace) -> int:
             return 0
         found = await purge.find()
         if not found:
-            print_line("there is nothing to delete" if purge.knows_kinds else NOT_SERVED)
+            print_line("there is nothing to delete" if purge.any_kind_served else NOT_SERVED)
             return 0
     for line in listed(found):
         print_line(f"would delete {line}")
@@ -137,10 +137,10 @@ async def _release(arguments: argparse.Namespace) -> int:
             cluster_runtimes=arguments.cluster_runtimes,
             report=print_line,
         )
-        held = await (release.run() if arguments.yes else release.find())
-    for line in listed(held.used):
+        runtimes = await (release.run() if arguments.yes else release.find())
+    for line in listed(runtimes.used):
         print_line(f"not released, because TrainJobs use them: {line}")
-    if not held.unused:
+    if not runtimes.unused:
         print_line("no unused runtime has the finalizer")
         return 0
     if arguments.yes:
@@ -149,7 +149,7 @@ async def _release(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return FAILED
-    for line in listed(held.unused):
+    for line in listed(runtimes.unused):
         print_line(f"would remove {IN_USE} from {line}")
     print(
         "kftrainer purge: dry run, nothing was changed; pass --yes to remove the finalizers",
@@ -172,7 +172,7 @@ class Purge:
         report: Callable[[str], None] = print_line,
     ) -> None:
         self.all_kinds = cluster_runtimes or not namespaces
-        self.knows_kinds = False  # whether the API server serves any of them
+        self.any_kind_served = False  # whether the API server serves any of them
         self._client = client
         self._namespaces = namespaces
         self._clock = clock
@@ -196,7 +196,7 @@ class Purge:
         except DeadlineExceededError as error:
             hint = advice(self._remaining(), of_all=not self._namespaces)
             raise DeadlineExceededError(f"{error}; {hint}" if hint else str(error)) from None
-        self._report(self._end() if self.knows_kinds else NOT_SERVED)
+        self._report(self._end() if self.any_kind_served else NOT_SERVED)
 
     def _end(self) -> str:
         end = "no TrainJobs and no runtimes are left"
@@ -244,7 +244,7 @@ class Purge:
                 page = await self._client.list(kind.only_metadata(), namespace=namespace)
             except NotFoundError:  # the CRD is deleted, and with it all objects
                 continue
-            self.knows_kinds = True
+            self.any_kind_served = True
             found += [Found(kind, ObjectMeta.parse(item["metadata"])) for item in page.items]
         return found
 

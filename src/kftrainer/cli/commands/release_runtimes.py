@@ -18,7 +18,7 @@ Places = Sequence[str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RuntimesWithFinalizer:
     """The runtimes that have the finalizer."""
 
     unused: Sequence[Found]
@@ -49,7 +49,7 @@ class Release:
         )
         self._report = report
 
-    async def find(self) -> Held:
+    async def find(self) -> RuntimesWithFinalizer:
         """Return the runtimes with the finalizer."""
         found = [
             Found(kind, metadata)
@@ -59,23 +59,23 @@ class Release:
         ]
         used = await self._used() if found else frozenset()
         is_used = [index_value(each.kind, each.key) in used for each in found]
-        return Held(
+        return RuntimesWithFinalizer(
             unused=[each for each, use in zip(found, is_used, strict=True) if not use],
             used=[each for each, use in zip(found, is_used, strict=True) if use],
         )
 
-    async def run(self) -> Held:
+    async def run(self) -> RuntimesWithFinalizer:
         """Remove the finalizer from unused runtimes; return the runtimes that still have it."""
-        held = await self.find()
+        runtimes = await self.find()
         for _ in range(MAX_ROUNDS):
-            if not held.unused:
+            if not runtimes.unused:
                 break
-            for line in listed(held.unused):
+            for line in listed(runtimes.unused):
                 self._report(f"removing {IN_USE} from {line}")
-            for each in held.unused:
+            for each in runtimes.unused:
                 await self._release(each)
-            held = await self.find()
-        return held
+            runtimes = await self.find()
+        return runtimes
 
     async def _release(self, found: Found) -> None:
         others = [each for each in found.metadata.finalizers or () if each != IN_USE]

@@ -32,7 +32,7 @@ from kftrainer.controllers.large_objects import (
 )
 from kftrainer.controllers.leftover_finalizers import LeftoverFinalizers
 from kftrainer.controllers.metrics.observer import TrainJobObserver
-from kftrainer.controllers.overlay_cache import HeldParts, OverlayCache
+from kftrainer.controllers.overlay_cache import CachedParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
 from kftrainer.controllers.runtime_finalizer import RuntimeUseReconciler, enqueue_runtime
@@ -165,10 +165,10 @@ class Assembly:
                 for each in watched
                 if (found := reduction_of(each, is_owned=each not in unowned)) is not None
             },
-            whole=REDUCTIONS,
+            complete_kinds=REDUCTIONS,
         )
         self._watched = {
-            each.resource: each for each in watched_kinds(watches, HeldParts(self._view))
+            each.resource: each for each in watched_kinds(watches, CachedParts(self._view))
         }
 
     def manager(self) -> Manager:
@@ -291,7 +291,7 @@ class Assembly:
     def _enqueue_unfinished(self, namespace: str | None = None) -> None:
         """Enqueue TrainJobs that may wait for a kind; before the start they are enqueued anyway."""
         jobs = self._jobs
-        if jobs is not None and jobs.is_started and self._view.knows(TRAIN_JOBS):
+        if jobs is not None and jobs.is_started and self._view.is_complete(TRAIN_JOBS):
             jobs.enqueue_all(unfinished(self._cache, namespace))
 
     def _controller(self, name: str, reconciler: Reconciler, kind: str) -> Controller:

@@ -25,7 +25,7 @@ from kftrainer.runtime.errors import PlanningError, PluginFailedError
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.runtimes import Runtimes, referenced_runtime
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.runtime import runtime_findings
+from kftrainer.runtime.validation.training_runtime import runtime_findings
 
 RUNTIMES = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 

@@ -126,7 +126,7 @@ class ObjectApplier:
 
         A change that another client undoes is applied again with growing pauses.
         """
-        if planned.mint is not None and not self._view.watches(planned.resource):
+        if planned.generate is not None and not self._view.watches(planned.resource):
             return await self._ensure_generated(job, planned)
         return await self._ensure(job, planned)
 
@@ -143,7 +143,7 @@ class ObjectApplier:
                 return Applied(wrote=True, is_reverted=is_reverted, created=created.uid)
             live = created
         self._check_owner(job, planned.resource, live)
-        if planned.mint is not None or is_settled(planned.manifest, live):
+        if planned.generate is not None or is_settled(planned.manifest, live):
             backoff.settled(key)
             return UNCHANGED
         if "deletionTimestamp" in live["metadata"]:
@@ -239,7 +239,7 @@ class ObjectApplier:
 
     async def _create(self, planned: PlannedObject) -> Created | Manifest:
         """Create the object, or return the live one if it already exists."""
-        manifest = planned.mint() if planned.mint else planned.manifest
+        manifest = planned.generate() if planned.generate else planned.manifest
         marked = marked_with_plan(manifest, planned.manifest, resourceVersion=NO_VERSION)
         try:
             created = await self._client.apply(

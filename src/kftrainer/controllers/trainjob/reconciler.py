@@ -120,7 +120,7 @@ class TrainJobReconciler:
     def job_set_changed(self, change: ObjectEvent[Any]) -> None:
         """Handle an event of the JobSet informer, before the TrainJob is enqueued for it."""
         seen = change.old if change.new is None else change.new
-        stored = self._view.held(TRAIN_JOBS, change.key)
+        stored = self._view.cached_part(TRAIN_JOBS, change.key)
         newest = self._own_job_sets.newest(change.key, stored)
         if seen is not None and newest in (None, seen.metadata.get("uid")):
             self._deleted_job_sets.observe(change)
@@ -278,7 +278,7 @@ class TrainJobReconciler:
             or self._planner.observe(job, self._view)
             or self._planner.observe_foreign(job, identity.foreign)
         )
-        is_observable = self._view.knows(JOB_SETS, job.metadata.namespace)
+        is_observable = self._view.is_complete(JOB_SETS, job.metadata.namespace)
         wanted = next_status(
             job, observed, outcome.failure, self._clock.now(), is_observable=is_observable
         )

@@ -234,7 +234,7 @@ class RefusedPods:
             self._enqueue([key])
 
     def _job_sets(self, namespace: str, refusal: Refusal) -> list[ObjectKey]:
-        """Return the cached JobSets that the Event can be about, judged by name."""
+        """Return the cached JobSets that the Event can be about, by name."""
         try:
             informer = self._cache.informer(JOB_SETS)
         except NotCachedError:

@@ -162,7 +162,7 @@ class Framework:
         """
         findings = ValidationResult()
         for policy in self._policies.values():
-            findings.refuse(*policy.errors(runtime))
+            findings.add_errors(*policy.errors(runtime))
         validations = [
             each
             for each in self._runtime_validations

@@ -26,7 +26,7 @@ LEGACY_OVERRIDES = "podSpecOverrides"
 SHORTENED = frozenset({OVERRIDES, LEGACY_OVERRIDES, "runtimePatches"})
 SUSPENSION = frozenset({"suspend"})
 MOST_OVERRIDES = 4 * limits.OVERRIDES  # overrides that are compared one by one
-NOT_LASTING = frozenset({*MUTABLE_POD_FIELDS, "targetJobs"})
+MUTABLE_FIELDS = frozenset({*MUTABLE_POD_FIELDS, "targetJobs"})
 # Parts that are immutable once the JobSet exists.
 PARTS = (("trainer",), ("initializer", "dataset"), ("initializer", "model"))
 
@@ -42,7 +42,7 @@ def keeps_content(old: Spec, new: Spec) -> bool:
     return (
         changed <= SUSPENSION | SHORTENED
         and all(_is_shortened(old.get(field), new.get(field)) for field in changed - SUSPENSION)
-        and _lasting_overrides(old) == _lasting_overrides(new)
+        and _immutable_parts_of_overrides(old) == _immutable_parts_of_overrides(new)
     )
 
 
@@ -76,7 +76,7 @@ def large_change_errors(
             if before.get(name) != after.get(name):
                 where = ".".join(("spec", *path, name))
                 yield forbidden(where, f"{why}: {RECREATE}", rule=rule)
-    if _lasting_overrides(old) != _lasting_overrides(new):
+    if _immutable_parts_of_overrides(old) != _immutable_parts_of_overrides(new):
         detail = f"{why}, {MUTABLE}: {RECREATE}"
         yield forbidden(f"spec.{field}", detail, rule=rule_of_overrides)
 
@@ -90,7 +90,7 @@ def _is_shortened(old: object, new: object) -> bool:
     return all(any(each == other for other in remaining) for each in items)
 
 
-def _lasting_overrides(spec: Spec) -> Sequence[tuple[Any, Spec]] | None:
+def _immutable_parts_of_overrides(spec: Spec) -> Sequence[tuple[Any, Spec]] | None:
     """Return the part of each override that is immutable in a JobSet, with its target jobs.
 
     Returns None if there are too many overrides.
@@ -101,8 +101,8 @@ def _lasting_overrides(spec: Spec) -> Sequence[tuple[Any, Spec]] | None:
         return None
     found = []
     for override, pod in (*modern, *legacy):
-        if lasting := {name: each for name, each in pod.items() if name not in NOT_LASTING}:
-            found.append((override.get("targetJobs"), lasting))
+        if immutable := {name: each for name, each in pod.items() if name not in MUTABLE_FIELDS}:
+            found.append((override.get("targetJobs"), immutable))
     return found
 
 

@@ -8,7 +8,7 @@ import structlog
 
 from kftrainer.api.limits import CLIENT_METADATA, MAX_PROPERTIES, exceeded
 from kftrainer.api.resources import AnyResource
-from kftrainer.api.schema.defaults import schema_problems
+from kftrainer.api.schema.offline import schema_problems
 from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
 from kftrainer.kube.objects.resource import Manifest
