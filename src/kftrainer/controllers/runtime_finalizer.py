@@ -41,7 +41,7 @@ CHECK_AGAIN = Result(requeue_after=60.0)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0  # seconds before adding a removed finalizer again
 
 
-class RuntimeUseReconciler:
+class RuntimeFinalizerReconciler:
     """Maintain the finalizer of the runtimes of one kind that are in use.
 
     The finalizer is added when the first TrainJob refers to the runtime. It is removed when the

@@ -22,7 +22,7 @@ from kftrainer.api.resources import (
 from kftrainer.cli.manager_setup.preflight import Preflight
 from kftrainer.cli.manager_setup.training_metrics import export_build_info, training_watch
 from kftrainer.cli.manager_setup.webhooks import WebhookFactory, Webhooks
-from kftrainer.controllers.bundled_runtimes import shipped_runtimes_controller
+from kftrainer.controllers.bundled_runtimes import bundled_runtimes_controller
 from kftrainer.controllers.cache_barrier import CacheBarrier
 from kftrainer.controllers.large_objects import (
     REDUCTIONS,
@@ -35,7 +35,7 @@ from kftrainer.controllers.metrics.observer import TrainJobObserver
 from kftrainer.controllers.overlay_cache import CachedParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
-from kftrainer.controllers.runtime_finalizer import RuntimeUseReconciler, enqueue_runtime
+from kftrainer.controllers.runtime_finalizer import RuntimeFinalizerReconciler, enqueue_runtime
 from kftrainer.controllers.trainjob.reconciler import TrainJobReconciler
 from kftrainer.controllers.trainjob.refused_pods import RefusedPods
 from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
@@ -354,7 +354,7 @@ class Assembly:
     def _runtime_controllers(self) -> Iterator[Runnable]:
         watches_all = not self._options.namespaces
         for resource in RUNTIME_KINDS:
-            reconciler = RuntimeUseReconciler(
+            reconciler = RuntimeFinalizerReconciler(
                 self._client, self._cache, resource, clock=self._clock, watches_all=watches_all
             )
             name = f"{resource.kind.lower()}_controller"
@@ -365,9 +365,9 @@ class Assembly:
             jobs = self._cache.informer(TRAIN_JOBS)
             controller.watch(jobs, enqueue_runtime(resource), generation_changed)
             yield controller
-        if (shipped := self._options.runtimes) is not None:
-            yield shipped_runtimes_controller(
-                shipped,
+        if (documents := self._options.runtimes) is not None:
+            yield bundled_runtimes_controller(
+                documents,
                 self._client,
                 self._cache,
                 clock=self._clock,

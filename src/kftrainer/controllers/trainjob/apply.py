@@ -51,13 +51,13 @@ HTTP_CONFLICT = 409
 class ForeignObjectError(PlanningError):
     """The name of an object that the TrainJob needs is in use by another owner's object."""
 
-    reason = "NameTaken"
+    reason = names.REASON_NAME_TAKEN
 
 
 class ForeignJobSetError(ForeignObjectError):
     """A JobSet names the TrainJob as its owner but was not created by this controller."""
 
-    reason = "ForeignJobSet"
+    reason = names.REASON_FOREIGN_JOB_SET
 
     def __init__(self, job_set: Manifest) -> None:
         super().__init__(
@@ -70,7 +70,7 @@ class ForeignJobSetError(ForeignObjectError):
 class PendingDeletionError(PlanningError):
     """An object that the TrainJob needs cannot be created before its predecessor is deleted."""
 
-    reason = "WaitingForDeletion"
+    reason = names.REASON_WAITING_FOR_DELETION
 
     def __init__(self, message: str, since: datetime | None) -> None:
         super().__init__(message)

@@ -23,7 +23,6 @@ ANNOTATION_BEGUN_AS = "trainer.kubeflow.org/begun-as"
 # The JobSet was applied with the fields that JobSet had defaulted. JobSet defaults only new
 # objects, and an apply removes fields that it omits, so every later apply must include them.
 ANNOTATION_WHOLE = "trainer.kubeflow.org/applied-whole"
-EVENT_KEPT = "JobSetKept"
 KEPT_MESSAGE = (
     "the runtime or the TrainJob was changed in fields that are immutable in a JobSet: the JobSet "
     "is not changed, except for its suspension and the labels, annotations, node selectors, "

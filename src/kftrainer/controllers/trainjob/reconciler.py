@@ -24,7 +24,6 @@ from kftrainer.controllers.trainjob.failures import (
 )
 from kftrainer.controllers.trainjob.jobset_identity import Identity, JobSetIdentifier, OwnJobSets
 from kftrainer.controllers.trainjob.jobset_update import (
-    EVENT_KEPT,
     KEPT_MESSAGE,
     needs_suspension,
 )
@@ -57,8 +56,7 @@ from kftrainer.runtime.runtimes import Runtimes
 log = structlog.get_logger(__name__)
 
 LATER = Result(requeue=True, max_delay=RETRY_UNAVAILABLE)
-EVENT_REVERTED = "Contested"
-REVERTED_MESSAGE = (
+CONTESTED_MESSAGE = (
     "{} {} was applied a moment ago and has been changed back by another client. It is applied "
     "again with growing pauses of up to five minutes"
 )
@@ -202,10 +200,10 @@ class TrainJobReconciler:
         for each in plan.applicable.objects:
             applied = await self._apply_object(job, each)
             if applied.wrote and each is plan.applicable.kept:
-                self._recorder.record(job.dump(), "Warning", EVENT_KEPT, KEPT_MESSAGE)
+                self._recorder.record(job.dump(), "Warning", names.EVENT_JOB_SET_KEPT, KEPT_MESSAGE)
             if applied.is_reverted:
-                message = REVERTED_MESSAGE.format(each.resource.kind, key_of(each.manifest))
-                self._recorder.record(job.dump(), "Warning", EVENT_REVERTED, message)
+                message = CONTESTED_MESSAGE.format(each.resource.kind, key_of(each.manifest))
+                self._recorder.record(job.dump(), "Warning", names.EVENT_CONTESTED, message)
             if applied.retry_after is not None:
                 pauses.append(applied.retry_after)
         return Outcome(retry_after=min(pauses, default=None), ended=plan.ended)
