@@ -6,6 +6,7 @@ from typing import Any
 from kftrainer.api import limits
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden
+from kftrainer.kube.objects.nested import mapping_or_empty
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import is_finished, own_job_set
 from kftrainer.runtime.overrides import MUTABLE_POD_FIELDS
@@ -95,7 +96,7 @@ def _immutable_parts_of_overrides(spec: Spec) -> Sequence[tuple[Any, Spec]] | No
 
     Returns None if there are too many overrides.
     """
-    modern = [(each, _mapping(each.get("spec"))) for each in _overrides(spec, OVERRIDES)]
+    modern = [(each, mapping_or_empty(each.get("spec"))) for each in _overrides(spec, OVERRIDES)]
     legacy = [(each, each) for each in _overrides(spec, LEGACY_OVERRIDES)]
     if len(modern) + len(legacy) > MOST_OVERRIDES:
         return None
@@ -108,14 +109,10 @@ def _immutable_parts_of_overrides(spec: Spec) -> Sequence[tuple[Any, Spec]] | No
 
 def _overrides(spec: Spec, field: str) -> Sequence[Spec]:
     found = spec.get(field)
-    return [_mapping(each) for each in found] if isinstance(found, list) else ()
+    return [mapping_or_empty(each) for each in found] if isinstance(found, list) else ()
 
 
 def _part(spec: Spec, path: tuple[str, ...]) -> Spec:
     for name in path:
-        spec = _mapping(spec.get(name))
+        spec = mapping_or_empty(spec.get(name))
     return spec
-
-
-def _mapping(value: object) -> Spec:
-    return value if isinstance(value, Mapping) else {}
