@@ -178,6 +178,17 @@ async def write_finalizers(
     )
 
 
+async def remove_finalizer(
+    client: Client, resource: Resource[Any], key: ObjectKey, metadata: ObjectMeta
+) -> None:
+    """Remove our finalizer from the runtime and keep the others.
+
+    Raises ConflictError if the runtime has changed since it was read.
+    """
+    others = [each for each in metadata.finalizers or () if each != FINALIZER]
+    await write_finalizers(client, resource, key, metadata, others)
+
+
 async def is_used(client: Client, resource: Resource[Any], key: ObjectKey) -> bool:
     """Whether a TrainJob refers to the runtime, by a live list that stops at the first one."""
     value, namespace = index_value(resource, key), key.namespace or None

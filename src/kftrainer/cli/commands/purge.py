@@ -15,7 +15,7 @@ from kftrainer.cli.commands.cluster import (
     print_line,
     run_on_cluster,
 )
-from kftrainer.cli.commands.release_runtimes import Release
+from kftrainer.cli.commands.release_runtimes import Release, find_objects
 from kftrainer.cli.commands.remaining_objects import (
     IN_USE,
     KINDS,
@@ -28,7 +28,6 @@ from kftrainer.cli.commands.remaining_objects import (
 )
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
-from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.manager.clock import Clock, SystemClock
 
@@ -238,14 +237,10 @@ class Purge:
         return f"left: {'; '.join(listed(left))}" if left else None
 
     async def _list(self, kind: Resource[Any]) -> list[Found]:
-        found: list[Found] = []
-        for namespace in (self._namespaces if kind.namespaced else ()) or (None,):
-            try:
-                page = await self._client.list(kind.only_metadata(), namespace=namespace)
-            except NotFoundError:  # the CRD is deleted, and with it all objects
-                continue
-            self.any_kind_served = True
-            found += [Found(kind, ObjectMeta.parse(item["metadata"])) for item in page.items]
+        found = await find_objects(self._client, kind, self._namespaces)
+        if found is None:
+            return []
+        self.any_kind_served = True
         return found
 
     async def _delete_all(self, due: Iterable[Found]) -> None:
