@@ -52,9 +52,9 @@ class Tracking(
         result = ValidationResult()
         if old is None and not (new.metadata.labels or {}).get(LABEL):
             detail = "the experiment that this is a run of"
-            result.refuse(plugin.required(FIELD, detail, rule=LABEL))
+            result.add_errors(plugin.required(FIELD, detail, rule=LABEL))
         if old and experiment(old) != experiment(new):
-            result.refuse(plugin.forbidden(FIELD, "a run stays in its experiment", rule=LABEL))
+            result.add_errors(plugin.forbidden(FIELD, "a run stays in its experiment", rule=LABEL))
         return result
 
     def declare_policy(self) -> plugin.AnnotationPolicy[TrackingPolicy]:

@@ -272,7 +272,7 @@ class Cluster:
         self._job_set = objects.job_set
         self._decoded: Any = None
 
-    def knows(self, _resource: AnyResource) -> bool:
+    def is_complete(self, _resource: AnyResource) -> bool:
         """All kinds are cached."""
         return True
 

@@ -30,7 +30,7 @@ class Cached:
         self._runtime = runtime
         self._secret = {"metadata": {"name": "job-mpi-ssh-auth"}} if secret else None
 
-    def knows(self, _resource: Resource[Any]) -> bool:
+    def is_complete(self, _resource: Resource[Any]) -> bool:
         """All kinds are watched."""
         return True
 

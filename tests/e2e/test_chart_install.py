@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.api.resources import TRAIN_JOBS
-from kftrainer.controllers.bundled_runtimes import shipped
+from kftrainer.controllers.bundled_runtime_steps import bundled_runtime
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components.jobset import PROBE as JOB_SET_PROBE
 from kftrainer.devcluster.controlplane import ControlPlane
@@ -412,7 +412,7 @@ async def test_helm_test_runs_a_check_that_finds_everything_well(
 async def test_a_runtime_that_the_chart_has_no_more_is_deleted(
     installed: Installed, api: ApiClient
 ) -> None:
-    former = shipped(runtime("former", "ClusterTrainingRuntime")).manifest
+    former = bundled_runtime(runtime("former", "ClusterTrainingRuntime")).manifest
     path = await api.path_of(await api.create(former))
 
     async def gone() -> bool:

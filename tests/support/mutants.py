@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kftrainer.api.schema.defaults import schema_of
+from kftrainer.api.schema.offline import schema_of
 from kftrainer.kube.schema.defaulting import Schema, schema_of_field
 from kftrainer.kube.schema.metadata import METADATA
 from tests.support.golden import CASES, read

@@ -13,7 +13,7 @@ CONFIG_API_VERSION: Final = "config.trainer.kubeflow.org/v1alpha1"
 CONFIGURATION: Final = "Configuration"
 
 # ClusterTrainingRuntimes that ship with the operator.
-SHIPPED_RUNTIMES: Final = (
+BUNDLED_RUNTIMES: Final = (
     "torch-distributed",
     "torch-distributed-with-cache",
     "deepspeed-distributed",
@@ -64,7 +64,20 @@ REASON_OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 REASON_ALL_JOBS_COMPLETED: Final = "AllJobsCompleted"
 REASON_PODS_NOT_CREATED: Final = "PodsNotCreated"
 REASON_RUNTIME_NOT_SUPPORTED: Final = "TrainingRuntimeNotSupported"
+REASON_RUNTIME_NOT_FOUND: Final = "RuntimeNotFound"
+REASON_INVALID_RUNTIME: Final = "InvalidRuntime"
+REASON_INVALID_TRAIN_JOB: Final = "InvalidTrainJob"
+REASON_TRAIN_JOB_TOO_LARGE: Final = "TrainJobTooLarge"
+REASON_PLUGIN_FAILED: Final = "PluginFailed"
+REASON_NAME_TAKEN: Final = "NameTaken"
+REASON_FOREIGN_JOB_SET: Final = "ForeignJobSet"
+REASON_WAITING_FOR_DELETION: Final = "WaitingForDeletion"
+REASON_KIND_NOT_INSTALLED: Final = "{kind}NotInstalled"  # a format string
+REASON_CREATION_FAILED: Final = "ResourcesCreationFailed"  # an API call failed
+# Reasons of the Events of a TrainJob.
 EVENT_CREATION_FAILED: Final = "TrainJobResourcesCreationFailed"
+EVENT_JOB_SET_KEPT: Final = "JobSetKept"  # a change cannot be applied to the existing JobSet
+EVENT_CONTESTED: Final = "Contested"  # another client keeps reverting an applied object
 
 # Environment variables of containers.
 ENV_STORAGE_URI: Final = "STORAGE_URI"

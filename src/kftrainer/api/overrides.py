@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from kftrainer.api.schema.markers import Atomic, Embedded, SchemaOf, list_map
-from kftrainer.api.template import TemplateMetadata
+from kftrainer.api.template_metadata import TemplateMetadata
 from kftrainer.kube.objects.model import KubeModel, Opaque, OpaqueList
 
 POD = "replicatedJobs[].template.spec.template.spec"
@@ -89,18 +89,21 @@ class PodSpecOverride(KubeModel):
     ] = None
 
 
+TargetJobs = Annotated[
+    list[TargetJob],
+    Atomic(),
+    Field(
+        min_length=1,
+        max_length=MOST,
+        description="The jobs of the runtime's template to change.",
+    ),
+]
+
+
 class PodTemplateOverride(KubeModel):
     """A strategic merge patch for the pod templates of some jobs (release 2.1)."""
 
-    target_jobs: Annotated[
-        list[TargetJob],
-        Atomic(),
-        Field(
-            min_length=1,
-            max_length=MOST,
-            description="The jobs of the runtime's template to change.",
-        ),
-    ]
+    target_jobs: TargetJobs
     metadata: Annotated[
         TemplateMetadata | None, Field(description="Labels and annotations for the pods.")
     ] = None
@@ -114,15 +117,7 @@ class PodTemplateOverride(KubeModel):
 class LegacyPodSpecOverride(PodSpecOverride):
     """An override in the format of release 2.0: the pod's fields are next to targetJobs."""
 
-    target_jobs: Annotated[
-        list[TargetJob],
-        Atomic(),
-        Field(
-            min_length=1,
-            max_length=MOST,
-            description="The jobs of the runtime's template to change.",
-        ),
-    ]
+    target_jobs: TargetJobs
 
     @cached_property
     def modern(self) -> PodTemplateOverride:

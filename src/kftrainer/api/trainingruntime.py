@@ -12,7 +12,7 @@ from kftrainer.api.schema.markers import (
     NotServed,
     ProcessesPerNode,
 )
-from kftrainer.api.template import TemplateMetadata
+from kftrainer.api.template_metadata import TemplateMetadata
 from kftrainer.api.unserved_policies import (
     ElasticPolicy,
     EnvInjection,

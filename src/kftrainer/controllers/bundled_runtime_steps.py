@@ -18,7 +18,7 @@ NOT_OURS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shipped:
+class BundledRuntime:
     """A runtime to apply; its mark is the hash of the document that it comes from."""
 
     name: str
@@ -30,7 +30,7 @@ class Shipped:
 class Apply:
     """Apply the runtime."""
 
-    shipped: Shipped
+    runtime: BundledRuntime
     why: str
 
 
@@ -53,7 +53,7 @@ class Leave:
 Step = Apply | Delete | Leave
 
 
-def shipped(document: Manifest) -> Shipped:
+def bundled_runtime(document: Manifest) -> BundledRuntime:
     """Return the runtime of a document, with our label and the hash of the document."""
     content = orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
     metadata: dict[str, Any] = {**document["metadata"]}
@@ -63,11 +63,11 @@ def shipped(document: Manifest) -> Shipped:
     annotations = {names.ANNOTATION_SHIPPED_HASH: mark}
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
     metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
-    return Shipped(name, {**document, "metadata": metadata}, mark)
+    return BundledRuntime(name, {**document, "metadata": metadata}, mark)
 
 
 def next_step(
-    wanted: Shipped | None, live: ObjectMeta | None, kept_because: str | None = None
+    wanted: BundledRuntime | None, live: ObjectMeta | None, kept_because: str | None = None
 ) -> Step | None:
     """Return the next step for the runtime of one name; None if there is nothing to do. Pure.
 
@@ -82,14 +82,14 @@ def next_step(
         return None
     if wanted is not None:
         return _step_to(wanted, live)
-    if not is_shipped(live):
+    if not is_bundled(live):
         return None
     if kept_because is not None:
         return Leave("shipped_runtime_kept", kept_because)
     return Delete(live.uid, live.resource_version)
 
 
-def _step_to(wanted: Shipped, live: ObjectMeta) -> Step | None:
+def _step_to(wanted: BundledRuntime, live: ObjectMeta) -> Step | None:
     if _mark(live) == wanted.mark:
         return None
     if _is_marked(live):
@@ -99,8 +99,10 @@ def _step_to(wanted: Shipped, live: ObjectMeta) -> Step | None:
     return Leave("shipped_runtime_not_managed", NOT_OURS)
 
 
-def replacement(shipped: Shipped, live: Manifest, field_manager: str) -> list[dict[str, Any]]:
-    """Return the JSON patch that turns a live runtime into the shipped one. Pure.
+def replacement(
+    bundled: BundledRuntime, live: Manifest, field_manager: str
+) -> list[dict[str, Any]]:
+    """Return the JSON patch that turns a live runtime into the bundled one. Pure.
 
     The spec is replaced as a whole: a merge would keep fields that other field managers have
     added. Finalizers, and labels and annotations of other field managers, are kept. Labels and
@@ -108,12 +110,12 @@ def replacement(shipped: Shipped, live: Manifest, field_manager: str) -> list[di
     patch fails with a conflict if the runtime has changed since it was read.
     """
     metadata = live["metadata"]
-    operations = [{"op": "add", "path": "/spec", "value": shipped.manifest.get("spec") or {}}]
+    operations = [{"op": "add", "path": "/spec", "value": bundled.manifest.get("spec") or {}}]
     for field in ("labels", "annotations"):
         set_before = _owned_keys(metadata.get("managedFields") or (), field, field_manager)
         found = metadata.get(field) or {}
         others = {key: value for key, value in found.items() if key not in set_before}
-        merged = {**others, **shipped.manifest["metadata"][field]}
+        merged = {**others, **bundled.manifest["metadata"][field]}
         operations.append({"op": "add", "path": f"/metadata/{field}", "value": merged})
     version = metadata["resourceVersion"]
     return [*operations, {"op": "add", "path": "/metadata/resourceVersion", "value": version}]
@@ -129,7 +131,7 @@ def _owned_keys(
     return frozenset(key.removeprefix("f:") for key in keys if key.startswith("f:"))
 
 
-def is_shipped(live: ObjectMeta) -> bool:
+def is_bundled(live: ObjectMeta) -> bool:
     """Whether the manager applied the runtime, and its label was not removed since.
 
     A copy under another name has the label, but its mark contains the original name.

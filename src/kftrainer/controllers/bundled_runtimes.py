@@ -8,13 +8,13 @@ from prometheus_client import CollectorRegistry, Gauge
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
 from kftrainer.controllers.bundled_runtime_steps import (
     Apply,
+    BundledRuntime,
     Delete,
     Leave,
-    Shipped,
     Step,
+    bundled_runtime,
     next_step,
     replacement,
-    shipped,
 )
 from kftrainer.controllers.runtime_finalizer import enqueue_runtime
 from kftrainer.controllers.trainjob_index import INDEX_RUNTIME, index_value
@@ -54,7 +54,7 @@ PERHAPS_IN_USE = (
 )
 
 
-class ShippedRuntimesReconciler:
+class BundledRuntimesReconciler:
     """Create missing runtimes, replace outdated ones, delete those without a document.
 
     A failed write fails the reconcile; it does not affect other runtimes. A change that another
@@ -66,7 +66,7 @@ class ShippedRuntimesReconciler:
         self,
         client: Client,
         cache: Cache,
-        wanted: Mapping[str, Shipped],
+        wanted: Mapping[str, BundledRuntime],
         *,
         clock: Clock,
         registry: CollectorRegistry,
@@ -128,7 +128,7 @@ class ShippedRuntimesReconciler:
 
     async def _apply(self, request: Request, step: Apply) -> Result:
         try:
-            applied = await self._write(request, step.shipped)
+            applied = await self._write(request, step.runtime)
         except KindNotFoundError as error:
             raise ReconcileError(f"cannot apply the runtime: {error}") from error
         except (ConflictError, AlreadyExistsError, NotFoundError, WriteGuardError) as error:
@@ -142,16 +142,16 @@ class ShippedRuntimesReconciler:
         self._acted(request, _others(applied))
         return DONE
 
-    async def _write(self, request: Request, shipped: Shipped) -> Manifest | None:
+    async def _write(self, request: Request, bundled: BundledRuntime) -> Manifest | None:
         """Create or replace the runtime; None if the live one is already up to date."""
         client, resource = self._client, CLUSTER_TRAINING_RUNTIMES
         try:
             live = await client.get(resource, request)
         except NotFoundError:
-            return await client.create(resource, shipped.manifest, field_manager=FIELD_MANAGER)
-        if not isinstance(next_step(shipped, ObjectMeta.parse(live["metadata"])), Apply):
+            return await client.create(resource, bundled.manifest, field_manager=FIELD_MANAGER)
+        if not isinstance(next_step(bundled, ObjectMeta.parse(live["metadata"])), Apply):
             return None
-        patch = replacement(shipped, live, FIELD_MANAGER)
+        patch = replacement(bundled, live, FIELD_MANAGER)
         return await client.json_patch(resource, request, patch, field_manager=FIELD_MANAGER)
 
     async def _delete(self, request: Request, step: Delete) -> Result:
@@ -190,7 +190,7 @@ def _others(applied: Manifest) -> list[str]:
     return sorted({each.get("manager", "") for each in entries} - {FIELD_MANAGER})
 
 
-def shipped_runtimes_controller(
+def bundled_runtimes_controller(
     documents: Iterable[Manifest],
     client: Client,
     cache: Cache,
@@ -200,10 +200,10 @@ def shipped_runtimes_controller(
     watches_all: bool,
 ) -> Controller:
     """Return the controller that applies these documents; it starts with a request for each."""
-    wanted = {each.name: each for each in map(shipped, documents)}
+    wanted = {each.name: each for each in map(bundled_runtime, documents)}
     controller = Controller(
         CONTROLLER,
-        ShippedRuntimesReconciler(
+        BundledRuntimesReconciler(
             client, cache, wanted, clock=clock, registry=metrics.registry, watches_all=watches_all
         ),
         clock=clock,

@@ -167,12 +167,12 @@ class LargeObjectReconciler:
         self, request: Request, job: Manifest | None
     ) -> Iterator[tuple[Resource[Any], ObjectKey]]:
         """Yield the objects that planning reads and of which the cache holds only a part."""
-        held = job if job is not None else self._view.held(TRAIN_JOBS, request)
-        if held is None:
+        manifest = job if job is not None else self._view.cached_part(TRAIN_JOBS, request)
+        if manifest is None:
             return
         if self._view.is_reduced(TRAIN_JOBS, request):
             yield TRAIN_JOBS, request
-        yield from reduced_objects(self._view, request, referenced_runtime_in(held))
+        yield from reduced_objects(self._view, request, referenced_runtime_in(manifest))
 
 
 def reduced_objects(

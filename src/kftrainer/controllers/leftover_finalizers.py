@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 import structlog
 
 from kftrainer.api.resources import TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.controllers.runtime_finalizer import FINALIZER, is_used, write_finalizers
+from kftrainer.controllers.runtime_finalizer import FINALIZER, is_used, remove_finalizer
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
 from kftrainer.kube.objects.meta import ObjectMeta
@@ -68,9 +68,8 @@ class LeftoverFinalizers:
         key = ObjectKey(metadata.namespace or "", metadata.name)
         if await is_used(self._client, TRAINING_RUNTIMES, key):
             return
-        others = [each for each in metadata.finalizers or () if each != FINALIZER]
         try:
-            await write_finalizers(self._client, TRAINING_RUNTIMES, key, metadata, others)
+            await remove_finalizer(self._client, TRAINING_RUNTIMES, key, metadata)
         except (ConflictError, NotFoundError) as error:
             log.debug("runtime_conflict", error=str(error))  # the next sweep retries
         else:

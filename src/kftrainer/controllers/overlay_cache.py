@@ -58,7 +58,8 @@ class OverlayCache:
     write would not find the written object and would write again.
 
     Only parts of large objects are cached, see `reductions`. The complete object can be read in a
-    scope that has loaded it; without one, reads of a kind in `whole` raise ReducedObjectError.
+    scope that has loaded it; without one, reads of a kind in `complete_kinds` raise
+    ReducedObjectError.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class OverlayCache:
         watched: Collection[Resource[Any]],
         partial: Mapping[Resource[Any], Resource[Any]],
         reductions: Mapping[Resource[Any], Reduction] = NO_REDUCTIONS,
-        whole: Collection[Resource[Any]] = (),
+        complete_kinds: Collection[Resource[Any]] = (),
     ) -> None:
         self._cache = cache
         self._watched = frozenset(watched)  # also kinds that are not installed yet
         self._partial = partial  # kinds whose metadata only is cached
-        self._whole = frozenset(whole)
+        self._complete_kinds = frozenset(complete_kinds)
         self._makers: dict[Resource[Any], CachedObjectFactory[Any]] = {
             each: CachedObjectFactory(each, None, {}, reduction=reductions.get(each))
             for each in watched
@@ -98,7 +99,7 @@ class OverlayCache:
         """Whether the kind is cached, or will be as soon as it is installed."""
         return resource in self._watched
 
-    def knows(self, resource: Resource[Any], namespace: str | None = None) -> bool:
+    def is_complete(self, resource: Resource[Any], namespace: str | None = None) -> bool:
         """Whether the kind is installed and its cache is synced, optionally in one namespace."""
         try:
             return self._cache.informer(self._cached(resource)).is_readable(namespace)
@@ -109,17 +110,17 @@ class OverlayCache:
         """Return the object with this key from the cache or a more recent response, or None."""
         if (loaded := self._loaded.get((resource, key))) is not None:
             return None if loaded[-1] is None else resource.decode(loaded[-1])
-        found = self._whole_entry(resource, key)
+        found = self._complete_entry(resource, key)
         return None if found is None else found.object
 
     def manifest(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
         """Return the object as it is on the wire, also if it cannot be decoded."""
         if (loaded := self._loaded.get((resource, key))) is not None:
             return loaded[-1]
-        found = self._whole_entry(resource, key)
+        found = self._complete_entry(resource, key)
         return None if found is None else found.manifest
 
-    def held(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
+    def cached_part(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
         """Return the object, or the cached part if it is large."""
         found = self._entry(resource, key)
         return None if found is None else found.manifest
@@ -184,13 +185,13 @@ class OverlayCache:
     def _cached(self, resource: Resource[Any]) -> Resource[Any]:
         return self._partial.get(resource, resource)
 
-    def _whole_entry(self, resource: Resource[T], key: ObjectKey) -> ObservedObject[T] | None:
+    def _complete_entry(self, resource: Resource[T], key: ObjectKey) -> ObservedObject[T] | None:
         found, scope = self._entry(resource, key), self._scopes.get(key)
         if found is None or not found.is_reduced:
             if found is not None and scope is not None:
                 scope.read[resource, key] = found
             return found
-        if resource not in self._whole:
+        if resource not in self._complete_kinds:
             return found
         if scope is not None and (resource, key) in scope.read:
             return scope.read[resource, key]
@@ -220,7 +221,7 @@ class OverlayCache:
         return self._cache.informer(self._cached(resource)).version_in(key.namespace)
 
 
-class HeldParts(DerivedReader):
+class CachedParts(DerivedReader):
     """ClusterReader for event handlers, which cannot load large objects: returns cached parts.
 
     The cached part of every TrainJob includes its runtimeRef and whether it has finished; that of
@@ -233,7 +234,7 @@ class HeldParts(DerivedReader):
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
         """Return the object, or its cached part, or None."""
-        found = self._view.held(resource, key)
+        found = self._view.cached_part(resource, key)
         return None if found is None else resource.decode(found)
 
 

@@ -41,7 +41,7 @@ CHECK_AGAIN = Result(requeue_after=60.0)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0  # seconds before adding a removed finalizer again
 
 
-class RuntimeUseReconciler:
+class RuntimeFinalizerReconciler:
     """Maintain the finalizer of the runtimes of one kind that are in use.
 
     The finalizer is added when the first TrainJob refers to the runtime. It is removed when the
@@ -176,6 +176,17 @@ async def write_finalizers(
     await client.merge_patch(
         resource, key, {"metadata": changed}, field_manager=names.FIELD_MANAGER
     )
+
+
+async def remove_finalizer(
+    client: Client, resource: Resource[Any], key: ObjectKey, metadata: ObjectMeta
+) -> None:
+    """Remove our finalizer from the runtime and keep the others.
+
+    Raises ConflictError if the runtime has changed since it was read.
+    """
+    others = [each for each in metadata.finalizers or () if each != FINALIZER]
+    await write_finalizers(client, resource, key, metadata, others)
 
 
 async def is_used(client: Client, resource: Resource[Any], key: ObjectKey) -> bool:

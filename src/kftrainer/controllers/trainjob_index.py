@@ -4,9 +4,10 @@ Index values are computed from wire manifests, including TrainJobs that our mode
 were stored under an older schema and still use their runtimes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+from kftrainer.kube.objects.nested import mapping_or_empty
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.machinery.controller.events import ObservedObject
 from kftrainer.runtime.info import is_final
@@ -43,10 +44,10 @@ def unfinished_job(seen: ObservedObject[Any]) -> Iterable[str]:
 
 def is_finished_manifest(manifest: Manifest) -> bool:
     """Whether the training has ended, as `is_finished` decides from the decoded object."""
-    conditions = _mapping(manifest.get("status")).get("conditions")
+    conditions = mapping_or_empty(manifest.get("status")).get("conditions")
     return any(
         is_final(condition.get("type"), condition.get("status"), condition.get("reason"))
-        for condition in map(_mapping, conditions if isinstance(conditions, list) else ())
+        for condition in map(mapping_or_empty, conditions if isinstance(conditions, list) else ())
     )
 
 
@@ -54,10 +55,6 @@ def runtime_of_manifest(manifest: Manifest) -> str:
     """Return the index value of the runtime that a TrainJob refers to; empty if there is none."""
     found = referenced_runtime_in(manifest)
     return "" if found is None else index_value(*found)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 TRAIN_JOB_INDEXES = {INDEX_RUNTIME: runtimes_of_job, INDEX_UNFINISHED: unfinished_job}

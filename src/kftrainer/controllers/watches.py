@@ -45,21 +45,21 @@ def watched_kinds(watches: Iterable[Watch], existing: ClusterReader) -> list[Wat
 
 def _watched(resource: Resource[Any], watches: list[Watch], existing: ClusterReader) -> WatchedKind:
     only_owned = all(watch.map_func is None for watch in watches)
-    wakes = dict.fromkeys(watch.map_func for watch in watches)
+    map_funcs = dict.fromkeys(watch.map_func for watch in watches)
     return WatchedKind(
         resource=resource,
-        handlers=[_handler(each, existing) for each in wakes],
+        handlers=[_handler(each, existing) for each in map_funcs],
         keep=belongs_to_train_job if only_owned else None,
     )
 
 
 def _handler(
-    wakes: Callable[[Any, ClusterReader], Iterable[ObjectKey | None]] | None,
+    map_func: Callable[[Any, ClusterReader], Iterable[ObjectKey | None]] | None,
     existing: ClusterReader,
 ) -> Handler:
-    if wakes is None:
+    if map_func is None:
         return enqueue_owner(TRAIN_JOBS)
-    return enqueue_mapped(lambda manifest: wakes(manifest, existing))
+    return enqueue_mapped(lambda manifest: map_func(manifest, existing))
 
 
 def belongs_to_train_job(manifest: Manifest) -> bool:
@@ -92,6 +92,6 @@ def partial_kinds(watches: Sequence[Watch]) -> Mapping[Resource[Any], Resource[A
 
     A kind is cached as metadata only if no watch needs the complete object.
     """
-    whole = {watch.resource for watch in watches if not watch.metadata_only}
+    complete = {watch.resource for watch in watches if not watch.metadata_only}
     every = dict.fromkeys(watch.resource for watch in watches)
-    return {each: each.only_metadata() for each in every if each not in whole}
+    return {each: each.only_metadata() for each in every if each not in complete}

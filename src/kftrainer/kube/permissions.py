@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Any
 
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import ForbiddenError, NotFoundError
+from kftrainer.kube.client.errors import ForbiddenError, KubeError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, Resource, unstructured
 
 OWN_ACCESS_REVIEWS: Resource[Manifest] = Resource(
@@ -37,6 +37,22 @@ async def refusals_to_list(
         except NotFoundError:  # uninstalled at this moment
             return {}
     return refusals
+
+
+async def refusal_to_list_any(
+    client: Client, resource: Resource[Any], namespaces: Sequence[str]
+) -> ForbiddenError | None:
+    """Return an error if the kind can be listed in no namespace; one readable one is enough.
+
+    None also if the check failed otherwise, which may be temporary.
+    """
+    try:
+        refusals = await refusals_to_list(client, resource, namespaces)
+    except KubeError:
+        return None
+    if len(refusals) < max(1, len(namespaces)):
+        return None
+    return next(iter(refusals.values()))
 
 
 async def may_everywhere(client: Client, verb: str, resource: Resource[Any]) -> bool:

@@ -11,10 +11,11 @@ T = TypeVar("T")
 class ClusterReader(Protocol):
     """Synchronous, read-only access to objects: a cache, or objects from files."""
 
-    def knows(self, resource: Resource[Any]) -> bool:
-        """Whether an object of this kind that is not found can be assumed not to exist.
+    def is_complete(self, resource: Resource[Any]) -> bool:
+        """Whether an object of this kind that is not found does not exist.
 
-        True also for a kind whose CRD is not installed: it has no objects.
+        False if the objects are not known: for a kind that is not watched, not installed or not
+        synced yet, and for a kind of which no file was given.
         """
         ...
 
@@ -37,9 +38,9 @@ class DerivedReader:
     def __init__(self, reader: ClusterReader) -> None:
         self._reader = reader
 
-    def knows(self, resource: Resource[Any]) -> bool:
-        """Whether an object of this kind that is not found can be assumed not to exist."""
-        return self._reader.knows(resource)
+    def is_complete(self, resource: Resource[Any]) -> bool:
+        """Whether an object of this kind that is not found does not exist."""
+        return self._reader.is_complete(resource)
 
     def get(self, resource: Resource[T], key: ObjectKey) -> T | None:
         """Return the object with this key, or None."""
@@ -63,7 +64,7 @@ class GivenObjects:
             kind = (manifest["apiVersion"], manifest["kind"])
             self._kinds.setdefault(kind, {})[key_of(manifest)] = manifest
 
-    def knows(self, resource: Resource[Any]) -> bool:
+    def is_complete(self, resource: Resource[Any]) -> bool:
         """Whether a manifest of this kind was given."""
         return (resource.api_version, resource.kind) in self._kinds
 

@@ -13,13 +13,14 @@ All but the last are errors in the TrainJob or the runtime.
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from kftrainer.api import names
 from kftrainer.kube.objects.field_errors import FieldError
 
 
 class PlanningError(Exception):
     """The TrainJob cannot be planned; `errors` are the field errors, if there are any."""
 
-    reason: ClassVar[str] = "ResourcesCreationFailed"  # reason of conditions
+    reason: ClassVar[str] = names.REASON_CREATION_FAILED  # reason of conditions
 
     def __init__(self, message: str, errors: Iterable[FieldError] = ()) -> None:
         super().__init__(message)
@@ -29,13 +30,13 @@ class PlanningError(Exception):
 class UnsupportedRuntimeError(PlanningError):
     """The TrainJob refers to a kind that is not a runtime."""
 
-    reason = "TrainingRuntimeNotSupported"
+    reason = names.REASON_RUNTIME_NOT_SUPPORTED
 
 
 class RuntimeNotFoundError(PlanningError):
     """The TrainJob refers to a runtime that does not exist."""
 
-    reason = "RuntimeNotFound"
+    reason = names.REASON_RUNTIME_NOT_FOUND
 
 
 class _InvalidDocumentError(PlanningError):
@@ -47,16 +48,16 @@ class _InvalidDocumentError(PlanningError):
 class InvalidRuntimeError(_InvalidDocumentError):
     """The runtime cannot be used; the paths of `errors` are in the runtime."""
 
-    reason = "InvalidRuntime"
+    reason = names.REASON_INVALID_RUNTIME
 
 
 class InvalidTrainJobError(_InvalidDocumentError):
     """The TrainJob is not valid for its runtime; the paths of `errors` are in the TrainJob."""
 
-    reason = "InvalidTrainJob"
+    reason = names.REASON_INVALID_TRAIN_JOB
 
 
 class PluginFailedError(PlanningError):
     """A plugin raised an exception that is not a PlanningError."""
 
-    reason = "PluginFailed"
+    reason = names.REASON_PLUGIN_FAILED

@@ -18,7 +18,7 @@ from kftrainer.kube.objects.strategic_merge import (
     retain_sources,
     strategic_merge,
 )
-from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.object_builders import thaw
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 from kftrainer.runtime.trace import Trace
 from kftrainer.runtime.validation.rules import Rule

@@ -9,17 +9,17 @@ from kftrainer.kube.objects.resource import Manifest, Resource
 
 @dataclass(frozen=True, slots=True)
 class PlannedObject:
-    """An object to apply or, if `mint` is given, to create once and then not modify.
+    """An object to apply or, if `generate` is given, to create once and then not modify.
 
-    `mint` returns the object with random content, such as keys. It is called only when the object
-    is created, so that plans are deterministic; `manifest` lacks the random content. `sources` maps
-    paths of the manifest to the fields that their values come from, for `--explain`.
+    `generate` returns the object with random content, such as keys. It is called only when the
+    object is created, so that plans are deterministic; `manifest` lacks the random content.
+    `sources` maps paths of the manifest to the fields that their values come from, for `--explain`.
     """
 
     resource: Resource[Any]
     manifest: Manifest
-    mint: Callable[[], Manifest] | None = None
-    minted_keys: tuple[str, ...] = ()  # keys of `data` that `mint` fills
+    generate: Callable[[], Manifest] | None = None
+    generated_keys: tuple[str, ...] = ()  # keys of `data` that `generate` fills
     sources: Mapping[str, str] = field(default_factory=dict)
 
 

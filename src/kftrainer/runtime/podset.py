@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kftrainer.kube.objects.quantity import Quantity
-from kftrainer.runtime.manifests import (
+from kftrainer.runtime.object_builders import (
     Piece,
     by_mount_path,
     by_name,

@@ -10,6 +10,7 @@ from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.api.trainjob import RuntimeRef, TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, ValidationResult, forbidden, invalid
 from kftrainer.kube.objects.model import InvalidDocumentError
+from kftrainer.kube.objects.nested import mapping_or_empty
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from kftrainer.kube.schema.metadata import LONGEST_NAME
 from kftrainer.runtime.cluster_reader import ClusterReader
@@ -53,7 +54,7 @@ def referenced_runtime_in(manifest: Manifest) -> RuntimeKey | None:
 
     None also if the reference cannot be the name of an object.
     """
-    reference = _mapping(_mapping(manifest.get("spec")).get("runtimeRef"))
+    reference = mapping_or_empty(mapping_or_empty(manifest.get("spec")).get("runtimeRef"))
     name = reference.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         return None
@@ -69,10 +70,6 @@ def _resolve(kind: str, group: str, name: str, namespace: str | None) -> Runtime
     if resource is None:
         return None
     return resource, ObjectKey(namespace or "" if resource.namespaced else "", name)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 class Runtime:
@@ -105,8 +102,8 @@ class Runtime:
         if old is None:
             return self._validate(None, new, existing)
         result = self._validate_update(old, new, existing)
-        result.refuse(*change_errors(old, new, existing))
-        result.warn(*change_warnings(old, new, existing))
+        result.add_errors(*change_errors(old, new, existing))
+        result.add_warnings(*change_warnings(old, new, existing))
         return result
 
     def _validate_update(

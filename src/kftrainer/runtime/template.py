@@ -9,7 +9,7 @@ import orjson
 
 from kftrainer.api import names
 from kftrainer.api.schema.not_served import unserved_fields
-from kftrainer.api.template import TemplateMetadata
+from kftrainer.api.template_metadata import TemplateMetadata
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden, invalid, required
 from kftrainer.kube.objects.model import KubeModel
@@ -17,8 +17,8 @@ from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
 from kftrainer.runtime.info import DEFAULT, NO_TRAINER, AnyRuntime, Info, own_job_set
-from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.node_layout import TRAINER_ONLY, NodeLayout
+from kftrainer.runtime.object_builders import thaw
 from kftrainer.runtime.overrides import merge_overrides, merge_stored_patches
 from kftrainer.runtime.podset import Container, PodSet
 from kftrainer.runtime.resources.devices import without_accelerators

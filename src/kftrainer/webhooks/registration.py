@@ -17,7 +17,7 @@ SERVICE_PORT: Final = 443
 # With failurePolicy Fail and no manager running, deletion and garbage collection must still
 # complete: objects that are being deleted, and changes such as finalizers, need no webhook.
 NOT_BEING_DELETED: Final = "oldObject == null || !has(oldObject.metadata.deletionTimestamp)"
-# What the validators read: see `is_beyond_review` for TrainJobs, `REVIEWED_LABELS` for runtimes.
+# What the validators read: see `needs_no_validation` for TrainJobs, `REVIEWED_LABELS` for runtimes.
 CONTENT_OF_TRAIN_JOBS: Final = ("?spec", "metadata.?labels", "metadata.?annotations")
 CONTENT_OF_RUNTIMES: Final = (
     "?spec",

@@ -18,8 +18,8 @@ from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import key_of_job
 from kftrainer.runtime.runtimes import Runtimes, referenced_runtime
 from kftrainer.runtime.validation.large_updates import Spec, large_change_errors
-from kftrainer.runtime.validation.updates import is_fixed_by_job_set
-from kftrainer.webhooks.admission import admission_response, completed, metadata_of, spec_of
+from kftrainer.runtime.validation.updates import changes_immutable_part
+from kftrainer.webhooks.admission_steps import admission_response, completed, metadata_of, spec_of
 from kftrainer.webhooks.live_reads import (
     MOST_READS,
     READ_TIMEOUT,
@@ -65,7 +65,7 @@ class TrainJobAdmission:
         manifest = request.object
         if manifest is None or not self._is_ours(request):
             return ALLOWED
-        if is_beyond_review(request.old_object, manifest):
+        if needs_no_validation(request.old_object, manifest):
             return ALLOWED
         return await admission_response(request, TRAIN_JOBS, self._validate)
 
@@ -102,7 +102,7 @@ class TrainJobAdmission:
             reader.reads.clear()
             result = self._runtimes.validate(old, new, reader)
             if large is not None:
-                result.refuse(*large_change_errors(*large, new, reader))
+                result.add_errors(*large_change_errors(*large, new, reader))
             unread = [each for each in reader.reads if each not in read]
             if not result.errors or not unread or len(read) >= MOST_READS:
                 break
@@ -143,12 +143,12 @@ class TrainJobAdmission:
 
 def _required_reads(old: TrainJob | None, new: TrainJob) -> Sequence[ObjectRef]:
     """Return the objects to read before the update is admitted, as the cache may be stale."""
-    if old is None or not is_fixed_by_job_set(old, new):
+    if old is None or not changes_immutable_part(old, new):
         return ()
     return [(JOB_SETS, key_of_job(old))]
 
 
-def is_beyond_review(old: Manifest | None, new: Manifest) -> bool:
+def needs_no_validation(old: Manifest | None, new: Manifest) -> bool:
     """Return whether the update needs no validation: a deletion, or bookkeeping only.
 
     Controllers remove finalizers in this way, whatever the state of the runtime.

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.api.schema.defaults import stored, with_defaults
+from kftrainer.api.schema.offline import stored, with_defaults
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
 from tests.support.objects import COLLECTIONS, Object, replicated_job, runtime, train_job

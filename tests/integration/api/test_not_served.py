@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.api.schema.creation import creation_errors
-from kftrainer.api.schema.defaults import KINDS, schema_of
+from kftrainer.api.schema.offline import KINDS, schema_of
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
@@ -64,7 +64,7 @@ async def test_unserved_field_is_rejected_at_create_update_and_apply(
 @pytest.mark.parametrize("case", UNSERVED, ids=str)
 def test_offline_validation_rejects_the_same_field(case: Unserved) -> None:
     [error] = creation_errors(case.document("other"))
-    assert (error.path, error.fault) == (case.path, FORBIDDEN)
+    assert (error.path, error.type) == (case.path, FORBIDDEN)
     assert error.detail.startswith(case.named)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.api.schema.defaults import schema_of, with_defaults
+from kftrainer.api.schema.offline import schema_of, with_defaults
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.kube.schema.defaulting import Schema
 from tests.support.objects import Object, runtime, train_job

@@ -61,7 +61,7 @@ def disagreement(answer: Answer, document: Object) -> str | None:
 def told(answer: Answer, errors: list[FieldError]) -> list[FieldError]:
     """The errors that the server would tell at this stage: fields that nobody knows come first."""
     is_first = answer.status == BAD_REQUEST
-    return [error for error in errors if (error.fault is ErrorType.UNKNOWN) == is_first]
+    return [error for error in errors if (error.type is ErrorType.UNKNOWN) == is_first]
 
 
 def comparable(fields: frozenset[str] | set[str]) -> set[str]:

@@ -14,7 +14,7 @@ from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.errors import ApiError
 from kftrainer.kube.objects.resource import Manifest
-from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.object_builders import thaw
 from tests.integration.kube.kinds import NAMESPACES, resource
 from tests.support.golden import CASES, NAMES, Case
 from tests.support.strict_transport import StrictTransport, lost
@@ -69,7 +69,7 @@ async def test_the_objects_are_kept_as_they_are_and_applying_them_again_changes_
     metadata = {"generateName": "golden-"}
     namespace = await client.create(NAMESPACES, {"metadata": metadata})
     for planned in case.planned(namespace["metadata"]["name"]):
-        manifest = planned.mint() if planned.mint else planned.manifest
+        manifest = planned.generate() if planned.generate else planned.manifest
         tried = await client.apply(planned.resource, manifest, dry_run=True)
         applied = await client.apply(planned.resource, manifest)
         again = await client.apply(planned.resource, manifest)

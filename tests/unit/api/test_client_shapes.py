@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kftrainer.api.schema.defaults import with_defaults
+from kftrainer.api.schema.offline import with_defaults
 from tests.support.client_shapes import undecodable
 from tests.support.objects import Object, runtime, train_job
 from tests.support.runtimes import SHIPPED

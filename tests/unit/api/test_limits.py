@@ -8,7 +8,7 @@ from kftrainer.api import limits
 from kftrainer.api.limits import LimitExceededError, LimitProblem, exceeded, size_of, values_in
 from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.api.schema.creation import creation_errors
-from kftrainer.api.schema.defaults import schema_of
+from kftrainer.api.schema.offline import schema_of
 from kftrainer.controllers.trainjob.unreadable import readable_part
 from kftrainer.kube.objects.resource import Manifest
 from tests.support.objects import Object, replicated_job, runtime, train_job

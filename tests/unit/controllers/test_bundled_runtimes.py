@@ -13,15 +13,15 @@ from kftrainer.controllers.bundled_runtime_steps import (
     Delete,
     Leave,
     Step,
-    is_shipped,
+    bundled_runtime,
+    is_bundled,
     next_step,
     replacement,
-    shipped,
 )
 from kftrainer.controllers.bundled_runtimes import (
     IN_USE,
     PERHAPS_IN_USE,
-    ShippedRuntimesReconciler,
+    BundledRuntimesReconciler,
 )
 from kftrainer.kube.client.errors import (
     AlreadyExistsError,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 LABEL = "trainer.kubeflow.org/managed-by"
 HASH = "trainer.kubeflow.org/shipped-hash"
 DOCUMENT = runtime("torch", "ClusterTrainingRuntime")
-TORCH = shipped(DOCUMENT)
+TORCH = bundled_runtime(DOCUMENT)
 KEY = ObjectKey("", "torch")
 LATER = Result(requeue=True)
 
@@ -98,13 +98,13 @@ def test_next_step(wanted: bool, metadata: Object | None, step: Step | None) -> 
 def test_label_with_another_value_does_not_count() -> None:
     metadata = ObjectMeta.parse({**there(), "labels": {LABEL: "acme"}})
     assert next_step(None, metadata) is None
-    assert not is_shipped(metadata)
-    assert is_shipped(ObjectMeta.parse(there()))
+    assert not is_bundled(metadata)
+    assert is_bundled(ObjectMeta.parse(there()))
 
 
 def test_document_gets_label_and_hash_only() -> None:
     before = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "annotations": {"a": "b"}}}
-    made = shipped(before)
+    made = bundled_runtime(before)
     assert made.manifest == {
         **before,
         "metadata": {
@@ -118,9 +118,9 @@ def test_document_gets_label_and_hash_only() -> None:
 
 def test_hash_depends_on_content_and_not_on_notation() -> None:
     turned = dict(reversed(DOCUMENT.items()))
-    assert shipped(turned).mark == TORCH.mark
+    assert bundled_runtime(turned).mark == TORCH.mark
     other = {**DOCUMENT, "metadata": {**DOCUMENT["metadata"], "labels": {"a": "b"}}}
-    assert shipped(other).mark != TORCH.mark
+    assert bundled_runtime(other).mark != TORCH.mark
 
 
 class Cluster:
@@ -176,9 +176,9 @@ class Cluster:
         if self.error is not None:
             raise self.error
 
-    def reconciler(self, *, wanted: bool, watches_all: bool = True) -> ShippedRuntimesReconciler:
+    def reconciler(self, *, wanted: bool, watches_all: bool = True) -> BundledRuntimesReconciler:
         documents = {"torch": TORCH} if wanted else {}
-        return ShippedRuntimesReconciler(
+        return BundledRuntimesReconciler(
             cast("Client", self),
             cast("Cache", self),
             documents,

@@ -109,7 +109,7 @@ class Setup:
         self.clock = FakeClock()
         self.held = Held(*objects)
         kinds = (TRAIN_JOBS, JOB_SETS, TRAINING_RUNTIMES)
-        self.view = OverlayCache(self.held, kinds, {}, REDUCTIONS, whole=REDUCTIONS)  # type: ignore[arg-type]
+        self.view = OverlayCache(self.held, kinds, {}, REDUCTIONS, complete_kinds=REDUCTIONS)  # type: ignore[arg-type]
         self.reads = Reads(self.view, self.clock)
         self.reconciler = LargeObjectReconciler(
             self.reads,

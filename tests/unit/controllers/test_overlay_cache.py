@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.controllers.overlay_cache import HeldParts, OverlayCache, ReducedObjectError
+from kftrainer.controllers.overlay_cache import CachedParts, OverlayCache, ReducedObjectError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from kftrainer.machinery.cache.cached_object import CachedObject, CachedObjectFactory
 from kftrainer.machinery.cache.reduction import Reduction
@@ -52,7 +52,7 @@ def cache() -> LaggingCache:
 
 @pytest.fixture
 def view(cache: LaggingCache) -> OverlayCache:
-    return OverlayCache(cache, [THINGS], {}, {THINGS: REDUCTION}, whole=[THINGS])  # type: ignore[arg-type]
+    return OverlayCache(cache, [THINGS], {}, {THINGS: REDUCTION}, complete_kinds=[THINGS])  # type: ignore[arg-type]
 
 
 def test_response_is_used_until_the_cache_has_its_version(
@@ -85,8 +85,8 @@ def test_large_object_without_a_scope_is_not_read_as_if_it_were_whole(
     for read in (view.get, view.manifest):
         with pytest.raises(ReducedObjectError):
             read(THINGS, KEY)
-    assert view.held(THINGS, KEY) == {**thing(5), "spec": {"suspend": True}}
-    assert HeldParts(view).get(THINGS, KEY) == view.held(THINGS, KEY)
+    assert view.cached_part(THINGS, KEY) == {**thing(5), "spec": {"suspend": True}}
+    assert CachedParts(view).get(THINGS, KEY) == view.cached_part(THINGS, KEY)
 
 
 def test_large_object_is_read_whole_in_its_scope_and_then_forgotten(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.api.schema.defaults import KINDS, stored
+from kftrainer.api.schema.offline import KINDS, stored
 from tests.support.golden import CASES, EXPECTED, FOLDER, INPUT, MENDED, MENDED_CASES, NAMES, Case
 
 PARITY = Path(__file__).parents[3] / "docs" / "parity.md"
@@ -57,8 +57,8 @@ def test_keys_are_generated_when_the_secret_is_created() -> None:
         for planned in Case("original/g07_mpi_launcher_not_node").planned()
         if planned.manifest["kind"] == "Secret"
     ]
-    assert secret.mint is not None
-    made = secret.mint()
+    assert secret.generate is not None
+    made = secret.generate()
     assert {key: value for key, value in made.items() if key != "data"} == secret.manifest
     assert sorted(made["data"]) == ["ssh-privatekey", "ssh-publickey"]
     assert all(made["data"].values())

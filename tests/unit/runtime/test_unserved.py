@@ -8,7 +8,7 @@ from kftrainer.api.trainingruntime import TrainingRuntime
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.errors import InvalidRuntimeError, InvalidTrainJobError
-from kftrainer.runtime.validation.runtime import runtime_findings
+from kftrainer.runtime.validation.training_runtime import runtime_findings
 from tests.support.objects import Object, runtime
 from tests.support.other_releases import KUEUE_ENTRY, UNSERVED, Unserved
 from tests.support.plans import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kftrainer.api.schema.defaults import KINDS, stored
+from kftrainer.api.schema.offline import KINDS, stored
 from kftrainer.machinery.webhook.admission import AdmissionRequest, AdmissionResponse, Validator
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework

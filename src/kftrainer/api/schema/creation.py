@@ -4,7 +4,7 @@ from typing import Any
 
 from kftrainer.api.limits import ROOT, exceeded
 from kftrainer.api.schema.cel_rules import RULES
-from kftrainer.api.schema.defaults import KINDS, schema_of
+from kftrainer.api.schema.offline import KINDS, schema_of
 from kftrainer.kube.objects.field_errors import FieldError
 from kftrainer.kube.objects.model import Document
 from kftrainer.kube.schema.cel import BLOCKING, rule_errors
@@ -32,7 +32,7 @@ def creation_errors(document: Document) -> list[FieldError]:
         errors += metadata_errors(metadata, namespaced=KINDS[document["kind"]].namespaced)
     created = _as_created(document, schema)
     errors += schema_errors({**created, "metadata": {}}, schema)
-    if readable and all(error.fault not in BLOCKING for error in errors):
+    if readable and all(error.type not in BLOCKING for error in errors):
         errors += rule_errors(created, schema, RULES)
     if limit is not None and all(error.path != limit.path for error in errors):
         errors.append(limit)

@@ -24,7 +24,7 @@ from kftrainer.cli.commands.manager_pods import (
     why_not_ready,
 )
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.controllers.bundled_runtime_steps import is_shipped
+from kftrainer.controllers.bundled_runtime_steps import is_bundled
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.discovery import RestMapper
 from kftrainer.kube.client.errors import (
@@ -172,7 +172,7 @@ class Inspection:
             return
         await self._waiter.until_passed(self._invalid_is_admitted)
         self._report(f"ok: the webhook {WEBHOOK} rejects an invalid TrainJob")
-        ours = [each.name for each in self._runtimes if is_shipped(each)]
+        ours = [each.name for each in self._runtimes if is_bundled(each)]
         await self._check_valid(expected or ours[:1])
 
     async def _unserved(self) -> str | None:

@@ -15,7 +15,7 @@ from kftrainer.cli.commands.cluster import (
     print_line,
     run_on_cluster,
 )
-from kftrainer.cli.commands.release_runtimes import Release
+from kftrainer.cli.commands.release_runtimes import Release, find_objects
 from kftrainer.cli.commands.remaining_objects import (
     IN_USE,
     KINDS,
@@ -28,7 +28,6 @@ from kftrainer.cli.commands.remaining_objects import (
 )
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, KubeError, NotFoundError
-from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.manager.clock import Clock, SystemClock
 
@@ -117,7 +116,7 @@ async def _purge(arguments: argparse.Namespace) -> int:
             return 0
         found = await purge.find()
         if not found:
-            print_line("there is nothing to delete" if purge.knows_kinds else NOT_SERVED)
+            print_line("there is nothing to delete" if purge.any_kind_served else NOT_SERVED)
             return 0
     for line in listed(found):
         print_line(f"would delete {line}")
@@ -137,10 +136,10 @@ async def _release(arguments: argparse.Namespace) -> int:
             cluster_runtimes=arguments.cluster_runtimes,
             report=print_line,
         )
-        held = await (release.run() if arguments.yes else release.find())
-    for line in listed(held.used):
+        runtimes = await (release.run() if arguments.yes else release.find())
+    for line in listed(runtimes.used):
         print_line(f"not released, because TrainJobs use them: {line}")
-    if not held.unused:
+    if not runtimes.unused:
         print_line("no unused runtime has the finalizer")
         return 0
     if arguments.yes:
@@ -149,7 +148,7 @@ async def _release(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return FAILED
-    for line in listed(held.unused):
+    for line in listed(runtimes.unused):
         print_line(f"would remove {IN_USE} from {line}")
     print(
         "kftrainer purge: dry run, nothing was changed; pass --yes to remove the finalizers",
@@ -172,7 +171,7 @@ class Purge:
         report: Callable[[str], None] = print_line,
     ) -> None:
         self.all_kinds = cluster_runtimes or not namespaces
-        self.knows_kinds = False  # whether the API server serves any of them
+        self.any_kind_served = False  # whether the API server serves any of them
         self._client = client
         self._namespaces = namespaces
         self._clock = clock
@@ -196,7 +195,7 @@ class Purge:
         except DeadlineExceededError as error:
             hint = advice(self._remaining(), of_all=not self._namespaces)
             raise DeadlineExceededError(f"{error}; {hint}" if hint else str(error)) from None
-        self._report(self._end() if self.knows_kinds else NOT_SERVED)
+        self._report(self._end() if self.any_kind_served else NOT_SERVED)
 
     def _end(self) -> str:
         end = "no TrainJobs and no runtimes are left"
@@ -238,14 +237,10 @@ class Purge:
         return f"left: {'; '.join(listed(left))}" if left else None
 
     async def _list(self, kind: Resource[Any]) -> list[Found]:
-        found: list[Found] = []
-        for namespace in (self._namespaces if kind.namespaced else ()) or (None,):
-            try:
-                page = await self._client.list(kind.only_metadata(), namespace=namespace)
-            except NotFoundError:  # the CRD is deleted, and with it all objects
-                continue
-            self.knows_kinds = True
-            found += [Found(kind, ObjectMeta.parse(item["metadata"])) for item in page.items]
+        found = await find_objects(self._client, kind, self._namespaces)
+        if found is None:
+            return []
+        self.any_kind_served = True
         return found
 
     async def _delete_all(self, due: Iterable[Found]) -> None:

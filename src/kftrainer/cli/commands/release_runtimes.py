@@ -6,7 +6,7 @@ from typing import Any
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.cli.commands.remaining_objects import IN_USE, Found, listed
-from kftrainer.controllers.runtime_finalizer import write_finalizers
+from kftrainer.controllers.runtime_finalizer import remove_finalizer
 from kftrainer.controllers.trainjob_index import index_value, runtime_of_manifest
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import ConflictError, NotFoundError
@@ -17,8 +17,24 @@ MAX_ROUNDS = 5  # runtimes that change in the meantime are checked again
 Places = Sequence[str | None]
 
 
+async def find_objects(
+    client: Client, kind: Resource[Any], namespaces: Sequence[str]
+) -> list[Found] | None:
+    """List the objects of a kind, in all namespaces if none is given; None if it is not served."""
+    places: Places = (namespaces if kind.namespaced else ()) or (None,)
+    found: list[Found] | None = None
+    for place in places:
+        try:
+            page = await client.list(kind.only_metadata(), namespace=place)
+        except NotFoundError:  # without the CRD there are no objects
+            continue
+        objects = [Found(kind, ObjectMeta.parse(item["metadata"])) for item in page.items]
+        found = [*(found or ()), *objects]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
-class Held:
+class RuntimesWithFinalizer:
     """The runtimes that have the finalizer."""
 
     unused: Sequence[Found]
@@ -49,51 +65,39 @@ class Release:
         )
         self._report = report
 
-    async def find(self) -> Held:
+    async def find(self) -> RuntimesWithFinalizer:
         """Return the runtimes with the finalizer."""
         found = [
-            Found(kind, metadata)
+            each
             for kind in self._kinds
-            for metadata in await self._metadata(kind)
-            if IN_USE in (metadata.finalizers or ())
+            for each in await find_objects(self._client, kind, self._namespaces) or ()
+            if IN_USE in (each.metadata.finalizers or ())
         ]
         used = await self._used() if found else frozenset()
         is_used = [index_value(each.kind, each.key) in used for each in found]
-        return Held(
+        return RuntimesWithFinalizer(
             unused=[each for each, use in zip(found, is_used, strict=True) if not use],
             used=[each for each, use in zip(found, is_used, strict=True) if use],
         )
 
-    async def run(self) -> Held:
+    async def run(self) -> RuntimesWithFinalizer:
         """Remove the finalizer from unused runtimes; return the runtimes that still have it."""
-        held = await self.find()
+        runtimes = await self.find()
         for _ in range(MAX_ROUNDS):
-            if not held.unused:
+            if not runtimes.unused:
                 break
-            for line in listed(held.unused):
+            for line in listed(runtimes.unused):
                 self._report(f"removing {IN_USE} from {line}")
-            for each in held.unused:
+            for each in runtimes.unused:
                 await self._release(each)
-            held = await self.find()
-        return held
+            runtimes = await self.find()
+        return runtimes
 
     async def _release(self, found: Found) -> None:
-        others = [each for each in found.metadata.finalizers or () if each != IN_USE]
         try:
-            await write_finalizers(self._client, found.kind, found.key, found.metadata, others)
+            await remove_finalizer(self._client, found.kind, found.key, found.metadata)
         except (ConflictError, NotFoundError):  # it has changed; the next round checks it again
             return
-
-    async def _metadata(self, kind: Resource[Any]) -> Sequence[ObjectMeta]:
-        places: Places = (self._namespaces if kind.namespaced else ()) or (None,)
-        found: list[ObjectMeta] = []
-        for place in places:
-            try:
-                page = await self._client.list(kind.only_metadata(), namespace=place)
-            except NotFoundError:  # the kind is not installed
-                continue
-            found += [ObjectMeta.parse(item["metadata"]) for item in page.items]
-        return found
 
     async def _used(self) -> frozenset[str]:
         """Return the runtimes that TrainJobs refer to; for cluster runtimes, in all namespaces."""

@@ -8,7 +8,7 @@ import orjson
 
 from kftrainer.api import names
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
-from kftrainer.controllers.bundled_runtime_steps import is_shipped
+from kftrainer.controllers.bundled_runtime_steps import is_bundled
 from kftrainer.kube.objects.meta import ObjectMeta
 from kftrainer.kube.objects.resource import ObjectKey, Resource
 
@@ -65,7 +65,7 @@ def is_recreated(found: Found, deleted: Deleted) -> bool:
     metadata = found.metadata
     is_free = not metadata.finalizers and not found.is_being_deleted
     is_another = deleted.get(found.identity, metadata.uid) != metadata.uid
-    return is_another and is_free and is_shipped(metadata)
+    return is_another and is_free and is_bundled(metadata)
 
 
 def listed(found: Iterable[Found]) -> list[str]:

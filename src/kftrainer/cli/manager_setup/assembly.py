@@ -22,7 +22,7 @@ from kftrainer.api.resources import (
 from kftrainer.cli.manager_setup.preflight import Preflight
 from kftrainer.cli.manager_setup.training_metrics import export_build_info, training_watch
 from kftrainer.cli.manager_setup.webhooks import WebhookFactory, Webhooks
-from kftrainer.controllers.bundled_runtimes import shipped_runtimes_controller
+from kftrainer.controllers.bundled_runtimes import bundled_runtimes_controller
 from kftrainer.controllers.cache_barrier import CacheBarrier
 from kftrainer.controllers.large_objects import (
     REDUCTIONS,
@@ -32,10 +32,10 @@ from kftrainer.controllers.large_objects import (
 )
 from kftrainer.controllers.leftover_finalizers import LeftoverFinalizers
 from kftrainer.controllers.metrics.observer import TrainJobObserver
-from kftrainer.controllers.overlay_cache import HeldParts, OverlayCache
+from kftrainer.controllers.overlay_cache import CachedParts, OverlayCache
 from kftrainer.controllers.resync import PERIOD as RESYNC_PERIOD
 from kftrainer.controllers.resync import Resync
-from kftrainer.controllers.runtime_finalizer import RuntimeUseReconciler, enqueue_runtime
+from kftrainer.controllers.runtime_finalizer import RuntimeFinalizerReconciler, enqueue_runtime
 from kftrainer.controllers.trainjob.reconciler import TrainJobReconciler
 from kftrainer.controllers.trainjob.refused_pods import RefusedPods
 from kftrainer.controllers.trainjob.status_writer import OwnStatusWrites
@@ -165,10 +165,10 @@ class Assembly:
                 for each in watched
                 if (found := reduction_of(each, is_owned=each not in unowned)) is not None
             },
-            whole=REDUCTIONS,
+            complete_kinds=REDUCTIONS,
         )
         self._watched = {
-            each.resource: each for each in watched_kinds(watches, HeldParts(self._view))
+            each.resource: each for each in watched_kinds(watches, CachedParts(self._view))
         }
 
     def manager(self) -> Manager:
@@ -291,7 +291,7 @@ class Assembly:
     def _enqueue_unfinished(self, namespace: str | None = None) -> None:
         """Enqueue TrainJobs that may wait for a kind; before the start they are enqueued anyway."""
         jobs = self._jobs
-        if jobs is not None and jobs.is_started and self._view.knows(TRAIN_JOBS):
+        if jobs is not None and jobs.is_started and self._view.is_complete(TRAIN_JOBS):
             jobs.enqueue_all(unfinished(self._cache, namespace))
 
     def _controller(self, name: str, reconciler: Reconciler, kind: str) -> Controller:
@@ -354,7 +354,7 @@ class Assembly:
     def _runtime_controllers(self) -> Iterator[Runnable]:
         watches_all = not self._options.namespaces
         for resource in RUNTIME_KINDS:
-            reconciler = RuntimeUseReconciler(
+            reconciler = RuntimeFinalizerReconciler(
                 self._client, self._cache, resource, clock=self._clock, watches_all=watches_all
             )
             name = f"{resource.kind.lower()}_controller"
@@ -365,9 +365,9 @@ class Assembly:
             jobs = self._cache.informer(TRAIN_JOBS)
             controller.watch(jobs, enqueue_runtime(resource), generation_changed)
             yield controller
-        if (shipped := self._options.runtimes) is not None:
-            yield shipped_runtimes_controller(
-                shipped,
+        if (documents := self._options.runtimes) is not None:
+            yield bundled_runtimes_controller(
+                documents,
                 self._client,
                 self._cache,
                 clock=self._clock,

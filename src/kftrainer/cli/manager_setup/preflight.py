@@ -36,11 +36,11 @@ class PreflightError(KubeError):
     """The manager cannot work here; the message contains the reason and a remedy."""
 
 
-class LackingError(PreflightError):
+class MissingRequirementError(PreflightError):
     """The API server responds, but a required kind or permission is missing."""
 
 
-class NamespacesUnavailableError(LackingError):
+class NamespacesUnavailableError(MissingRequirementError):
     """Some namespaces do not exist or cannot be read; the others can be served."""
 
 
@@ -74,11 +74,11 @@ class Preflight:
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Run the checks, then wait for `stop`; raise PreflightError."""
         async with asyncio.TaskGroup() as tasks:
-            looking = tasks.create_task(self._look(ready), name=self.name)
+            checking = tasks.create_task(self._check(ready), name=self.name)
             await stop.wait()
-            looking.cancel()
+            checking.cancel()
 
-    async def _look(self, ready: Callable[[], None]) -> None:
+    async def _check(self, ready: Callable[[], None]) -> None:
         try:
             await self._until_settled()
         except UnauthorizedError as error:
@@ -88,18 +88,18 @@ class Preflight:
     async def _until_settled(self) -> None:
         try:
             return await self._until_answered()
-        except LackingError as error:
-            lacking, deadline = error, self._clock.monotonic() + SETTLE_FOR
+        except MissingRequirementError as error:
+            missing, deadline = error, self._clock.monotonic() + SETTLE_FOR
         while (left := deadline - self._clock.monotonic()) > 0:
-            log.warning("preflight_waiting", error=str(lacking), seconds_left=round(left, 1))
+            log.warning("preflight_waiting", error=str(missing), seconds_left=round(left, 1))
             await self._clock.sleep(min(SETTLE_PAUSE, left))
             try:
                 return await self._until_answered()
-            except LackingError as error:
-                lacking = error
-        if not isinstance(lacking, NamespacesUnavailableError):
-            raise lacking
-        log.warning("preflight_namespaces_unavailable", error=str(lacking))
+            except MissingRequirementError as error:
+                missing = error
+        if not isinstance(missing, NamespacesUnavailableError):
+            raise missing
+        log.warning("preflight_namespaces_unavailable", error=str(missing))
         return None
 
     async def _until_answered(self) -> None:
@@ -126,7 +126,7 @@ class Preflight:
     async def _require(self) -> None:
         for resource in self._ours:
             if not await self._mapper.is_served(resource):
-                raise LackingError(
+                raise MissingRequirementError(
                     f"the API server does not serve {resource.group_kind}: install the "
                     "CustomResourceDefinitions, for example with "
                     "`kftrainer crds | kubectl apply -f -`"
@@ -138,15 +138,17 @@ class Preflight:
             if (refused := await refusals_to_list(self._client, resource, self._namespaces))
         }
         if refusals:
-            raise self._lacking(refusals)
+            raise self._missing_permission(refusals)
 
-    def _lacking(self, refusals: Mapping[str, Mapping[str, ForbiddenError]]) -> LackingError:
+    def _missing_permission(
+        self, refusals: Mapping[str, Mapping[str, ForbiddenError]]
+    ) -> MissingRequirementError:
         """Decide from the errors, by kind and namespace, whether any namespace can be served."""
         places = {place for refused in refusals.values() for place in refused}
         first = next(error for refused in refusals.values() for error in refused.values())
         text = f"no permission to read {', '.join(refusals)}: {first}"
         if "" in places or places.issuperset(self._namespaces):
-            return LackingError(text)
+            return MissingRequirementError(text)
         return NamespacesUnavailableError(
             f"these namespaces do not exist or cannot be read: {', '.join(sorted(places))}: {text}"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from kftrainer.api.resources import AnyResource
 from kftrainer.api.schema.creation import creation_errors
-from kftrainer.api.schema.defaults import KINDS, stored
+from kftrainer.api.schema.offline import KINDS, stored
 from kftrainer.cli.manifests.documents import NO_ITEMS, Document
 from kftrainer.cli.manifests.identification import (
     head_problems,
@@ -63,7 +63,7 @@ class CheckedObject:
     def add_errors(self, *errors: FieldError) -> None:
         """Add errors, each once."""
         for error in errors:
-            self._add(error.path, error.fault.value, message_of(error), error.rule)
+            self._add(error.path, error.type.value, message_of(error), error.rule)
 
     def add_warnings(self, *warnings: str) -> None:
         """Add warnings, each once; a warning may begin with a path."""
@@ -76,12 +76,12 @@ class CheckedObject:
         self.add_errors(*result.errors)
         self.add_warnings(*result.warnings)
 
-    def _add(self, path: str, fault: str | None, message: str, rule: str = "") -> None:
+    def _add(self, path: str, error_type: str | None, message: str, rule: str = "") -> None:
         place, position = self.document.place, self.document.position
         line = position.nearest(path).line if position else place.line
-        severity: Severity = "warning" if fault is None else "error"
+        severity: Severity = "warning" if error_type is None else "error"
         problem = DocumentProblem(
-            place.file, line, path, fault, message, severity, str(rule) or None
+            place.file, line, path, error_type, message, severity, str(rule) or None
         )
         self.problems[problem] = None
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from kftrainer.api import names, resources
 from kftrainer.api.resources import AnyResource
-from kftrainer.api.schema.defaults import KINDS
+from kftrainer.api.schema.offline import KINDS
 from kftrainer.kube.objects.model import Problem
 from kftrainer.kube.objects.resource import Resource
 

@@ -25,7 +25,7 @@ from kftrainer.runtime.errors import PlanningError, PluginFailedError
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.runtimes import Runtimes, referenced_runtime
 from kftrainer.runtime.validation.rules import Rule
-from kftrainer.runtime.validation.runtime import runtime_findings
+from kftrainer.runtime.validation.training_runtime import runtime_findings
 
 RUNTIMES = (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES)
 
@@ -112,8 +112,8 @@ class OfflineAdmission:
             return not runtime.is_invalid  # reported at the runtime
         kind, key = reference
         is_complete = not self._read_errors  # a missing object does not exist
-        is_shipped = kind is CLUSTER_TRAINING_RUNTIMES and key.name in names.SHIPPED_RUNTIMES
-        if is_complete and kind in self._kinds and not is_shipped:
+        is_bundled = kind is CLUSTER_TRAINING_RUNTIMES and key.name in names.BUNDLED_RUNTIMES
+        if is_complete and kind in self._kinds and not is_bundled:
             return True  # validation reports it: there are others of this kind, but not this one
         missing = f"{kind.kind} {key} is not among the given files"
         if self._to_plan and is_complete:

@@ -90,14 +90,14 @@ def _plan(
 
 def _printed(planned: PlannedObject, *, show_secrets: bool) -> dict[str, Any]:
     """Return the object as printed; raise PlanningError if it cannot be serialized."""
-    mint = planned.mint if show_secrets else None
+    generate = planned.generate if show_secrets else None
     try:
-        manifest = _plain(mint() if mint else planned.manifest)
+        manifest = _plain(generate() if generate else planned.manifest)
     except Exception as error:  # the object was built by a plugin
         noun = planned.resource.kind
         raise PlanningError(f"failed to print a {noun}: {error!r}") from error
     if not show_secrets and planned.resource.group_kind == SECRETS.group_kind:
-        _redact(manifest, planned.minted_keys)
+        _redact(manifest, planned.generated_keys)
     return manifest
 
 
@@ -108,9 +108,9 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
     return {**head, **copy}
 
 
-def _redact(secret: dict[str, Any], minted_keys: Sequence[str]) -> None:
-    if minted_keys:
-        secret["data"] = {**(secret.get("data") or {}), **dict.fromkeys(minted_keys, "")}
+def _redact(secret: dict[str, Any], generated_keys: Sequence[str]) -> None:
+    if generated_keys:
+        secret["data"] = {**(secret.get("data") or {}), **dict.fromkeys(generated_keys, "")}
     for name in ("data", "stringData"):
         if secret.get(name):
             secret[name] = dict.fromkeys(secret[name], REDACTED)

@@ -47,9 +47,9 @@ def message_of(error: FieldError) -> str:
 
     Values are included only if they are scalars and not environment variables, which may be secret.
     """
-    parts = [error.fault.words]
+    parts = [error.type.words]
     is_plain = isinstance(error.value, str | int | float) and not _SECRET.search(error.path)
-    if is_plain and error.fault not in WITHOUT_VALUE:
+    if is_plain and error.type not in WITHOUT_VALUE:
         parts.append(shown(error.value))
     if error.detail:
         parts.append(error.detail)

@@ -14,9 +14,8 @@ import structlog
 from kftrainer.api.resources import JOB_SETS, JOBS
 from kftrainer.controllers.metrics.counts import TrainJobCounts
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import ForbiddenError, KubeError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, is_controlled_by
-from kftrainer.kube.permissions import refusals_to_list
+from kftrainer.kube.permissions import refusal_to_list_any
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.cache.multi_namespace import in_namespaces
@@ -83,7 +82,9 @@ class FirstPods:
 
     async def _permitted(self) -> None:
         is_known = False
-        while (refusal := await self._refusal()) is not None:
+        while (
+            refusal := await refusal_to_list_any(self._client, JOBS, self._namespaces)
+        ) is not None:
             write = log.debug if is_known else log.warning
             write(
                 "jobs_not_readable",
@@ -92,16 +93,6 @@ class FirstPods:
             )
             is_known = True
             await self._clock.sleep(RECHECK_AFTER)
-
-    async def _refusal(self) -> ForbiddenError | None:
-        """Return the error if Jobs can be read in no namespace; one readable one is enough."""
-        try:
-            refusals = await refusals_to_list(self._client, JOBS, self._namespaces)
-        except KubeError:
-            return None  # possibly temporary; the informer retries
-        if len(refusals) < max(1, len(self._namespaces)):
-            return None
-        return next(iter(refusals.values()))
 
     def is_awaited(self, manifest: Manifest) -> bool:
         """Whether the Job has had pods and its TrainJob, by name, still waits for the first."""

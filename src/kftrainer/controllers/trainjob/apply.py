@@ -51,13 +51,13 @@ HTTP_CONFLICT = 409
 class ForeignObjectError(PlanningError):
     """The name of an object that the TrainJob needs is in use by another owner's object."""
 
-    reason = "NameTaken"
+    reason = names.REASON_NAME_TAKEN
 
 
 class ForeignJobSetError(ForeignObjectError):
     """A JobSet names the TrainJob as its owner but was not created by this controller."""
 
-    reason = "ForeignJobSet"
+    reason = names.REASON_FOREIGN_JOB_SET
 
     def __init__(self, job_set: Manifest) -> None:
         super().__init__(
@@ -70,7 +70,7 @@ class ForeignJobSetError(ForeignObjectError):
 class PendingDeletionError(PlanningError):
     """An object that the TrainJob needs cannot be created before its predecessor is deleted."""
 
-    reason = "WaitingForDeletion"
+    reason = names.REASON_WAITING_FOR_DELETION
 
     def __init__(self, message: str, since: datetime | None) -> None:
         super().__init__(message)
@@ -126,7 +126,7 @@ class ObjectApplier:
 
         A change that another client undoes is applied again with growing pauses.
         """
-        if planned.mint is not None and not self._view.watches(planned.resource):
+        if planned.generate is not None and not self._view.watches(planned.resource):
             return await self._ensure_generated(job, planned)
         return await self._ensure(job, planned)
 
@@ -143,7 +143,7 @@ class ObjectApplier:
                 return Applied(wrote=True, is_reverted=is_reverted, created=created.uid)
             live = created
         self._check_owner(job, planned.resource, live)
-        if planned.mint is not None or is_settled(planned.manifest, live):
+        if planned.generate is not None or is_settled(planned.manifest, live):
             backoff.settled(key)
             return UNCHANGED
         if "deletionTimestamp" in live["metadata"]:
@@ -239,7 +239,7 @@ class ObjectApplier:
 
     async def _create(self, planned: PlannedObject) -> Created | Manifest:
         """Create the object, or return the live one if it already exists."""
-        manifest = planned.mint() if planned.mint else planned.manifest
+        manifest = planned.generate() if planned.generate else planned.manifest
         marked = marked_with_plan(manifest, planned.manifest, resourceVersion=NO_VERSION)
         try:
             created = await self._client.apply(

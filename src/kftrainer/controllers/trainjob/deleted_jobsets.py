@@ -1,7 +1,7 @@
 """The last state of deleted JobSets, and the outcome of a training whose JobSet is gone."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import orjson
@@ -9,7 +9,8 @@ import orjson
 from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.api.trainjob import JobStatus, TrainJob
-from kftrainer.kube.objects.meta import Condition
+from kftrainer.kube.objects.meta import Condition, new_condition
+from kftrainer.kube.objects.nested import nested_field
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.runtime.cluster_reader import NO_OBJECTS, ClusterReader, GivenObjects
@@ -116,9 +117,7 @@ def outcome_without_job_set(
 
 def replicas_in(runtime: Manifest | None) -> Mapping[str, int]:
     """Return the replicas of the runtime's jobs by name; empty if there is no runtime."""
-    found: object = runtime
-    for field in ("spec", "template", "spec", "replicatedJobs"):
-        found = found.get(field) if isinstance(found, Mapping) else None
+    found = nested_field(runtime, "spec", "template", "spec", "replicatedJobs")
     jobs = found if isinstance(found, list) else ()
     return {each["name"]: each.get("replicas", 1) for each in jobs if "name" in each}
 
@@ -153,12 +152,4 @@ def _outcome(job: TrainJob, now: datetime, *, has_succeeded: bool) -> Condition:
             UNKNOWN_MESSAGE.format(job.metadata.name),
         )
     )
-    return Condition.parse(
-        {
-            "type": kind,
-            "status": "True",
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-    )
+    return new_condition(kind, reason, message, now)

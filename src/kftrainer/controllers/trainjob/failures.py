@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from kftrainer.api import names
 from kftrainer.controllers.trainjob.apply import (
     ForeignObjectError,
     NotInstalledError,
@@ -35,7 +36,6 @@ from kftrainer.kube.client.write_guard import WriteGuardError
 from kftrainer.machinery.controller.reconcile import ReconcileError
 from kftrainer.runtime.errors import PlanningError, PluginFailedError
 
-FAILED = "ResourcesCreationFailed"
 LONGEST_IN_EVENT = 950
 INTERNAL_ERROR = 500  # for example, a webhook that does not respond
 # Upper bounds of the retry interval, in seconds. No watch reports that one of these errors no
@@ -75,7 +75,8 @@ def failure_of(error: PlanningError | KubeError, now: datetime) -> Failure:
     """Return how to report the error and whether to retry."""
     message = condition_message(str(error))
     if isinstance(error, NotInstalledError):
-        return Failure(f"{error.resource.kind}NotInstalled", message, retryable=False)
+        reason = names.REASON_KIND_NOT_INSTALLED.format(kind=error.resource.kind)
+        return Failure(reason, message, retryable=False)
     if isinstance(error, KindNotFoundError) and error.resource is not None:
         # The kind was removed at run time. The informer may not report its return, so retry.
         missing = failure_of(NotInstalledError(error.resource), now)
@@ -92,7 +93,7 @@ def failure_of(error: PlanningError | KubeError, now: datetime) -> Failure:
         is_bug = isinstance(error, PluginFailedError)
         return Failure(error.reason, message, retryable=is_bug, is_error=is_bug)
     return Failure(
-        FAILED,
+        names.REASON_CREATION_FAILED,
         message,
         retryable=True,
         user_visible=not _will_soon_pass(error),

@@ -18,6 +18,7 @@ from kftrainer.controllers.trainjob.jobset_update import has_same_jobs
 from kftrainer.controllers.trainjob.planner import Planner
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import KindNotFoundError, NotFoundError
+from kftrainer.kube.objects.nested import nested_field
 from kftrainer.kube.objects.resource import Manifest, is_controlled_by, key_of
 from kftrainer.machinery.controller.reconcile import Request
 from kftrainer.runtime.errors import PlanningError
@@ -72,9 +73,7 @@ def with_job_set(job: TrainJob, uid: str) -> TrainJob:
 
 def recorded_in(manifest: Manifest | None) -> str | None:
     """Return the UID that the stored status of a TrainJob records."""
-    found: object = manifest
-    for field in ("status", "jobSet", "uid"):
-        found = found.get(field) if isinstance(found, dict) else None
+    found = nested_field(manifest, "status", "jobSet", "uid")
     return found if isinstance(found, str) else None
 
 

@@ -23,7 +23,6 @@ ANNOTATION_BEGUN_AS = "trainer.kubeflow.org/begun-as"
 # The JobSet was applied with the fields that JobSet had defaulted. JobSet defaults only new
 # objects, and an apply removes fields that it omits, so every later apply must include them.
 ANNOTATION_WHOLE = "trainer.kubeflow.org/applied-whole"
-EVENT_KEPT = "JobSetKept"
 KEPT_MESSAGE = (
     "the runtime or the TrainJob was changed in fields that are immutable in a JobSet: the JobSet "
     "is not changed, except for its suspension and the labels, annotations, node selectors, "
@@ -57,22 +56,22 @@ def applicable_plan(
     wanted = next((each.manifest for each in planned if each.resource is JOB_SETS), None)
     if wanted is None:
         return ApplicablePlan(planned)
-    begun_as = digest(_lasting(wanted["spec"]))
+    planned_digest = digest(_immutable_part(wanted["spec"]))
     live = own_job_set(job, existing)
     if live is None:
-        return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
+        return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: planned_digest})])
     if has_own_queue(live, job) and not job.spec.suspend:
         return ApplicablePlan(others)
     marks = _annotations(live)
-    once_begun_as = marks.get(ANNOTATION_BEGUN_AS)
-    is_same = holds(_lasting(wanted["spec"]), _lasting(live["spec"]))
-    if is_same and once_begun_as == begun_as and ANNOTATION_WHOLE not in marks:
-        return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: begun_as})])
-    whole = {**wanted, "spec": _kept(live["spec"], wanted["spec"])}
-    mark = {ANNOTATION_BEGUN_AS: once_begun_as or begun_as, ANNOTATION_WHOLE: "true"}
+    recorded_digest = marks.get(ANNOTATION_BEGUN_AS)
+    is_same = holds(_immutable_part(wanted["spec"]), _immutable_part(live["spec"]))
+    if is_same and recorded_digest == planned_digest and ANNOTATION_WHOLE not in marks:
+        return ApplicablePlan([*others, _marked(wanted, {ANNOTATION_BEGUN_AS: planned_digest})])
+    whole = {**wanted, "spec": _with_mutable_fields(live["spec"], wanted["spec"])}
+    mark = {ANNOTATION_BEGUN_AS: recorded_digest or planned_digest, ANNOTATION_WHOLE: "true"}
     job_set = _marked(whole, mark)
-    was_edited = once_begun_as not in (None, begun_as)
-    if not was_edited and (is_same or once_begun_as is not None):
+    was_edited = recorded_digest not in (None, planned_digest)
+    if not was_edited and (is_same or recorded_digest is not None):
         return ApplicablePlan([*others, job_set])
     # The pods were started with the other objects too: they are not modified either.
     missing = [
@@ -83,7 +82,7 @@ def applicable_plan(
 
 def has_same_jobs(one: Manifest, other: Manifest) -> bool:
     """Whether the immutable parts of two JobSets are equal."""
-    return _lasting(one["spec"]) == _lasting(other["spec"])
+    return _immutable_part(one["spec"]) == _immutable_part(other["spec"])
 
 
 def has_own_queue(job_set: Manifest, job: TrainJob) -> bool:
@@ -107,20 +106,20 @@ def needs_suspension(job: TrainJob, existing: ClusterReader) -> Manifest | None:
     return live
 
 
-def _lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
+def _immutable_part(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the immutable part of a JobSet's spec."""
     jobs = [_with_pods_of(each, {}) for each in spec.get("replicatedJobs", ())]
-    return {**_following(CHANGEABLE, spec, {}), "replicatedJobs": jobs}
+    return {**_taking_fields(CHANGEABLE, spec, {}), "replicatedJobs": jobs}
 
 
-def _kept(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _with_mutable_fields(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the live spec with the mutable fields of the wanted one."""
     templates = {each["name"]: _pod_template(each) for each in wanted["replicatedJobs"]}
     jobs = [
         _with_pods_of(each, templates.get(each["name"], _pod_template(each)))
         for each in live["replicatedJobs"]
     ]
-    return {**_following(CHANGEABLE, live, wanted), "replicatedJobs": jobs}
+    return {**_taking_fields(CHANGEABLE, live, wanted), "replicatedJobs": jobs}
 
 
 def _pod_template(job: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -131,15 +130,15 @@ def _pod_template(job: Mapping[str, Any]) -> Mapping[str, Any]:
 def _with_pods_of(job: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return a replicated job with the mutable pod fields of the wanted template."""
     pod = _pod_template(job)
-    followed = {"spec": _following(IN_PODS, pod.get("spec") or {}, wanted.get("spec") or {})}
-    metadata = _following(ON_PODS, pod.get("metadata") or {}, wanted.get("metadata") or {})
+    followed = {"spec": _taking_fields(IN_PODS, pod.get("spec") or {}, wanted.get("spec") or {})}
+    metadata = _taking_fields(ON_PODS, pod.get("metadata") or {}, wanted.get("metadata") or {})
     if metadata:
         followed["metadata"] = metadata
     template = job["template"]
     return {**job, "template": {**template, "spec": {**template["spec"], "template": followed}}}
 
 
-def _following(
+def _taking_fields(
     fields: Sequence[str], one: Mapping[str, Any], other: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the first mapping with the given fields taken (or missing) as in the other."""

@@ -108,7 +108,7 @@ class Planner:
 
     async def _ended(self, job: TrainJob) -> Observed | None:
         """Return the outcome of a training whose JobSet is gone; None if it is to be created."""
-        if own_job_set(job, self._view) is not None or not self._view.knows(JOB_SETS):
+        if own_job_set(job, self._view) is not None or not self._view.is_complete(JOB_SETS):
             return None
         last = self.observe(job, self._deleted_job_sets.of(job))
         replicas = replicas_in(self._runtime_manifest(job))
@@ -154,7 +154,7 @@ class Planner:
     def _plan_from_cache(self, job: TrainJob) -> ApplicablePlan:
         planned = self._runtimes.of(job).new_objects(job, self._view)
         for each in planned:
-            is_known = self._view.knows(each.resource, job.metadata.namespace)
+            is_known = self._view.is_complete(each.resource, job.metadata.namespace)
             if self._view.watches(each.resource) and not is_known:
                 raise NotInstalledError(each.resource)
         return applicable_plan(planned, job, self._view)

@@ -24,7 +24,6 @@ from kftrainer.controllers.trainjob.failures import (
 )
 from kftrainer.controllers.trainjob.jobset_identity import Identity, JobSetIdentifier, OwnJobSets
 from kftrainer.controllers.trainjob.jobset_update import (
-    EVENT_KEPT,
     KEPT_MESSAGE,
     needs_suspension,
 )
@@ -57,8 +56,7 @@ from kftrainer.runtime.runtimes import Runtimes
 log = structlog.get_logger(__name__)
 
 LATER = Result(requeue=True, max_delay=RETRY_UNAVAILABLE)
-EVENT_REVERTED = "Contested"
-REVERTED_MESSAGE = (
+CONTESTED_MESSAGE = (
     "{} {} was applied a moment ago and has been changed back by another client. It is applied "
     "again with growing pauses of up to five minutes"
 )
@@ -121,7 +119,7 @@ class TrainJobReconciler:
     def job_set_changed(self, change: ObjectEvent[Any]) -> None:
         """Handle an event of the JobSet informer, before the TrainJob is enqueued for it."""
         seen = change.old if change.new is None else change.new
-        stored = self._view.held(TRAIN_JOBS, change.key)
+        stored = self._view.cached_part(TRAIN_JOBS, change.key)
         newest = self._own_job_sets.newest(change.key, stored)
         if seen is not None and newest in (None, seen.metadata.get("uid")):
             self._deleted_job_sets.observe(change)
@@ -203,10 +201,10 @@ class TrainJobReconciler:
         for each in plan.applicable.objects:
             applied = await self._apply_object(job, each)
             if applied.wrote and each is plan.applicable.kept:
-                self._recorder.record(job.dump(), "Warning", EVENT_KEPT, KEPT_MESSAGE)
+                self._recorder.record(job.dump(), "Warning", names.EVENT_JOB_SET_KEPT, KEPT_MESSAGE)
             if applied.is_reverted:
-                message = REVERTED_MESSAGE.format(each.resource.kind, key_of(each.manifest))
-                self._recorder.record(job.dump(), "Warning", EVENT_REVERTED, message)
+                message = CONTESTED_MESSAGE.format(each.resource.kind, key_of(each.manifest))
+                self._recorder.record(job.dump(), "Warning", names.EVENT_CONTESTED, message)
             if applied.retry_after is not None:
                 pauses.append(applied.retry_after)
         return Outcome(retry_after=min(pauses, default=None), ended=plan.ended)
@@ -281,7 +279,7 @@ class TrainJobReconciler:
             or self._planner.observe(job, self._view)
             or self._planner.observe_foreign(job, identity.foreign)
         )
-        is_observable = self._view.knows(JOB_SETS, job.metadata.namespace)
+        is_observable = self._view.is_complete(JOB_SETS, job.metadata.namespace)
         wanted = next_status(
             job, observed, outcome.failure, self._clock.now(), is_observable=is_observable
         )

@@ -20,9 +20,9 @@ from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.metrics.first_pods import RECHECK_AFTER
 from kftrainer.controllers.trainjob.status import blocked_message
 from kftrainer.kube.client.client import Client
-from kftrainer.kube.client.errors import ForbiddenError, KubeError
+from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, is_controlled_by
-from kftrainer.kube.permissions import refusals_to_list
+from kftrainer.kube.permissions import refusal_to_list_any
 from kftrainer.kube.redaction import redacted
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.cache.informer import Informer
@@ -186,7 +186,9 @@ class RefusedPods:
 
     async def _permitted(self) -> None:
         write = log.warning
-        while (refusal := await self._forbidden()) is not None:
+        while (
+            refusal := await refusal_to_list_any(self._client, EVENTS, self._namespaces)
+        ) is not None:
             self._is_off = True
             write(
                 "events_not_readable",
@@ -196,15 +198,6 @@ class RefusedPods:
             write = log.debug
             await self._clock.sleep(RECHECK_AFTER)
         self._is_off = False
-
-    async def _forbidden(self) -> ForbiddenError | None:
-        try:
-            refusals = await refusals_to_list(self._client, EVENTS, self._namespaces)
-        except KubeError:
-            return None  # the informer retries
-        if len(refusals) < max(1, len(self._namespaces)):
-            return None
-        return next(iter(refusals.values()))
 
     def _take(self, event: Manifest) -> bool:
         """Process the Event and drop it from the informer, because there can be many."""
@@ -234,7 +227,7 @@ class RefusedPods:
             self._enqueue([key])
 
     def _job_sets(self, namespace: str, refusal: Refusal) -> list[ObjectKey]:
-        """Return the cached JobSets that the Event can be about, judged by name."""
+        """Return the cached JobSets that the Event can be about, by name."""
         try:
             informer = self._cache.informer(JOB_SETS)
         except NotCachedError:

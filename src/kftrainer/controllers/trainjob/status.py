@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from kftrainer.api import names
 from kftrainer.api.trainjob import JobStatus, TrainJob, TrainJobStatus
 from kftrainer.controllers.trainjob.failures import Failure
 from kftrainer.controllers.trainjob.messages import condition_message, same_message
-from kftrainer.kube.objects.meta import Condition
+from kftrainer.kube.objects.meta import Condition, new_condition
 from kftrainer.runtime.framework.extension_points import Observed
 from kftrainer.runtime.info import is_finished, recorded_job_set
 
@@ -144,14 +144,14 @@ def _suspending(now: datetime) -> Condition:
 
 
 def _suspended(reason: str, message: str, now: datetime, status: str = "True") -> Condition:
-    return _condition(names.CONDITION_SUSPENDED, reason, message, now, status)
+    return new_condition(names.CONDITION_SUSPENDED, reason, message, now, status)
 
 
 def _unsupported(failure: Failure | None, now: datetime) -> Condition | None:
     if failure is None or failure.reason != names.REASON_RUNTIME_NOT_SUPPORTED:
         return None
     message = condition_message(failure.message)
-    return _condition(names.CONDITION_FAILED, failure.reason, message, now)
+    return new_condition(names.CONDITION_FAILED, failure.reason, message, now)
 
 
 def _blocked(failure: Failure | None, present: Condition | None, now: datetime) -> Condition | None:
@@ -161,21 +161,7 @@ def _blocked(failure: Failure | None, present: Condition | None, now: datetime) 
     if reported is None:
         return None
     message = condition_message(reported.message)
-    return _condition(names.CONDITION_BLOCKED, reported.reason, message, now)
-
-
-def _condition(
-    kind: str, reason: str, message: str, now: datetime, status: str = "True"
-) -> Condition:
-    return Condition.parse(
-        {
-            "type": kind,
-            "status": status,
-            "reason": reason,
-            "message": message,
-            "lastTransitionTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-    )
+    return new_condition(names.CONDITION_BLOCKED, reported.reason, message, now)
 
 
 def _merged(

@@ -89,7 +89,9 @@ class OwnStatusWrites:
         if writes is None or change.old is None or change.initial:
             return True
         before, after = change.old.metadata, change.new.metadata
-        if _lasting(before) != _lasting(after):  # every change of the spec changes the generation
+        if _stable_metadata(before) != _stable_metadata(
+            after
+        ):  # every change of the spec changes the generation
             return True
         # Our write replaced whatever other clients had written to our part of the status before.
         if writes.confirmed_at and not is_older(writes.confirmed_at, after["resourceVersion"]):
@@ -192,7 +194,7 @@ class StatusWriter:
         return 0.0
 
 
-def _lasting(metadata: Manifest) -> Manifest:
+def _stable_metadata(metadata: Manifest) -> Manifest:
     return {field: value for field, value in metadata.items() if field not in VOLATILE_METADATA}
 
 

@@ -35,7 +35,7 @@ READ_METADATA = (
 class UnreadableTrainJobError(PlanningError):
     """The stored TrainJob is not valid under our schema."""
 
-    reason = "InvalidTrainJob"
+    reason = names.REASON_INVALID_TRAIN_JOB
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         named = [str(each) for each in problems[:MOST_PROBLEMS]]
@@ -50,7 +50,7 @@ class UnreadableTrainJobError(PlanningError):
 class TrainJobTooLargeError(PlanningError):
     """The stored TrainJob exceeds a limit and is not planned."""
 
-    reason = "TrainJobTooLarge"
+    reason = names.REASON_TRAIN_JOB_TOO_LARGE
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(

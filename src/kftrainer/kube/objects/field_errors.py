@@ -58,15 +58,15 @@ class FieldError:
     """An error about one field: its path, type, detail and value."""
 
     path: str
-    fault: ErrorType
+    type: ErrorType
     detail: str = ""
     value: object = None
     # Short name of the violated rule, for programs. Errors that differ only in it are equal.
     rule: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        parts = [self.path, self.fault.words]
-        if self.fault not in WITHOUT_VALUE:
+        parts = [self.path, self.type.words]
+        if self.type not in WITHOUT_VALUE:
             parts.append(shown(self.value))
         if self.detail:
             parts.append(self.detail)
@@ -104,20 +104,20 @@ class ValidationResult:
     errors: list[FieldError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
-    def refuse(self, *errors: FieldError) -> None:
+    def add_errors(self, *errors: FieldError) -> None:
         """Add errors without duplicates: two plugins may validate the same field."""
         if errors:  # usually empty
             self.errors += without(self.errors, errors)
 
-    def warn(self, *warnings: str) -> None:
+    def add_warnings(self, *warnings: str) -> None:
         """Add warnings without duplicates."""
         if warnings:
             self.warnings = list(dict.fromkeys((*self.warnings, *warnings)))
 
     def add(self, other: "ValidationResult") -> None:
         """Add the errors and warnings of another result."""
-        self.refuse(*other.errors)
-        self.warn(*other.warnings)
+        self.add_errors(*other.errors)
+        self.add_warnings(*other.warnings)
 
 
 def without(known: Iterable[FieldError], errors: Iterable[FieldError]) -> list[FieldError]:

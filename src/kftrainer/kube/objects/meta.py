@@ -1,6 +1,7 @@
 """Types that Kubernetes objects share: metadata and status conditions."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -35,6 +36,11 @@ class ObjectMeta(KubeModel):
     finalizers: list[str] | None = None
     owner_references: list[OwnerReference] | None = None
     managed_fields: OpaqueList | None = None
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return the time as Kubernetes writes it: UTC, in seconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 CONDITION_TYPE = (
@@ -73,3 +79,18 @@ class Condition(KubeModel):
             json_schema_extra={"format": "int64"},
         ),
     ] = None
+
+
+def new_condition(
+    kind: str, reason: str, message: str, now: datetime, status: str = "True"
+) -> Condition:
+    """Return a condition of this type whose status changed now."""
+    return Condition.parse(
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": rfc3339(now),
+        }
+    )

@@ -40,8 +40,8 @@ def unknown_fields(value: Any, schema: Schema, path: str = "") -> Iterator[Field
 def misfits(value: Any, schema: Schema | None, path: str = "") -> Iterator[Problem]:
     """Yield problems of structure: wrong types, missing fields, values not in the enum."""
     for error in schema_errors(value, schema, path):
-        if error.fault in STRUCTURE:
-            message = "is required" if error.fault is ErrorType.REQUIRED else error.detail
+        if error.type in STRUCTURE:
+            message = "is required" if error.type is ErrorType.REQUIRED else error.detail
             yield Problem(error.path, message)
 
 

@@ -85,7 +85,7 @@ def response_for(findings: ValidationResult, request: AdmissionRequest) -> Admis
             "group": request.group,
             "kind": request.kind,
             "causes": [
-                {"reason": error.fault.value, "message": text, "field": error.path}
+                {"reason": error.type.value, "message": text, "field": error.path}
                 for text, error in errors[:MOST_ERRORS]
             ],
         },

@@ -163,7 +163,7 @@ class Framework:
         findings = ValidationResult()
         with _PluginCalls() as calls:
             for plugin in calls.each(each for each in self.plugins if each.name in self._policies):
-                findings.refuse(*self._policies[plugin.name].errors(runtime))
+                findings.add_errors(*self._policies[plugin.name].errors(runtime))
             validations = [
                 each
                 for each in calls.each(self._runtime_validations)

@@ -24,7 +24,7 @@ from kftrainer.runtime.framework.extension_points import (
     Watch,
 )
 from kftrainer.runtime.info import AnyRuntime, Info, is_finished, key_of_job, runs
-from kftrainer.runtime.manifests import owned
+from kftrainer.runtime.object_builders import owned
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.podset import PodSet
 from kftrainer.runtime.resources.limit_ranges import with_defaults

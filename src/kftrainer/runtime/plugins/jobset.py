@@ -23,7 +23,7 @@ from kftrainer.runtime.framework.extension_points import (
     WatchExtension,
 )
 from kftrainer.runtime.info import NO_TRAINER, Info, own_job_set, runs
-from kftrainer.runtime.manifests import env_var, owned
+from kftrainer.runtime.object_builders import env_var, owned
 from kftrainer.runtime.overrides import step_env_overrides
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.user_env import set_all, set_user_env
@@ -95,11 +95,11 @@ class JobSet(
         """Validate initializers and overrides against the runtime, and names for JobSet."""
         findings = ValidationResult()
         counts = [count_of(each, info, new) for each in info.pod_sets]
-        findings.refuse(*_missing_initializers(info, new), *name_errors(info, new, counts))
-        findings.refuse(*step_env_overrides(new))
+        findings.add_errors(*_missing_initializers(info, new), *name_errors(info, new, counts))
+        findings.add_errors(*step_env_overrides(new))
         requested = (new.spec.trainer or NO_TRAINER).resources_per_node
         for container in _training(info):
-            findings.warn(*requests_above_limits(container, requested))
+            findings.add_warnings(*requests_above_limits(container, requested))
         return findings
 
     def declare_watches(self) -> Sequence[Watch]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.runtime.info import NO_TRAINER, Info
-from kftrainer.runtime.manifests import Piece, by_name, indices_by_name, thaw
+from kftrainer.runtime.object_builders import Piece, by_name, indices_by_name, thaw
 from kftrainer.runtime.overrides import STEP_CONTAINERS, overrides, path_in
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.trace import NO_TRACE

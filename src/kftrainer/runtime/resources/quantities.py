@@ -7,7 +7,7 @@ from typing import Any
 from kftrainer.api.limits import QUANTITY_LENGTH
 from kftrainer.kube.objects.field_errors import FieldError, invalid
 from kftrainer.kube.objects.quantity import ZERO, Quantity, QuantityError
-from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.object_builders import thaw
 from kftrainer.runtime.validation.rules import Rule
 
 CONTAINER_LISTS = ("initContainers", "containers")

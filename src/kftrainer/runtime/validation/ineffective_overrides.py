@@ -9,7 +9,7 @@ from kftrainer.api.limits import values_in
 from kftrainer.api.overrides import PodTemplateOverride
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.object_builders import thaw
 from kftrainer.runtime.overrides import apply_override, overrides
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kftrainer.kube.objects.nested import mapping_or_empty
 from kftrainer.runtime.validation.names import LABEL, LONGEST_LABEL
 
 LONGEST_SUBDOMAIN = 253
@@ -77,11 +78,11 @@ def _unknown_jobs(spec: Body, jobs: set[str]) -> Iterator[Rejection]:
     """Yield rejections of policies and a coordinator that name a job that does not exist."""
     absent = "does not appear in .spec.ReplicatedJobs"
     path = "spec.successPolicy.targetReplicatedJobs"
-    targets = _texts(_object(spec.get("successPolicy")).get("targetReplicatedJobs"))
+    targets = _texts(mapping_or_empty(spec.get("successPolicy")).get("targetReplicatedJobs"))
     for index, target in enumerate(targets):
         if target not in jobs:
             yield Rejection(f"{path}[{index}]", f"invalid replicatedJob name '{target}' {absent}")
-    for number, rule in _objects(_object(spec.get("failurePolicy")).get("rules")):
+    for number, rule in _objects(mapping_or_empty(spec.get("failurePolicy")).get("rules")):
         path = f"spec.failurePolicy.rules[{number}].targetReplicatedJobs"
         for index, target in enumerate(_texts(rule.get("targetReplicatedJobs"))):
             if target not in jobs:
@@ -101,7 +102,7 @@ def _claims(spec: Body, jobs: Sequence[tuple[int, Body]]) -> Iterator[Rejection]
     for number, policy in _objects(spec.get("volumeClaimPolicies")):
         for index, template in _objects(policy.get("templates")):
             path = f"spec.volumeClaimPolicies[{number}].templates[{index}].metadata.name"
-            name = _text(_object(template.get("metadata")).get("name"))
+            name = _text(mapping_or_empty(template.get("metadata")).get("name"))
             if name in claims:
                 yield Rejection(path, SAME_CLAIM)
                 continue
@@ -109,8 +110,8 @@ def _claims(spec: Body, jobs: Sequence[tuple[int, Body]]) -> Iterator[Rejection]
             for message in _subdomain_errors(name):
                 yield Rejection(path, message)
     for number, job in jobs if claims else ():
-        job_spec = _object(_object(job.get("template")).get("spec"))
-        pod = _object(_object(job_spec.get("template")).get("spec"))
+        job_spec = mapping_or_empty(mapping_or_empty(job.get("template")).get("spec"))
+        pod = mapping_or_empty(mapping_or_empty(job_spec.get("template")).get("spec"))
         for index, volume in _objects(pod.get("volumes")):
             if (name := _text(volume.get("name"))) in claims:
                 path = f"spec.replicatedJobs[{number}].template.spec.template.spec.volumes[{index}]"
@@ -137,10 +138,6 @@ def _subdomain_errors(text: str) -> Iterator[str]:
 def _bytes(text: str) -> int:
     """Return the length in bytes, as Go's `len` does."""
     return len(text.encode(errors="surrogatepass"))
-
-
-def _object(value: object) -> Body:
-    return value if isinstance(value, dict) else {}
 
 
 def _objects(value: object) -> Sequence[tuple[int, Body]]:

@@ -6,6 +6,7 @@ from typing import Any
 from kftrainer.api import limits
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, forbidden
+from kftrainer.kube.objects.nested import mapping_or_empty
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import is_finished, own_job_set
 from kftrainer.runtime.overrides import MUTABLE_POD_FIELDS
@@ -26,7 +27,7 @@ LEGACY_OVERRIDES = "podSpecOverrides"
 SHORTENED = frozenset({OVERRIDES, LEGACY_OVERRIDES, "runtimePatches"})
 SUSPENSION = frozenset({"suspend"})
 MOST_OVERRIDES = 4 * limits.OVERRIDES  # overrides that are compared one by one
-NOT_LASTING = frozenset({*MUTABLE_POD_FIELDS, "targetJobs"})
+MUTABLE_FIELDS = frozenset({*MUTABLE_POD_FIELDS, "targetJobs"})
 # Parts that are immutable once the JobSet exists.
 PARTS = (("trainer",), ("initializer", "dataset"), ("initializer", "model"))
 
@@ -42,7 +43,7 @@ def keeps_content(old: Spec, new: Spec) -> bool:
     return (
         changed <= SUSPENSION | SHORTENED
         and all(_is_shortened(old.get(field), new.get(field)) for field in changed - SUSPENSION)
-        and _lasting_overrides(old) == _lasting_overrides(new)
+        and _immutable_parts_of_overrides(old) == _immutable_parts_of_overrides(new)
     )
 
 
@@ -76,7 +77,7 @@ def large_change_errors(
             if before.get(name) != after.get(name):
                 where = ".".join(("spec", *path, name))
                 yield forbidden(where, f"{why}: {RECREATE}", rule=rule)
-    if _lasting_overrides(old) != _lasting_overrides(new):
+    if _immutable_parts_of_overrides(old) != _immutable_parts_of_overrides(new):
         detail = f"{why}, {MUTABLE}: {RECREATE}"
         yield forbidden(f"spec.{field}", detail, rule=rule_of_overrides)
 
@@ -90,32 +91,28 @@ def _is_shortened(old: object, new: object) -> bool:
     return all(any(each == other for other in remaining) for each in items)
 
 
-def _lasting_overrides(spec: Spec) -> Sequence[tuple[Any, Spec]] | None:
+def _immutable_parts_of_overrides(spec: Spec) -> Sequence[tuple[Any, Spec]] | None:
     """Return the part of each override that is immutable in a JobSet, with its target jobs.
 
     Returns None if there are too many overrides.
     """
-    modern = [(each, _mapping(each.get("spec"))) for each in _overrides(spec, OVERRIDES)]
+    modern = [(each, mapping_or_empty(each.get("spec"))) for each in _overrides(spec, OVERRIDES)]
     legacy = [(each, each) for each in _overrides(spec, LEGACY_OVERRIDES)]
     if len(modern) + len(legacy) > MOST_OVERRIDES:
         return None
     found = []
     for override, pod in (*modern, *legacy):
-        if lasting := {name: each for name, each in pod.items() if name not in NOT_LASTING}:
-            found.append((override.get("targetJobs"), lasting))
+        if immutable := {name: each for name, each in pod.items() if name not in MUTABLE_FIELDS}:
+            found.append((override.get("targetJobs"), immutable))
     return found
 
 
 def _overrides(spec: Spec, field: str) -> Sequence[Spec]:
     found = spec.get(field)
-    return [_mapping(each) for each in found] if isinstance(found, list) else ()
+    return [mapping_or_empty(each) for each in found] if isinstance(found, list) else ()
 
 
 def _part(spec: Spec, path: tuple[str, ...]) -> Spec:
     for name in path:
-        spec = _mapping(spec.get(name))
+        spec = mapping_or_empty(spec.get(name))
     return spec
-
-
-def _mapping(value: object) -> Spec:
-    return value if isinstance(value, Mapping) else {}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.kube.objects.field_errors import FieldError, invalid
+from kftrainer.kube.objects.nested import mapping_or_empty
 from kftrainer.runtime.info import Info
 from kftrainer.runtime.validation.rules import Rule
 
@@ -92,10 +93,10 @@ def _limit_of_pods(index: int, job: Mapping[str, Any], size: tuple[int, int]) ->
 
 def _limits_of_others(spec: Mapping[str, Any]) -> Iterator[NameLimit]:
     """Yield the limits due to the coordinator's address, which becomes a label, and to claims."""
-    if coordinator := _object(spec.get("coordinator")):
+    if coordinator := mapping_or_empty(spec.get("coordinator")):
         pod = f"{coordinator.get('jobIndex', 0)}-{coordinator.get('podIndex', 0)}"
         rest = f"-{coordinator.get('replicatedJob', '')}-{pod}."
-        subdomain = _object(spec.get("network")).get("subdomain")
+        subdomain = mapping_or_empty(spec.get("network")).get("subdomain")
         left = LONGEST_LABEL - len(rest)
         subject = "the coordinator's address"
         if subdomain:
@@ -103,11 +104,7 @@ def _limits_of_others(spec: Mapping[str, Any]) -> Iterator[NameLimit]:
         else:  # the address contains the name twice
             yield NameLimit(left // 2, subject, f"{TEMPLATE}.coordinator")
     for index, policy in enumerate(spec.get("volumeClaimPolicies") or ()):
-        for position, template in enumerate(_object(policy).get("templates") or ()):
-            claim = _object(_object(template).get("metadata")).get("name") or ""
+        for position, template in enumerate(mapping_or_empty(policy).get("templates") or ()):
+            claim = mapping_or_empty(mapping_or_empty(template).get("metadata")).get("name") or ""
             path = f"{TEMPLATE}.volumeClaimPolicies[{index}].templates[{position}].metadata.name"
             yield NameLimit(LONGEST_LABEL - len(f"{claim}-"), f"each claim {claim}", path)
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

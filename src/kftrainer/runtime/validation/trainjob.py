@@ -59,25 +59,25 @@ def validate(
     """
     findings = ValidationResult()
     if warning := deprecation(runtime):
-        findings.warn(f"Referenced {warning}")
-    findings.refuse(*islice(_metadata_errors(new), MOST_METADATA_ERRORS))
+        findings.add_warnings(f"Referenced {warning}")
+    findings.add_errors(*islice(_metadata_errors(new), MOST_METADATA_ERRORS))
     undecodable = string_processes(old, new, framework.admission)
-    findings.refuse(*undecodable.errors)
+    findings.add_errors(*undecodable.errors)
     try:
         info = _info(framework, new, runtime, existing, findings)
         findings.add(framework.validate(info, old, new))
         if not findings.errors:
             findings.add(_plan_findings(framework, info, new, hints=hints))
     except InvalidTrainJobError as error:
-        findings.refuse(*error.errors)
+        findings.add_errors(*error.errors)
     except InvalidRuntimeError as error:
-        findings.refuse(unusable(new, error))
+        findings.add_errors(unusable(new, error))
     except PluginFailedError:
         raise
     except PlanningError as error:  # caused by other objects in the cluster, which may change
-        findings.warn(f"the TrainJob cannot be planned yet: {error}")
+        findings.add_warnings(f"the TrainJob cannot be planned yet: {error}")
     if not findings.errors:
-        findings.warn(*undecodable.warnings)
+        findings.add_warnings(*undecodable.warnings)
     return findings
 
 
@@ -95,7 +95,7 @@ def _info(
         rest = _without_invalid_parts(job, error.errors)
         if rest is None:
             raise
-        findings.refuse(*error.errors)
+        findings.add_errors(*error.errors)
     return _info(framework, rest, runtime, existing, findings)
 
 
@@ -148,7 +148,7 @@ def _metadata_errors_at(path: str, labels: Texts, annotations: Texts) -> Iterato
     for error in metadata_errors(metadata, namespaced=True):
         where, rule = f"{path}{error.path.removeprefix('metadata')}", Rule.METADATA_FOR_OBJECTS
         # The API server reports an invalid key as the value of its map.
-        is_key = error.path.endswith((LABELS, ANNOTATIONS)) and error.fault is ErrorType.INVALID
+        is_key = error.path.endswith((LABELS, ANNOTATIONS)) and error.type is ErrorType.INVALID
         where = f"{where}[{error.value}]" if is_key else where
         yield replace(error, path=where, rule=rule)
 
@@ -171,11 +171,11 @@ def _plan_findings(
     info.existing = WithoutOwnObjects(info.existing, job)
     planned = framework.plan(info, job)
     findings = ValidationResult()
-    findings.refuse(*reserved_env_errors(info, job, info.reserved_env))
+    findings.add_errors(*reserved_env_errors(info, job, info.reserved_env))
     if hints:
-        findings.warn(*ineffective_overrides(info.runtime, job))
-        findings.warn(*unused_trainer_fields(info, job))
-    findings.refuse(*_jobset_errors(planned, info.runtime, job))
+        findings.add_warnings(*ineffective_overrides(info.runtime, job))
+        findings.add_warnings(*unused_trainer_fields(info, job))
+    findings.add_errors(*_jobset_errors(planned, info.runtime, job))
     return findings
 
 

@@ -10,7 +10,7 @@ from kftrainer.kube.objects.model import KubeModel
 from kftrainer.machinery.memo import Memo
 from kftrainer.runtime.cluster_reader import ClusterReader
 from kftrainer.runtime.info import is_finished, own_job_set, runs
-from kftrainer.runtime.manifests import thaw
+from kftrainer.runtime.object_builders import thaw
 from kftrainer.runtime.overrides import METADATA, MUTABLE_POD_FIELDS, overrides_field
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 from kftrainer.runtime.validation.rules import Rule
@@ -43,7 +43,7 @@ def with_stored_errors_as_warnings(
     """
     changed = ValidationResult(without(before.errors, result.errors))
     stored = without(changed.errors, result.errors)
-    changed.warn(*(STORED_ERROR.format(error) for error in stored), *result.warnings)
+    changed.add_warnings(*(STORED_ERROR.format(error) for error in stored), *result.warnings)
     return changed
 
 
@@ -57,10 +57,10 @@ def change_errors(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iter
         )
     if is_finished(old):
         rules = (Rule.CHANGE_AFTER_END, Rule.OVERRIDE_AFTER_END)
-        yield from _lasting_changes(old, new, FINISHED, *rules)
+        yield from _immutable_part_errors(old, new, FINISHED, *rules)
     elif job_set is not None:
         rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
-        yield from _lasting_changes(old, new, JOBSET_EXISTS, *rules)
+        yield from _immutable_part_errors(old, new, JOBSET_EXISTS, *rules)
 
 
 def change_warnings(old: TrainJob, new: TrainJob, existing: ClusterReader) -> Iterator[str]:
@@ -81,12 +81,12 @@ def change_warnings(old: TrainJob, new: TrainJob, existing: ClusterReader) -> It
             )
 
 
-def is_fixed_by_job_set(old: TrainJob, new: TrainJob) -> bool:
+def changes_immutable_part(old: TrainJob, new: TrainJob) -> bool:
     """Whether the update changes a part that is immutable once a JobSet exists."""
     if _override_changes(old, new):
         return True
     rules = (Rule.CHANGE_AFTER_JOBSET, Rule.OVERRIDE_AFTER_JOBSET)
-    return any(True for _ in _lasting_changes(old, new, JOBSET_EXISTS, *rules))
+    return any(True for _ in _immutable_part_errors(old, new, JOBSET_EXISTS, *rules))
 
 
 def override_change_errors(
@@ -102,7 +102,7 @@ def override_change_errors(
             yield forbidden(field, detail, rule=Rule.OVERRIDE_WHILE_ACTIVE)
 
 
-def _lasting_changes(
+def _immutable_part_errors(
     old: TrainJob, new: TrainJob, why: str, rule: Rule, rule_of_overrides: Rule
 ) -> Iterator[FieldError]:
     for path, before, after in (
@@ -112,7 +112,7 @@ def _lasting_changes(
     ):
         for field in _differing(_part(before), _part(after)):
             yield forbidden(f"{path}.{field}", f"{why}: {RECREATE}", rule=rule)
-    if _lasting_overrides(old) != _lasting_overrides(new):
+    if _immutable_parts_of_overrides(old) != _immutable_parts_of_overrides(new):
         detail = f"{why}, {MUTABLE}: {RECREATE}"
         yield forbidden(_field(old, new), detail, rule=rule_of_overrides)
 
@@ -158,22 +158,22 @@ def _override_changes(old: TrainJob, new: TrainJob) -> bool:
     )
 
 
-def _lasting_overrides(job: TrainJob) -> list[Any]:
+def _immutable_parts_of_overrides(job: TrainJob) -> list[Any]:
     """Return the immutable part of each override in canonical form.
 
     Overrides that only affect scheduling, such as Kueue's, have no immutable part.
     """
     found = _canonical_overrides.of(job.spec)
-    parts = (_lasting_part(found.at(index)) for index in range(len(found.written)))
+    parts = (_immutable_part(found.at(index)) for index in range(len(found.written)))
     return [kept for kept in parts if len(kept) > 1]
 
 
-def _lasting_part(override: Mapping[str, Any]) -> dict[str, Any]:
+def _immutable_part(override: Mapping[str, Any]) -> dict[str, Any]:
     """Return the target jobs and the immutable part of an override in canonical form."""
     spec = override.get("spec") or {}
-    lasting = {field: value for field, value in spec.items() if field not in MUTABLE_POD_FIELDS}
+    immutable = {field: value for field, value in spec.items() if field not in MUTABLE_POD_FIELDS}
     targets = {"targetJobs": override["targetJobs"]}
-    return {**targets, "spec": lasting} if lasting else targets
+    return {**targets, "spec": immutable} if immutable else targets
 
 
 def _override(override: PodTemplateOverride) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kftrainer.api.schema.cel_rules import RULES
-from kftrainer.api.schema.defaults import KINDS, schema_of
+from kftrainer.api.schema.offline import KINDS, schema_of
 from kftrainer.kube.schema.defaulting import Schema
 
 BY_NAME = {rule.__name__: rule for rule in RULES.values()}

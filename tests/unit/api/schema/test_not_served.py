@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kftrainer.api.schema.defaults import KINDS, schema_of
 from kftrainer.api.schema.not_served import unserved_fields
+from kftrainer.api.schema.offline import KINDS, schema_of
 from kftrainer.kube.schema.defaulting import schema_of_field
 from tests.support.objects import Object, runtime, train_job
 from tests.support.other_releases import KUEUE_ENTRY, UNSERVED, Unserved

@@ -133,12 +133,12 @@ async def test_kinds_that_are_not_installed_are_told(clock: FakeClock) -> None:
     assert clock.monotonic() == SETTLE_FOR
 
 
-@pytest.mark.parametrize("lacking", ["kinds", "rights"])
+@pytest.mark.parametrize("missing", ["kinds", "rights"])
 async def test_what_has_just_been_installed_may_come_a_moment_later(
-    clock: FakeClock, lacking: str
+    clock: FakeClock, missing: str
 ) -> None:
     server = Server()
-    if lacking == "kinds":
+    if missing == "kinds":
         server.answers[OURS] = [NOT_THERE, NOT_THERE, group_of(TRAIN_JOBS)]
     else:
         not_yet = status(403, "Forbidden", "trainjobs is forbidden")

@@ -21,7 +21,7 @@ from kftrainer.runtime.framework.extension_points import ComponentBuilder, Watch
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.framework.plugin_loader import load_framework
 from kftrainer.runtime.info import Info
-from kftrainer.runtime.manifests import owned
+from kftrainer.runtime.object_builders import owned
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.jobset import JobSet
 from tests.support.objects import Object, replicated_job, runtime, train_job
@@ -53,10 +53,10 @@ def problems_of(outcome: Outcome) -> list[str]:
     return [str(problem) for problem in outcome.problems if problem.severity == "error"]
 
 
-def secret(mint: Callable[[], Manifest] | None = None) -> Maker:
+def secret(generate: Callable[[], Manifest] | None = None) -> Maker:
     def make(_info: Info, job: TrainJob) -> PlannedObject:
         manifest = owned(SECRETS, job) | {"data": {"a": "eA=="}, "stringData": {"b": "y"}}
-        return PlannedObject(SECRETS, manifest, mint, minted_keys=("c",) if mint else ())
+        return PlannedObject(SECRETS, manifest, generate, generated_keys=("c",) if generate else ())
 
     return Maker(make)
 
@@ -75,10 +75,10 @@ def test_what_is_in_a_secret_is_shown_if_asked_for() -> None:
 
 
 def test_keys_are_not_made_to_be_hidden() -> None:
-    def mint() -> Manifest:
+    def generate() -> Manifest:
         raise AssertionError
 
-    assert data_of(planned_by(secret(mint)))[0] == {"a": "<redacted>", "c": "<redacted>"}
+    assert data_of(planned_by(secret(generate)))[0] == {"a": "<redacted>", "c": "<redacted>"}
 
 
 def test_the_data_of_other_kinds_is_no_secret() -> None:
@@ -166,7 +166,7 @@ def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
             "Internal error: failed to print a Secret: RuntimeError(",
         ),
     ],
-    ids=["error of two lines", "crash", "not JSON", "headless", "mint"],
+    ids=["error of two lines", "crash", "not JSON", "headless", "generate"],
 )
 def test_a_plugin_with_a_bug_is_told_at_the_train_job(plugin: Maker, told: str) -> None:
     outcome = planned_by(plugin, show_secrets=True)

@@ -53,8 +53,8 @@ def test_the_rule_is_for_programs_and_does_not_tell_errors_apart() -> None:
 
 def test_findings_are_told_once() -> None:
     findings = ValidationResult()
-    findings.refuse(required("a"), required("a"))
-    findings.warn("w")
+    findings.add_errors(required("a"), required("a"))
+    findings.add_warnings("w")
     other = ValidationResult([required("a"), required("b")], ["w", "v"])
     findings.add(other)
     assert findings == ValidationResult([required("a"), required("b")], ["w", "v"])

@@ -34,7 +34,7 @@ def test_without_a_message_the_rule_itself_is_told() -> None:
 def test_a_rule_may_name_the_field_and_the_fault() -> None:
     named = schema(message="no", fieldPath=".a", reason="FieldValueForbidden")
     [error] = rule_errors({"b": {"a": 5}}, named, RULES)
-    assert (error.path, error.fault) == ("b.a", ErrorType.FORBIDDEN)
+    assert (error.path, error.type) == ("b.a", ErrorType.FORBIDDEN)
     at_the_root = {"x-kubernetes-validations": [{"rule": "size(self) > 0", "fieldPath": ".x.y"}]}
     assert told({}, at_the_root) == ["x.y: failed rule: size(self) > 0"]
 

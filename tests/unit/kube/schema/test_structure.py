@@ -160,4 +160,4 @@ def test_one_of_several_forms_is_enough() -> None:
 @pytest.mark.parametrize("value", [1e19, 2.0**53, float("inf")])
 def test_a_float_that_stands_for_several_integers_is_none(value: float) -> None:
     [error] = schema_errors(value, {"type": "integer"})
-    assert error.fault is ErrorType.TYPE_INVALID
+    assert error.type is ErrorType.TYPE_INVALID

@@ -41,7 +41,7 @@ PORTS = {**MAP, "x-kubernetes-list-map-keys": ["port", "protocol"]}
 )
 def test_what_is_out_of_bounds(value: Any, schema: Any, fault: ErrorType, told: str) -> None:
     [error] = bound_errors(value, schema, "a")
-    assert (error.path, error.fault) == ("a", fault)
+    assert (error.path, error.type) == ("a", fault)
     assert error.detail.startswith(told)
 
 

@@ -36,8 +36,8 @@ from kftrainer.runtime.info import (
     runs,
     trainer_container,
 )
-from kftrainer.runtime.manifests import Piece, env_var, owned
 from kftrainer.runtime.node_layout import NodeLayout
+from kftrainer.runtime.object_builders import Piece, env_var, owned
 from kftrainer.runtime.planned_object import PlannedObject
 from kftrainer.runtime.plugins.mpi.layout import layout_of
 from kftrainer.runtime.plugins.mpi.rules import MPIRule
@@ -122,9 +122,9 @@ class MPI(
                 "type": "kubernetes.io/ssh-auth",
                 "immutable": True,
             }
-            mint = partial(_with_keys, secret)
+            generate = partial(_with_keys, secret)
             planned.append(
-                PlannedObject(SECRETS, secret, mint, minted_keys=(PRIVATE_KEY, PUBLIC_KEY))
+                PlannedObject(SECRETS, secret, generate, generated_keys=(PRIVATE_KEY, PUBLIC_KEY))
             )
         hostfile = info.existing.get(CONFIG_MAPS, key_of_job(job, _name(job, HOSTFILE_VOLUME)))
         if hostfile is None or not runs(job, info.existing):
@@ -145,12 +145,12 @@ class MPI(
         if broken := [*mpi_errors(info.runtime, policy)]:
             detail = str(InvalidRuntimeError(subject_of(info.runtime), *broken))
             reference, rule = new.spec.runtime_ref.dump(), Rule.RUNTIME_UNUSABLE
-            findings.refuse(invalid("spec.runtimeRef", reference, detail, rule=rule))
-        findings.refuse(
+            findings.add_errors(invalid("spec.runtimeRef", reference, detail, rule=rule))
+        findings.add_errors(
             *_train_job_errors(info, new, policy),
             *reserved_env_errors(info, new, OPEN_MPI_ENV, rule=MPIRule.MPI_RESERVED_ENV),
         )
-        findings.warn(
+        findings.add_warnings(
             *oversubscribed_devices(*_slots(info, new, policy), _node_resources(info, policy))
         )
         return findings

@@ -16,7 +16,13 @@ from kftrainer.runtime.framework.extension_points import (
 )
 from kftrainer.runtime.framework.policies import FieldPolicy
 from kftrainer.runtime.info import NO_TRAINER, RUNTIME, Info
-from kftrainer.runtime.manifests import COMPLETION_INDEX, Piece, by_port, env_from_field, env_var
+from kftrainer.runtime.object_builders import (
+    COMPLETION_INDEX,
+    Piece,
+    by_port,
+    env_from_field,
+    env_var,
+)
 from kftrainer.runtime.plugins.torch import torchtune
 from kftrainer.runtime.plugins.torch.rules import TorchRule
 from kftrainer.runtime.plugins.torch.torchtune import Tuning
@@ -71,11 +77,11 @@ class Torch(EnforceMLPolicy, CustomValidation, PolicyExtension):
         findings = ValidationResult()
         if isinstance(info.policy, TorchPolicy):
             rule = TorchRule.TORCH_RESERVED_ENV
-            findings.refuse(*reserved_env_errors(info, new, TORCH_ENV, rule=rule))
+            findings.add_errors(*reserved_env_errors(info, new, TORCH_ENV, rule=rule))
             if _is_torchtune(new):
-                findings.refuse(*_tune_errors(info, new))
+                findings.add_errors(*_tune_errors(info, new))
             requested, source = _requested_processes(info, new)
-            findings.warn(*oversubscribed_devices(requested, source, _resources(info, new)))
+            findings.add_warnings(*oversubscribed_devices(requested, source, _resources(info, new)))
         return findings
 
     def declare_policy(self) -> FieldPolicy[TorchPolicy]:
@@ -177,7 +183,9 @@ def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
         source = "spec.mlPolicy.numNodes"
     elif error.path == torchtune.PROCESSES and trainer.num_proc_per_node is None:
         source = f"spec.{POLICY}.numProcPerNode"
-    elif error.path == torchtune.RESOURCES and not _asks_for_devices(trainer.resources_per_node):
+    elif error.path == torchtune.RESOURCES and not _requests_accelerators(
+        trainer.resources_per_node
+    ):
         source = f"the resources of the container {names.CONTAINER_NODE}"
         if not accelerators(_resources(info, job)):
             return error  # neither the TrainJob nor the container requests accelerators
@@ -187,7 +195,7 @@ def _with_source(error: FieldError, info: Info, job: TrainJob) -> FieldError:
     return replace(error, detail=f"{error.detail}: {hint}")
 
 
-def _asks_for_devices(resources: Mapping[str, Any] | None) -> bool:
+def _requests_accelerators(resources: Mapping[str, Any] | None) -> bool:
     """Whether the TrainJob's resourcesPerNode include an accelerator."""
     halves = ((resources or {}).get(half) or {} for half in HALVES)
     return any(is_accelerator(name) for half in halves for name in half)

@@ -78,7 +78,7 @@ class Volcano(
         """Validate that the queue has a name and that the PriorityClasses exist."""
         findings = ValidationResult()
         if _policy(info) is not None:
-            findings.refuse(*_queue_errors(info, new), *_priority_errors(info, new))
+            findings.add_errors(*_queue_errors(info, new), *_priority_errors(info, new))
         return findings
 
     def validate_runtime(self, runtime: AnyRuntime, info: Info | None) -> ValidationResult:
@@ -159,7 +159,7 @@ def _queue_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
 
 
 def _priority_errors(info: Info, job: TrainJob) -> Iterator[FieldError]:
-    if not info.existing.knows(PRIORITY_CLASSES):
+    if not info.existing.is_complete(PRIORITY_CLASSES):
         return
     for name in dict.fromkeys(each.spec.get("priorityClassName") for each in info.pod_sets):
         key = ObjectKey("", name or "")

@@ -442,10 +442,10 @@ def test_the_secret_and_the_hostfile_belong_to_the_job_and_come_first() -> None:
 def test_d44_keys_are_drawn_only_when_the_secret_is_made() -> None:
     document = mpi()
     secret = planned(job_on(document), document)[0]
-    assert secret.mint is not None
-    first, second = secret.mint(), secret.mint()
+    assert secret.generate is not None
+    first, second = secret.generate(), secret.generate()
     data = {key: b64decode(value, validate=True) for key, value in first["data"].items()}
-    assert tuple(data) == secret.minted_keys == ("ssh-privatekey", "ssh-publickey")
+    assert tuple(data) == secret.generated_keys == ("ssh-privatekey", "ssh-publickey")
     assert data["ssh-privatekey"].startswith(b"-----BEGIN EC PRIVATE KEY-----\n")
     assert data["ssh-publickey"].startswith(b"ecdsa-sha2-nistp521 ")
     assert first["data"] != second["data"]
@@ -455,7 +455,7 @@ def test_d44_keys_are_drawn_only_when_the_secret_is_made() -> None:
 def test_only_the_secret_is_drawn_by_chance() -> None:
     document = mpi()
     made = planned(job_on(document), document)
-    assert [each.mint is None for each in made] == [False, True, True]
+    assert [each.generate is None for each in made] == [False, True, True]
     assert [each.manifest for each in made] == [
         each.manifest for each in planned(job_on(document), document)
     ]

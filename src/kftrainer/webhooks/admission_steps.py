@@ -8,9 +8,10 @@ import structlog
 
 from kftrainer.api.limits import CLIENT_METADATA, MAX_PROPERTIES, exceeded
 from kftrainer.api.resources import AnyResource
-from kftrainer.api.schema.defaults import schema_problems
+from kftrainer.api.schema.offline import schema_problems
 from kftrainer.kube.objects.field_errors import ValidationResult
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
+from kftrainer.kube.objects.nested import mapping_or_empty
 from kftrainer.kube.objects.resource import Manifest
 from kftrainer.machinery.webhook.admission import (
     AdmissionRequest,
@@ -162,11 +163,9 @@ def _count(manifest: Manifest, field: str) -> int:
 
 def spec_of(manifest: Manifest) -> Mapping[str, Any]:
     """Return the spec if it is an object, else an empty mapping."""
-    spec = manifest.get("spec")
-    return spec if isinstance(spec, Mapping) else {}
+    return mapping_or_empty(manifest.get("spec"))
 
 
 def metadata_of(manifest: Manifest) -> Mapping[str, Any]:
     """Return the metadata if it is an object, else an empty mapping."""
-    metadata = manifest.get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
+    return mapping_or_empty(manifest.get("metadata"))

@@ -14,8 +14,8 @@ from kftrainer.kube.objects.field_errors import (
 )
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.info import AnyRuntime
-from kftrainer.runtime.manifests import thaw
 from kftrainer.runtime.node_layout import NodeLayout
+from kftrainer.runtime.object_builders import thaw
 from kftrainer.runtime.resources.quantities import rewrite_quantities
 from kftrainer.runtime.template import JOBS_PATH, STEPS, runtime_errors
 from kftrainer.runtime.validation.jobset_names import jobset_rejections
@@ -35,12 +35,12 @@ def runtime_findings(framework: Framework, runtime: AnyRuntime) -> ValidationRes
     """
     findings = ValidationResult()
     layout, of_plugins = framework.layout(runtime), framework.validate_runtime(runtime)
-    findings.refuse(*_errors(runtime, layout, of_plugins.errors))
+    findings.add_errors(*_errors(runtime, layout, of_plugins.errors))
     if (deprecated := deprecation(runtime)) is not None:
-        findings.warn(deprecated)
+        findings.add_warnings(deprecated)
     if not findings.errors:
-        findings.warn(*runtime_hints(runtime, layout), *of_plugins.warnings)
-    findings.refuse(*_jobset_errors(runtime, {error.path for error in findings.errors}))
+        findings.add_warnings(*runtime_hints(runtime, layout), *of_plugins.warnings)
+    findings.add_errors(*_jobset_errors(runtime, {error.path for error in findings.errors}))
     return findings
 
 

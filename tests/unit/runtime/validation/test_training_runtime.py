@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAINING_RUNTIMES
 from kftrainer.kube.objects.field_errors import ValidationResult
-from kftrainer.runtime.validation.runtime import runtime_findings
+from kftrainer.runtime.validation.training_runtime import runtime_findings
 from tests.support.golden import CASES
 from tests.support.objects import Object, replicated_job, runtime
 from tests.support.plans import RUNTIMES, job_on, plan

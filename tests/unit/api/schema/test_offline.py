@@ -1,4 +1,4 @@
-from kftrainer.api.schema.defaults import schema_of, stored, with_defaults
+from kftrainer.api.schema.offline import schema_of, stored, with_defaults
 from tests.support.objects import replicated_job, runtime, train_job
 
 
