@@ -2,7 +2,8 @@
 
 from contextvars import ContextVar
 
-from kftrainer.kube.client.ratelimit import Clock, RateLimiter
+from kftrainer.kube.client.ratelimit import RateLimiter
+from kftrainer.kube.clock import Clock
 from kftrainer.machinery.lru import Lru
 
 # The source address of the request in progress; empty outside of requests.
