@@ -1,4 +1,7 @@
-"""The client of the current request, and rate limits per client."""
+"""Rate limits per client of a server on live reads from the API server during admission.
+
+Limits on connections, bodies and timeouts are in `limits`.
+"""
 
 from contextvars import ContextVar
 
