@@ -11,16 +11,16 @@ from typing import Any
 
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries
-from kftrainer.devcluster.artifacts.parts import KUBECTL
+from kftrainer.devcluster.artifacts.versions import KUBECTL
 from kftrainer.devcluster.client import ApiClient, UnreachableError, condition_is_true
+from kftrainer.devcluster.cluster_options import FULL
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError, DevClusterError, in_words
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.processes.process import ManagedProcess
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import FULL
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks import registration
 
@@ -69,7 +69,7 @@ async def manager(
     plane: ControlPlane, api: ApiClient, progress: Progress
 ) -> AsyncIterator[ManagedProcess]:
     """Run the manager during the block; its log is printed if the block fails."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     address, port = f"{LOOPBACK}:{ports.reserve()}", ports.reserve()
     servers = (
         *("--metrics-bind-address", "0", "--health-probe-bind-address", address),
@@ -190,7 +190,7 @@ async def train(kubectl: Kubectl, api: ApiClient, process: ManagedProcess) -> No
 async def demo() -> None:
     """Run the demo; all processes are stopped afterwards, also after Ctrl-C."""
     progress = Progress(sys.stderr)
-    programs = await binaries.provide([KUBECTL], cache=places.cache_home(), progress=progress)
+    programs = await binaries.provide([KUBECTL], cache=cache_paths.cache_home(), progress=progress)
     shape = replace(FULL, pod_seconds=POD_SECONDS, crd_files=CRDS)
     async with running(shape, progress=progress) as plane, plane.client() as api:
         kubectl = Kubectl(programs["kubectl"], plane)

@@ -23,14 +23,14 @@ from kftrainer.cli import main as kftrainer
 from kftrainer.cli.commands.dev import DEFAULT_NAME, dev_command
 from kftrainer.cli.interrupts import report_interrupt
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries
-from kftrainer.devcluster.artifacts.parts import KUBECTL
+from kftrainer.devcluster.artifacts.versions import KUBECTL
 from kftrainer.devcluster.errors import DevClusterError
-from kftrainer.devcluster.named import NamedPlane
+from kftrainer.devcluster.named_control_plane import NamedPlane
 from kftrainer.devcluster.processes.locks import FileLock, holder
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
-from kftrainer.devcluster.processes.subprocesses import leashed
+from kftrainer.devcluster.processes.subprocesses import killed_with_parent
 from kftrainer.devcluster.progress import Progress
 from kftrainer.webhooks import registration
 
@@ -75,7 +75,7 @@ def only_manager(name: str, cache: Path) -> Iterator[None]:
 
     Raises DevClusterError with the process that holds it.
     """
-    lock = FileLock(places.named(cache) / f"{name}.manager.lock")
+    lock = FileLock(cache_paths.named(cache) / f"{name}.manager.lock")
     while not lock.try_acquire():
         pid = holder(lock.path)  # None: it was released in the meantime
         if pid is not None:
@@ -163,7 +163,7 @@ def run_manager(kubeconfig: str, port: int, flags: list[str]) -> int:
     manager += ["--webhook-host", LOOPBACK, "--webhook-port", str(port)]
     # In a session of its own, Ctrl-C reaches it through us only, and once.
     process = subprocess.Popen(
-        leashed([*manager, "--kubeconfig", kubeconfig, *flags]),
+        killed_with_parent([*manager, "--kubeconfig", kubeconfig, *flags]),
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
@@ -195,9 +195,9 @@ def arguments(argv: list[str] | None) -> tuple[str, list[str]]:
 
 def run(name: str, flags: list[str]) -> int:
     """Start everything, and run the manager until it ends."""
-    cache = places.cache_home()
+    cache = cache_paths.cache_home()
     NamedPlane(name, cache)  # raises an error for an invalid name
-    ports = PortReservations(places.ports(cache))
+    ports = PortReservations(cache_paths.ports(cache))
     with only_manager(name, cache):
         kubectl = start(name, cache)
         reject_foreign_webhook(kubectl)

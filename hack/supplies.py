@@ -7,9 +7,9 @@ tests that need them.
 import asyncio
 import sys
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries, manifests
-from kftrainer.devcluster.artifacts.parts import BINARIES, MANIFESTS
+from kftrainer.devcluster.artifacts.versions import BINARIES, MANIFESTS
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.progress import Progress
 from tests.support.upstream_chart import CHART, RUNTIMES
@@ -19,7 +19,7 @@ WANTED_MANIFESTS = (*MANIFESTS, CHART, RUNTIMES)
 
 async def gather() -> None:
     """Find or build every program and every manifest."""
-    cache, progress = places.cache_home(), Progress(sys.stderr)
+    cache, progress = cache_paths.cache_home(), Progress(sys.stderr)
     await binaries.provide(BINARIES, cache=cache, progress=progress)
     for wanted in WANTED_MANIFESTS:
         await manifests.provide(wanted, cache=cache, progress=progress)

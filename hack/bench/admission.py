@@ -26,13 +26,13 @@ import yaml
 from bench.endtoend import CRDS, MANAGER, RUNTIME, ManagerUnderTest, cpu_of, job_in, note
 from bench.machinery import in_flight, row
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS
-from kftrainer.devcluster.artifacts import parts
+from kftrainer.devcluster.artifacts import versions
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.components.pki import Authority
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
@@ -281,7 +281,7 @@ def compared(what: str, ours: Sequence[Answers], echoes: Sequence[Answers]) -> N
 
 async def bench(load: Load) -> None:
     """All of it on one control plane."""
-    shape = Shape(crds=(parts.JOBSET_MANIFESTS,), crd_files=CRDS)
+    shape = Shape(crds=(versions.JOBSET_MANIFESTS,), crd_files=CRDS)
     with TemporaryDirectory() as folder:
         async with running(shape, progress=Progress(sys.stderr)) as plane, plane.client() as api:
             connection = await load_connection(plane.kubeconfig)

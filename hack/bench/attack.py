@@ -62,12 +62,12 @@ from kftrainer.api.resources import (
     TRAINING_RUNTIMES,
 )
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster.artifacts import parts
+from kftrainer.devcluster.artifacts import versions
 from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
@@ -475,9 +475,9 @@ class AttackBench:
         found.waits, found.failed_probes = prober.waits, prober.failed
 
     def _servers_cpu(self) -> float:
-        """Seconds of CPU that the API server and etcd have used; their leashes need none."""
-        leashes = (process.pid for process in self._plane.processes if process.pid)
-        return sum(cpu_of(child) for leash in leashes for child in children_of(leash))
+        """Seconds of CPU that the API server and etcd have used; their wrappers need none."""
+        wrappers = (process.pid for process in self._plane.processes if process.pid)
+        return sum(cpu_of(child) for wrapper in wrappers for child in children_of(wrapper))
 
     async def _attacker(self, kind: str, seconds: float, pace: Pace, begun: asyncio.Event) -> Tally:
         process = await asyncio.create_subprocess_exec(
@@ -560,7 +560,7 @@ async def _create_runtimes(client: Client, namespace: str) -> None:
 
 async def bench(plan: Plan) -> bool:
     """Measure all on one control plane; return whether the results are within the limits."""
-    shape = Shape(crds=(parts.JOBSET_MANIFESTS, parts.COSCHEDULING_MANIFESTS), crd_files=CRDS)
+    shape = Shape(crds=(versions.JOBSET_MANIFESTS, versions.COSCHEDULING_MANIFESTS), crd_files=CRDS)
     async with running(shape, progress=Progress(sys.stderr)) as plane, plane.client() as api:
         connection = await load_connection(plane.kubeconfig)
         async with HttpTransport(connection, user_agent="victim") as transport:

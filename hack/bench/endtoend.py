@@ -26,12 +26,12 @@ import yaml
 from bench.machinery import IN_FLIGHT, in_flight, row
 from bench.sample import train_job
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, JOB_SETS, TRAIN_JOBS
-from kftrainer.devcluster.artifacts import parts
+from kftrainer.devcluster.artifacts import versions
 from kftrainer.devcluster.client import ApiClient, UnreachableError
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
@@ -190,9 +190,9 @@ class Bench:
     concurrency: int
 
     def servers_cpu(self) -> float:
-        """Seconds of CPU that the API server and etcd have used; their leashes need none."""
-        leashes = (process.pid for process in self.plane.processes if process.pid)
-        return sum(cpu_of(child) for leash in leashes for child in children_of(leash))
+        """Seconds of CPU that the API server and etcd have used; their wrappers need none."""
+        wrappers = (process.pid for process in self.plane.processes if process.pid)
+        return sum(cpu_of(child) for wrapper in wrappers for child in children_of(wrapper))
 
     async def namespace(self) -> str:
         """A new one."""
@@ -502,7 +502,7 @@ async def restart(bench: Bench, namespace: str, count: int, empty: float) -> Non
 
 async def bench(burst: int, jobs: int, concurrency: int) -> None:
     """All of it on one control plane."""
-    shape = Shape(crds=(parts.JOBSET_MANIFESTS,), crd_files=CRDS)
+    shape = Shape(crds=(versions.JOBSET_MANIFESTS,), crd_files=CRDS)
     async with running(shape, progress=Progress(sys.stderr)) as plane, plane.client() as api:
         connection = await load_connection(plane.kubeconfig)
         async with HttpTransport(connection, user_agent="bench") as transport:

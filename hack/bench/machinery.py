@@ -15,9 +15,9 @@ import aiohttp
 import orjson
 
 from bench.sample import train_job
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import Shape
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport

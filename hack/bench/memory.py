@@ -58,11 +58,11 @@ from kftrainer.api.resources import (
 from kftrainer.controllers.large_objects import PREFIX, reduction_of
 from kftrainer.controllers.trainjob.refused_pods import CAPACITY, LONGEST_TEXT, Refusal, RefusedPods
 from kftrainer.controllers.trainjob_index import TRAIN_JOB_INDEXES
-from kftrainer.devcluster.artifacts import parts
+from kftrainer.devcluster.artifacts import versions
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
@@ -439,7 +439,7 @@ def _peak(memory: Memory) -> str:
 
 async def measure_manager(numbers: Sequence[tuple[int, int]]) -> list[Point]:
     """Measure a manager on a control plane of its own."""
-    shape = Shape(crds=(parts.JOBSET_MANIFESTS,), crd_files=CRDS)
+    shape = Shape(crds=(versions.JOBSET_MANIFESTS,), crd_files=CRDS)
     async with running(shape, progress=Progress(sys.stderr)) as plane, plane.client() as api:
         connection = await load_connection(plane.kubeconfig)
         async with HttpTransport(connection, user_agent="bench") as transport:

@@ -11,9 +11,9 @@ import yaml
 
 from generate import configuration, crds, dashboard, merge_keys, versions
 from generate.schema import Library
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import manifests
-from kftrainer.devcluster.artifacts.parts import JOBSET_MANIFESTS
+from kftrainer.devcluster.artifacts.versions import JOBSET_MANIFESTS
 from kftrainer.devcluster.components.jobset import CRD_FILE
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.progress import Progress
@@ -41,7 +41,7 @@ class _PlainDumper(yaml.SafeDumper):
 async def jobset_spec() -> Library:
     """Return the schema of JobSet from its Go module."""
     folder = await manifests.provide(
-        JOBSET_MANIFESTS, cache=places.cache_home(), progress=Progress(sys.stderr)
+        JOBSET_MANIFESTS, cache=cache_paths.cache_home(), progress=Progress(sys.stderr)
     )
     [crd] = manifests.read_documents(folder / CRD_FILE)
     [version] = crd["spec"]["versions"]

@@ -18,11 +18,11 @@ from image.recipe import ROOT
 from image.reporting import report, require
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster import controlplane, places
+from kftrainer.devcluster import cache_paths, controlplane
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks import registration
 
@@ -124,7 +124,7 @@ async def run(
     root: Path, config: Mapping[str, Any], folder: Path, *, writable_tmp: bool = True
 ) -> None:
     """Run the image's command with all servers, check that it is healthy, and stop it."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     health, metrics, webhook = (ports.reserve() for _ in range(3))
     shape = Shape(crd_files=tuple(sorted(CRDS.glob("*.yaml"))))
     log = folder / "manager.log"

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries
-from kftrainer.devcluster.artifacts.parts import PROMETHEUS
+from kftrainer.devcluster.artifacts.versions import PROMETHEUS
 from kftrainer.devcluster.controlplane import running
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.progress import Progress
@@ -31,7 +31,7 @@ STEP = 3.0
 async def picture(seconds: float) -> str:
     """Return the dashboard after a number of seconds, as SVG."""
     progress, clock = Progress(sys.stderr), SystemClock()
-    cache = places.cache_home()
+    cache = cache_paths.cache_home()
     program = (await binaries.provide([PROMETHEUS], cache=cache, progress=progress))["prometheus"]
     async with running(SHAPE, progress=progress) as plane, plane.client() as api:
         with TemporaryDirectory(prefix="prometheus-") as home:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, Object, UnreachableError
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
@@ -85,7 +85,7 @@ async def scraping(
     program: Path, folder: Path, targets: Sequence[Target], groups: Sequence[Object] = ()
 ) -> AsyncIterator[Prometheus]:
     """Run a Prometheus with these targets and rule groups, in this folder."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": list(groups)}))
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(_configuration(targets)))

@@ -13,13 +13,13 @@ import yaml
 
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, Object, UnreachableError
+from kftrainer.devcluster.cluster_options import FULL, Shape
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.processes.process import ManagedProcess
-from kftrainer.devcluster.shape import FULL, Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.webhooks import registration
@@ -49,7 +49,7 @@ class Step:
 @asynccontextmanager
 async def managers(plane: ControlPlane, api: ApiClient) -> AsyncIterator[list[str]]:
     """Run replicas with leader election; yield the addresses of their metrics."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     addresses = []
     async with AsyncExitStack() as stack:
         stack.callback(ports.release_all)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster.artifacts.parts import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
+from kftrainer.devcluster.artifacts.versions import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.cluster_options import FULL
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.pytest_plugin import for_session, watched
-from kftrainer.devcluster.shape import FULL
 from tests.support.installations import Cluster, Ports, free_ports, wipe
 from tests.support.releases import Release
 from tests.support.service_proxy import service_proxy

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.controlplane import ControlPlane
 from tests.support import snippets
 
-CACHE = places.cache_home()
+CACHE = cache_paths.cache_home()
 WITHIN = 300.0
 
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import NotReadyError
@@ -109,7 +109,7 @@ async def watched(
     folder = tmp_path_factory.mktemp("prometheus")
     values = {**WITHOUT_CRDS, "metrics": {"rules": {"enabled": True}}}
     rules = named(render(helm_program, values), "PrometheusRule")["spec"]["groups"]
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
     runtimes = tmp_path_factory.mktemp("runtimes")
     shipped = runtime("shipped", "ClusterTrainingRuntime")

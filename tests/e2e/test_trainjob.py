@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
@@ -88,7 +88,7 @@ async def begin(ground: Ground) -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def metrics_url() -> AsyncIterator[str]:
     """Where the manager tells how many requests it has sent."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     yield f"{LOOPBACK}:{ports.reserve()}"
     ports.release_all()
 

@@ -7,9 +7,9 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from tests.support.audit import Asked, Right, refused, requests_of, rights_of, unused
 

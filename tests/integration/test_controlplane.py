@@ -10,9 +10,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries
-from kftrainer.devcluster.artifacts.parts import (
+from kftrainer.devcluster.artifacts.versions import (
     APISERVER,
     COSCHEDULING_MANIFESTS,
     ETCD,
@@ -20,11 +20,11 @@ from kftrainer.devcluster.artifacts.parts import (
     VOLCANO_MANIFESTS,
 )
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.components.pki import client_tls
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError, DevClusterError, PortTakenError, ProcessDiedError
 from kftrainer.devcluster.progress import SILENT
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from tests.support.processes import processes_of
 
@@ -102,7 +102,7 @@ async def test_etcd_refuses_who_has_no_certificate_of_its_own(control_plane: Con
     [etcd] = [
         command
         for command in processes_of(control_plane.folder)
-        if "/leash.py" in command and "--data-dir" in command
+        if "/kill_with_parent.py" in command and "--data-dir" in command
     ]
     url = next(word for word in etcd.split() if word.startswith("--listen-client-urls="))
     async with aiohttp.ClientSession() as session:
@@ -120,7 +120,7 @@ async def test_two_control_planes_do_not_touch_each_other(
             assert await other_api.get_or_none(f"/api/v1/namespaces/{name}")
             assert await api.get_or_none(f"/api/v1/namespaces/{name}") is None
         # A certificate of one is nothing to the other, even for who trusts the other's server.
-        ours = control_plane._site.identity("kubernetes-admin", ("system:masters",))
+        ours = control_plane._environment.identity("kubernetes-admin", ("system:masters",))
         async with ApiClient(other.url, client_tls(other.certificate_authority, ours)) as stranger:
             with pytest.raises(ApiError) as refused:
                 await stranger.get("/api/v1/namespaces")
@@ -149,7 +149,9 @@ async def test_killing_its_owner_leaves_nothing_behind() -> None:
 async def test_a_part_that_dies_while_the_rest_starts_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = await binaries.provide([ETCD, APISERVER], cache=places.cache_home(), progress=SILENT)
+    real = await binaries.provide(
+        [ETCD, APISERVER], cache=cache_paths.cache_home(), progress=SILENT
+    )
     (tmp_path / "etcd").symlink_to(real["etcd"])
     dying = tmp_path / "kube-apiserver"
     # It answers as ready, and is gone when the CRDs are to be installed.
@@ -205,7 +207,7 @@ async def test_an_api_server_that_dies_at_its_start_is_told_with_its_last_words(
     dying = tmp_path / "kube-apiserver"
     dying.write_text("#!/bin/sh\necho 'no such luck' >&2\nexit 9\n")
     dying.chmod(0o755)
-    found = await binaries.provide([ETCD], cache=places.cache_home(), progress=SILENT)
+    found = await binaries.provide([ETCD], cache=cache_paths.cache_home(), progress=SILENT)
     (tmp_path / "etcd").symlink_to(found["etcd"])
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     with pytest.raises(ProcessDiedError, match=r"kube-apiserver .*\(exit code 9\)") as died:

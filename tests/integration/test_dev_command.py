@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries
+from kftrainer.devcluster.cluster_options import BARE
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.named import NamedPlane
+from kftrainer.devcluster.named_control_plane import NamedPlane
 from kftrainer.devcluster.progress import SILENT
-from kftrainer.devcluster.shape import BARE
 from kftrainer.devcluster.waiting import until
 from tests.support.processes import pids_of, processes_of
 
@@ -56,7 +56,7 @@ class Dev:
 @pytest.fixture
 async def dev(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Dev]:
     """The command with an empty cache; the binaries that the session has are its assets."""
-    found = await binaries.provide(BARE.binaries(), cache=places.cache_home(), progress=SILENT)
+    found = await binaries.provide(BARE.binaries(), cache=cache_paths.cache_home(), progress=SILENT)
     assets = tmp_path / "assets"
     assets.mkdir()
     for name, path in found.items():
@@ -91,11 +91,11 @@ async def test_from_up_to_down(dev: Dev) -> None:
     assert "etcd" in dev("logs").stdout
 
 
-async def test_a_killed_keeper_takes_everything_along_and_up_recovers(dev: Dev) -> None:
+async def test_a_killed_supervisor_takes_everything_along_and_up_recovers(dev: Dev) -> None:
     assert dev("up", "--bare").returncode == 0
-    keeper = dev.place.keeper()
-    assert keeper
-    os.kill(keeper, signal.SIGKILL)
+    supervisor = dev.place.supervisor()
+    assert supervisor
+    os.kill(supervisor, signal.SIGKILL)
     await dev.all_gone()
     assert "its processes were killed" in dev("status").stdout
     again = dev("up", "--bare")

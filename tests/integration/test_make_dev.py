@@ -15,7 +15,7 @@ from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.named import NamedPlane, State
+from kftrainer.devcluster.named_control_plane import NamedPlane, State
 from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks import registration

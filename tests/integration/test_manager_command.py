@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
@@ -109,7 +109,7 @@ async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Fa
 @pytest.fixture
 def free_address() -> Iterator[str]:
     """One that nobody else chooses meanwhile."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     yield f"{LOOPBACK}:{ports.reserve()}"
     ports.release_all()
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.controlplane import ControlPlane
 
-CACHE = places.cache_home()  # now, as pytester changes HOME
+CACHE = cache_paths.cache_home()  # now, as pytester changes HOME
 TESTS = """
 import pytest
 

@@ -333,7 +333,7 @@ def _one_only(head: bytes) -> bytes:
 @asynccontextmanager
 async def running_proxy(plane: ControlPlane, folder: Path) -> AsyncIterator[FaultProxy]:
     """A proxy before this control plane; its kubeconfig is the administrator's."""
-    site = plane._site
+    site = plane._environment
     pair = site.authority.issue("fault-proxy", common_name="fault-proxy", hosts=[LOOPBACK])
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(pair.certificate, pair.key)

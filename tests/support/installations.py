@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import NOT_FOUND, ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError, NotReadyError
@@ -72,7 +72,7 @@ class Ports:
 @contextmanager
 def free_ports(replicas: int) -> Iterator[Sequence[Ports]]:
     """Ports for so many replicas."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         yield [Ports(ports.reserve(), ports.reserve(), ports.reserve()) for _ in range(replicas)]
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
@@ -67,7 +67,7 @@ class ManagerProcess:
 
     @property
     def pid(self) -> int:
-        """The process that was started: its leash, whose only child is the manager."""
+        """The process that was started: its wrapper, whose only child is the manager."""
         return self._process.pid or 0
 
     def is_alive(self) -> bool:
@@ -107,7 +107,7 @@ async def manager_process(
     kubeconfig: Path, *flags: str, program: Sequence[str] = KFTRAINER
 ) -> AsyncIterator[ManagerProcess]:
     """A manager that has been started; at the end of the block no reconcile may have raised."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
     argv = (
         *program,

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
@@ -49,7 +49,7 @@ def _is_of(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
 @asynccontextmanager
 async def scraper() -> AsyncIterator[Scraper]:
     """An address that is free for as long as the block lasts."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         yield Scraper(f"{LOOPBACK}:{ports.reserve()}")
     finally:

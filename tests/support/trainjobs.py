@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from kftrainer.devcluster import places
-from kftrainer.devcluster.artifacts import manifests, parts
+from kftrainer.devcluster import cache_paths
+from kftrainer.devcluster.artifacts import manifests, versions
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components.kubernetes import crds_in
 from kftrainer.devcluster.controlplane import ControlPlane
@@ -142,10 +142,10 @@ class Kubectl:
 
 
 async def install_pod_groups(
-    api: ApiClient, wanted: parts.Manifests = parts.COSCHEDULING_MANIFESTS
+    api: ApiClient, wanted: versions.Manifests = versions.COSCHEDULING_MANIFESTS
 ) -> None:
     """Let the cluster serve the PodGroups of coscheduling, or those of another project."""
-    folder = await manifests.provide(wanted, cache=places.cache_home(), progress=SILENT)
+    folder = await manifests.provide(wanted, cache=cache_paths.cache_home(), progress=SILENT)
     for definition in crds_in(folder / wanted.crd_file):
         await api.apply_crd(definition)
 

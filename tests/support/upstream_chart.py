@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import manifests
-from kftrainer.devcluster.artifacts.parts import Manifests
+from kftrainer.devcluster.artifacts.versions import Manifests
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.progress import SILENT
 
@@ -63,14 +63,14 @@ RUNTIMES = Manifests(
 
 async def upstream_runtimes() -> dict[str, Object]:
     """The runtimes as they were published, by name."""
-    fetched = await manifests.provide(RUNTIMES, cache=places.cache_home(), progress=SILENT)
+    fetched = await manifests.provide(RUNTIMES, cache=cache_paths.cache_home(), progress=SILENT)
     documents = (yaml.safe_load((fetched / file).read_text()) for file in RUNTIMES.files)
     return {each["metadata"]["name"]: each for each in documents}
 
 
 async def upstream_chart(folder: Path) -> Path:
     """The chart as it was published, but for JobSet, which is in the cluster already."""
-    fetched = await manifests.provide(CHART, cache=places.cache_home(), progress=SILENT)
+    fetched = await manifests.provide(CHART, cache=cache_paths.cache_home(), progress=SILENT)
     chart = folder / "kubeflow-trainer"
     shutil.copytree(fetched / FOLDER, chart)
     file = chart / "Chart.yaml"

@@ -11,7 +11,7 @@ import orjson
 
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
@@ -254,7 +254,7 @@ async def admitting_manager(
 
     With a kubeconfig of its own it may see the API server in another way, as through a proxy.
     """
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     async with plane.client() as api:
         try:
             port = ports.reserve()

@@ -2,7 +2,7 @@
 
 import supplies
 
-from kftrainer.devcluster.artifacts.parts import MANIFESTS, Manifests
+from kftrainer.devcluster.artifacts.versions import MANIFESTS, Manifests
 from tests.support import upstream_chart
 
 

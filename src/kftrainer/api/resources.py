@@ -31,7 +31,7 @@ TRAINING_RUNTIMES: Final = Resource(
     "trainingruntimes",
     namespaced=True,
     decode=within_limits(TrainingRuntime.parse),
-    is_rare=True,
+    keep_decoded=True,
 )
 CLUSTER_TRAINING_RUNTIMES: Final = Resource(
     names.GROUP,
@@ -40,7 +40,7 @@ CLUSTER_TRAINING_RUNTIMES: Final = Resource(
     "clustertrainingruntimes",
     namespaced=False,
     decode=within_limits(ClusterTrainingRuntime.parse),
-    is_rare=True,
+    keep_decoded=True,
 )
 
 JOBS: Final = _foreign("batch", "v1", "Job", "jobs")

@@ -88,12 +88,12 @@ class BundledRuntimesReconciler:
 
     async def reconcile(self, request: Request) -> Result:
         """Create, replace or delete the runtime if that is necessary."""
-        seen = self._cache.informer(CLUSTER_TRAINING_RUNTIMES).seen(request)
+        seen = self._cache.informer(CLUSTER_TRAINING_RUNTIMES).cached_object(request)
         live = None if seen is None else ObjectMeta.parse(seen.metadata)
         step = next_step(self._wanted.get(request.name), live, self._kept_because(request))
         self._report(request, step)
         if step is None or isinstance(step, Leave):
-            self._backoff.settled(request)
+            self._backoff.record_unchanged(request)
             self._leave(request, step)
             return DONE
         if pause := self._backoff.pause(request):
@@ -175,7 +175,7 @@ class BundledRuntimesReconciler:
 
     def _acted(self, request: Request, others: list[str]) -> None:
         self._reported.pop(request, None)
-        if self._backoff.acted(request):
+        if self._backoff.record_write(request):
             log.warning(
                 "shipped_runtime_repeatedly_changed",
                 others=others,

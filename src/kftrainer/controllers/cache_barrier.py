@@ -57,7 +57,7 @@ class CacheBarrier:
         await self._read()
         ready()
         for seconds in doubling(FIRST_PAUSE, LONGEST_PAUSE):
-            if self._version is not None or await pause(self._clock, seconds, unless=stop):
+            if self._version is not None or await pause(self._clock, seconds, stop=stop):
                 break
             await self._read()
         await stop.wait()

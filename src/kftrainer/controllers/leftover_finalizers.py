@@ -50,7 +50,7 @@ class LeftoverFinalizers:
             except KubeError as error:
                 log.warning("leftover_finalizers_not_removed", error=str(error))
                 permitted = True
-            await pause(self._clock, SWEEP_EVERY if permitted else RECHECK_AFTER, unless=stop)
+            await pause(self._clock, SWEEP_EVERY if permitted else RECHECK_AFTER, stop=stop)
 
     async def _sweep(self) -> bool:
         """Remove leftover finalizers; return False if permissions are missing."""

@@ -202,7 +202,7 @@ class OverlayCache:
         if (seen := self._not_yet_cached(resource, key)) is not None:
             return seen
         try:
-            return self._cache.informer(self._cached(resource)).seen(key)
+            return self._cache.informer(self._cached(resource)).cached_object(key)
         except NotCachedError:
             return None
 

@@ -47,7 +47,7 @@ class Resync:
         """Enqueue the TrainJobs of one slot after the other until `stop` is set."""
         ready()
         slot = 0
-        while not await pause(self._clock, self._period / SLOTS, unless=stop):
+        while not await pause(self._clock, self._period / SLOTS, stop=stop):
             self._controller.enqueue_all(self._in_slot(slot), priority=INITIAL_PRIORITY)
             slot = (slot + 1) % SLOTS
 

@@ -73,14 +73,14 @@ class RuntimeFinalizerReconciler:
 
     async def reconcile(self, request: Request) -> Result:
         """Add or remove the finalizer if that is necessary."""
-        seen = self._cache.informer(self._resource).seen(request)
+        seen = self._cache.informer(self._resource).cached_object(request)
         if seen is None:
             self._patched.pop(request, None)
             return DONE
         metadata = ObjectMeta.parse(seen.metadata)
         wanted = wanted_finalizers(metadata, in_use=self._is_in_use(request))
         if wanted == (metadata.finalizers or []):
-            self._backoff.settled(request)
+            self._backoff.record_unchanged(request)
             return DONE
         if self._patched.get(request) == metadata.resource_version:
             return DONE  # the cache lags: the event of our write follows
@@ -114,7 +114,7 @@ class RuntimeFinalizerReconciler:
         if pause := self._backoff.pause(key):
             return Result(requeue_after=pause)
         await self._write(key, metadata, wanted)
-        if self._backoff.acted(key):
+        if self._backoff.record_write(key):
             log.warning(
                 "runtime_finalizer_repeatedly_removed",
                 why="another client keeps removing the finalizer of a runtime that is in use; it "

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.artifacts import binaries
-from kftrainer.devcluster.artifacts.parts import KUBECTL, Binary
+from kftrainer.devcluster.artifacts.versions import KUBECTL, Binary
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.cluster_options import BARE, FULL, Shape
 from kftrainer.devcluster.controlplane import ControlPlane, gather_supplies, running
 from kftrainer.devcluster.errors import DevClusterError, MissingPartError, in_words
 from kftrainer.devcluster.processes.process import tail
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import BARE, FULL, Shape
 
 REQUIRE_REAL = "KFTRAINER_REQUIRE_REAL"
 UNAVAILABLE = "no real control plane: "
@@ -80,7 +80,7 @@ async def for_session(config: pytest.Config, shape: Shape) -> AsyncIterator[Cont
     """Yield a control plane; for session fixtures."""
     progress = Progress(_Terminal(config))
     with _skip_if_unavailable():
-        await gather_supplies(shape, places.cache_home(), progress)
+        await gather_supplies(shape, cache_paths.cache_home(), progress)
     try:
         async with running(shape, progress=progress) as plane:
             yield plane
@@ -122,7 +122,7 @@ async def program(config: pytest.Config, binary: Binary) -> Path:
     """Return the path of a program, built first if it is missing; for session fixtures."""
     progress = Progress(_Terminal(config))
     with _skip_if_unavailable():
-        found = await binaries.provide([binary], cache=places.cache_home(), progress=progress)
+        found = await binaries.provide([binary], cache=cache_paths.cache_home(), progress=progress)
     return found[binary.name]
 
 

@@ -125,18 +125,18 @@ class ReadinessMetrics:
         while True:
             for finding in await self._readiness.findings():
                 self._metrics.readiness(finding.name, passed=not finding.problem)
-            if await pause(self._clock, CHECK_EVERY, unless=stop):
+            if await pause(self._clock, CHECK_EVERY, stop=stop):
                 return
 
 
 def probes(endpoints: Mapping[str, Probe]) -> Handler:
     """Return a handler that serves the probes by endpoint name, such as `healthz`."""
 
-    async def handle(asked: HttpRequest) -> HttpResponse:
-        endpoint, _, check = asked.path.strip("/").partition("/")
+    async def handle(request: HttpRequest) -> HttpResponse:
+        endpoint, _, check = request.path.strip("/").partition("/")
         probe = endpoints.get(endpoint)
         if probe is None:
             return NOT_FOUND
-        return await (probe.one(check) if check else probe.all(asked.query))
+        return await (probe.one(check) if check else probe.all(request.query))
 
     return handle

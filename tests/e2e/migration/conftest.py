@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from kftrainer.devcluster.artifacts.parts import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
+from kftrainer.devcluster.artifacts.versions import COSCHEDULING_MANIFESTS, VOLCANO_MANIFESTS
 from kftrainer.devcluster.controlplane import ControlPlane
 from tests.e2e.migration.lifecycle import FLAVOR
 from tests.support.cluster_nodes import extra_node

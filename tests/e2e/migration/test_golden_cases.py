@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.api.resources import JOB_SETS, TRAIN_JOBS
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError, NotReadyError
@@ -132,7 +132,7 @@ async def delete_runtime(api: ApiClient, runtime: Object) -> str:
 @asynccontextmanager
 async def metrics_address() -> AsyncIterator[str]:
     """Where the manager serves its metrics."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     yield f"{LOOPBACK}:{ports.reserve()}"
     ports.release_all()
 

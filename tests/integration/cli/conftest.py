@@ -6,17 +6,17 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.devcluster import pytest_plugin
-from kftrainer.devcluster.artifacts import parts
+from kftrainer.devcluster.artifacts import versions
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import ANY_MOMENT, Team
 from tests.support.objects import train_job
 from tests.support.webhooks import applicant_with
 
 # Kubernetes' own controllers delete what belongs to a TrainJob.
-SHAPE = Shape(controllers=True, crds=(parts.JOBSET_MANIFESTS,))
+SHAPE = Shape(controllers=True, crds=(versions.JOBSET_MANIFESTS,))
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import PortReservations
@@ -57,7 +57,7 @@ async def test_what_is_not_well_is_told_in_one_line(
     await team.api.create(runtime(team.namespace, "ClusterTrainingRuntime"))
     where = ("--kubeconfig", plane.kubeconfig, "--namespace", team.namespace)
     flags = (*where, "--timeout", "1")
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         assert (await complaint("check", *flags, "--runtime", "nobodys")).startswith(
             "after 1 s: ClusterTrainingRuntime not found: nobodys; "

@@ -8,15 +8,17 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.devcluster import pytest_plugin
-from kftrainer.devcluster.artifacts import parts
+from kftrainer.devcluster.artifacts import versions
 from kftrainer.devcluster.client import ApiClient
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.shape import Shape
 from tests.integration.controllers.team import Team
 from tests.support.fault_proxy import FaultProxy, running_proxy
 from tests.support.managers import ManagerProcess, manager_process
 
-SHAPE = Shape(crds=(parts.JOBSET_MANIFESTS, parts.COSCHEDULING_MANIFESTS, parts.VOLCANO_MANIFESTS))
+SHAPE = Shape(
+    crds=(versions.JOBSET_MANIFESTS, versions.COSCHEDULING_MANIFESTS, versions.VOLCANO_MANIFESTS)
+)
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")

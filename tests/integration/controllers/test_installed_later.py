@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster import places
-from kftrainer.devcluster.artifacts import manifests, parts
+from kftrainer.devcluster import cache_paths
+from kftrainer.devcluster.artifacts import manifests, versions
 from kftrainer.devcluster.artifacts.manifests import Document
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components import kubernetes
@@ -28,9 +28,9 @@ from tests.support.managers import ManagerProcess, manager_process
 from tests.support.rights import allow
 
 SOURCES = {
-    "JobSet": parts.JOBSET_MANIFESTS,
-    "gang": parts.COSCHEDULING_MANIFESTS,
-    "volcano": parts.VOLCANO_MANIFESTS,
+    "JobSet": versions.JOBSET_MANIFESTS,
+    "gang": versions.COSCHEDULING_MANIFESTS,
+    "volcano": versions.VOLCANO_MANIFESTS,
 }
 GROUPS = {
     "gang": ("PodGroup", "scheduling.x-k8s.io/v1alpha1"),
@@ -49,7 +49,7 @@ async def definitions(api: ApiClient) -> AsyncIterator[Mapping[str, Document]]:
     """The definitions of the kinds, none of which is there before the test, nor after it."""
     found = {}
     for name, source in SOURCES.items():
-        folder = await manifests.provide(source, cache=places.cache_home(), progress=SILENT)
+        folder = await manifests.provide(source, cache=cache_paths.cache_home(), progress=SILENT)
         [found[name]] = kubernetes.crds_in(folder / source.crd_file)
     yield found
     for definition in found.values():

@@ -115,9 +115,9 @@ async def any_schema(api: ApiClient) -> AsyncIterator[None]:
 
 
 def memory_of(manager: ManagerProcess) -> int:
-    """Return the bytes that the manager has in memory; it is the child of its leash."""
-    leash = Path("/proc") / str(manager.pid)
-    [pid] = (leash / "task" / leash.name / "children").read_text().split()
+    """Return the bytes that the manager has in memory; it is the child of its wrapper."""
+    wrapper = Path("/proc") / str(manager.pid)
+    [pid] = (wrapper / "task" / wrapper.name / "children").read_text().split()
     [kib] = re.findall(r"VmRSS:\s+(\d+) kB", (Path("/proc") / pid / "status").read_text())
     return int(kib) * KIB
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import PortReservations
@@ -440,7 +440,7 @@ async def test_a_webhook_that_does_not_answer_yet_is_waited_for(
 ) -> None:
     name = shelf.name("torch")
     shelf.put("torch")
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         await register(api, ports.reserve())
         await until_missed(api)

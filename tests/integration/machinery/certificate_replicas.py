@@ -15,7 +15,7 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.resource import ObjectKey
 from kftrainer.machinery.certs.authority import Content, read
-from kftrainer.machinery.certs.ca_bundle import Injected
+from kftrainer.machinery.certs.ca_bundle import ManagedConfiguration
 from kftrainer.machinery.certs.rotation import CertificateRotation
 from kftrainer.machinery.certs.serving import ServingCertificate
 from kftrainer.machinery.certs.x509 import Identity, certificates_in
@@ -187,7 +187,9 @@ async def replica(
             serving,
             secret=ObjectKey(site.namespace, SECRET),
             identity=site.identity,
-            configurations=[Injected(site.configuration, ObjectKey(site.namespace, SERVICE))],
+            configurations=[
+                ManagedConfiguration(site.configuration, ObjectKey(site.namespace, SERVICE))
+            ],
             clock=clock,
             metrics=metrics,
         )

@@ -24,8 +24,8 @@ from kftrainer.machinery.certs.serving import self_signed
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.machinery.manager.lifetime import Budget, running
 from kftrainer.machinery.metrics.registry import Metrics
-from kftrainer.machinery.webhook.connection import Limits
 from kftrainer.machinery.webhook.handler import admission
+from kftrainer.machinery.webhook.limits import Limits
 from kftrainer.machinery.webhook.server import DEFAULT_LIMITS, WebServer
 from kftrainer.runtime.cluster_reader import GivenObjects
 from kftrainer.runtime.framework.plugin_loader import load_framework
@@ -123,7 +123,7 @@ async def house(limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[House]:
         },
     }
     count = Denials(metrics.registry).count
-    handler = admission(validators, clock=clock, metrics=metrics, on_refusal=count)
+    handler = admission(validators, clock=clock, metrics=metrics, on_denied=count)
     tls = self_signed(clock.now())
     server = WebServer("webhooks", "127.0.0.1:0", handler, tls=tls, limits=limits)
     async with running(server, budget=Budget(clock, 10)):

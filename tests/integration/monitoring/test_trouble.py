@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, UnreachableError
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
@@ -58,7 +58,7 @@ class Told:
 @asynccontextmanager
 async def told_by_manager(kubeconfig: Path, *flags: str) -> AsyncIterator[Told]:
     """What a manager with these flags tells."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
     shown = ("--no-metrics-secure", "--metrics-bind-address", address)
     try:
@@ -75,7 +75,7 @@ async def told_by_manager(kubeconfig: Path, *flags: str) -> AsyncIterator[Told]:
 @pytest.fixture
 async def webhook_port(api: ApiClient) -> AsyncIterator[int]:
     """One that the API server is told to call."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         port = ports.reserve()
         await register(api, port)

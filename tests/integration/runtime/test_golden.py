@@ -7,9 +7,9 @@ import pytest_asyncio
 
 from kftrainer.api.resources import JOB_SETS
 from kftrainer.devcluster import pytest_plugin
-from kftrainer.devcluster.artifacts import parts
+from kftrainer.devcluster.artifacts import versions
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane
-from kftrainer.devcluster.shape import Shape
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.errors import ApiError
@@ -20,7 +20,9 @@ from tests.support.golden import CASES, NAMES, Case
 from tests.support.strict_transport import StrictTransport, lost
 
 JOBS = resource("Job", "jobs", group="batch")
-SHAPE = Shape(crds=(parts.JOBSET_MANIFESTS, parts.COSCHEDULING_MANIFESTS, parts.VOLCANO_MANIFESTS))
+SHAPE = Shape(
+    crds=(versions.JOBSET_MANIFESTS, versions.COSCHEDULING_MANIFESTS, versions.VOLCANO_MANIFESTS)
+)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

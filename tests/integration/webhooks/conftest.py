@@ -6,11 +6,11 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.devcluster import pytest_plugin
-from kftrainer.devcluster.artifacts import parts
+from kftrainer.devcluster.artifacts import versions
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.metrics.bounded_labels import OTHER
 from kftrainer.machinery.webhook.handler import OWN_RULES
@@ -21,7 +21,9 @@ from tests.integration.webhooks.trainjob_cases import STORED_BEFORE
 from tests.support.managers import ManagerProcess
 from tests.support.webhooks import Applicant, admitting_manager, applicant_with
 
-SHAPE = Shape(crds=(parts.JOBSET_MANIFESTS, parts.COSCHEDULING_MANIFESTS, parts.VOLCANO_MANIFESTS))
+SHAPE = Shape(
+    crds=(versions.JOBSET_MANIFESTS, versions.COSCHEDULING_MANIFESTS, versions.VOLCANO_MANIFESTS)
+)
 
 CLUSTER_KIND = "ClusterTrainingRuntime"
 

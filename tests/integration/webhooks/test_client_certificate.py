@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
-from kftrainer.devcluster import places, pytest_plugin
+from kftrainer.devcluster import cache_paths, pytest_plugin
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.components.pki import Authority, KeyPair
 from kftrainer.devcluster.controlplane import ControlPlane
@@ -101,7 +101,7 @@ class Served:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(identified_plane: ControlPlane, clients: Clients) -> AsyncIterator[Served]:
     """A manager that the API server calls, and that requires its certificate."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     port = ports.reserve()
     flags = (
         *webhook_flags(port),

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kftrainer.api.resources import CLUSTER_TRAINING_RUNTIMES, TRAIN_JOBS, TRAINING_RUNTIMES
 from kftrainer.controllers.runtime_finalizer import wanted_finalizers
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
@@ -49,7 +49,7 @@ PATH = "/validate-trainer-kubeflow-org-v1alpha1-{}"
 @pytest.fixture(scope="module")
 def metrics_address() -> Iterator[str]:
     """Where the manager's metrics are."""
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     yield f"{LOOPBACK}:{ports.reserve()}"
     ports.release_all()
 

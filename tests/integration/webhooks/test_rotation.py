@@ -19,7 +19,7 @@ from cryptography import x509
 from kftrainer.api.resources import TRAIN_JOBS
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.cli.manager_setup.webhooks import AUTHORITY, ORGANIZATION
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
@@ -72,7 +72,7 @@ MERGE = "application/merge-patch+json"
 
 @pytest_asyncio.fixture
 async def ports() -> AsyncIterator[PortReservations]:
-    reservations = PortReservations(places.ports(places.cache_home()))
+    reservations = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     yield reservations
     reservations.release_all()
 

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
@@ -72,7 +72,7 @@ async def silent(api: ApiClient, namespace: str) -> AsyncIterator[Applicant]:
         {**large, "spec": {**large["spec"], "trainer": {"env": env}}},
     ):
         await until_stored(api, manifest)
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         await register(api, ports.reserve())
         await until_missed(api)
@@ -156,7 +156,7 @@ async def test_large_trainjob_needs_no_webhook_for_its_finalizers(
 async def test_readiness_says_which_certificate_is_missing(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
-    ports = PortReservations(places.ports(places.cache_home()))
+    ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     flags = (*webhook_flags(ports.reserve()), "--webhook-cert-dir", str(tmp_path))
     try:
         async with (

@@ -138,7 +138,7 @@ class Cluster:
     def informer(self, _: Any) -> "Cluster":
         return self
 
-    def seen(self, _: ObjectKey) -> "Cluster | None":
+    def cached_object(self, _: ObjectKey) -> "Cluster | None":
         return None if self.metadata is None else self
 
     def has_index(self, _: Any, _name: str, value: str) -> bool:

@@ -61,7 +61,7 @@ class Held:
     def version_in(self, _: str) -> str:
         return "5"
 
-    def seen(self, key: ObjectKey) -> CachedObject[Any] | None:
+    def cached_object(self, key: ObjectKey) -> CachedObject[Any] | None:
         found = self._entries.get((self._kind, key.name))
         return None if found is None else self._maker.make(found)
 

@@ -40,7 +40,7 @@ class LaggingCache:
     def version_in(self, _: str) -> str:
         return str(self.reached)
 
-    def seen(self, key: ObjectKey) -> CachedObject[Any] | None:
+    def cached_object(self, key: ObjectKey) -> CachedObject[Any] | None:
         assert key == KEY
         return None if self.held is None else MAKER.make(self.held)
 

@@ -111,7 +111,7 @@ async def test_keys_are_found_without_decoding(decoded: list[str]) -> None:
         assert names(unfinished(cache)) == ["m/elsewhere", "n/cluster", "n/one", "n/two"]
         assert names(unfinished(cache, "m")) == ["m/elsewhere"]
         assert cache.has_index(TRAIN_JOBS, INDEX_RUNTIME, index_value(TRAINING_RUNTIMES, torch))
-        seen = cache.informer(TRAIN_JOBS).seen(ObjectKey("n", "one"))
+        seen = cache.informer(TRAIN_JOBS).cached_object(ObjectKey("n", "one"))
         used = enqueue_runtime(TRAINING_RUNTIMES)(ObjectEvent(ObjectKey("n", "one"), seen, seen))
         assert names(used) == ["n/torch"]
     assert decoded == []
@@ -250,5 +250,7 @@ async def _measure_steps(*jobs: Object) -> None:
 
             kind = LateKind()
             controller.watch(kind, enqueue_mapped(of_nobody))
-            change = ObjectEvent(ObjectKey("", "a"), None, informer.seen(ObjectKey("n", "job-0")))
+            change = ObjectEvent(
+                ObjectKey("", "a"), None, informer.cached_object(ObjectKey("n", "job-0"))
+            )
             assert await longest_step(lambda: kind.tell(change)) < decoding / 5

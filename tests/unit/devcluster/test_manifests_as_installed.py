@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from kftrainer.devcluster.cluster_options import FULL, NODE_CAPACITY, Shape
 from kftrainer.devcluster.components import jobset, kwok
-from kftrainer.devcluster.shape import FULL, NODE_CAPACITY, Shape
 
 
 def webhook(resource: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def test_a_node_says_what_it_has() -> None:
 
 
 def test_a_shape_survives_being_told_to_another_process(tmp_path: Path) -> None:
-    from kftrainer.devcluster.artifacts.parts import VOLCANO_MANIFESTS
+    from kftrainer.devcluster.artifacts.versions import VOLCANO_MANIFESTS
 
     shape = Shape(
         controllers=True, nodes=2, port=9, crds=(VOLCANO_MANIFESTS,), crd_files=(tmp_path / "a",)

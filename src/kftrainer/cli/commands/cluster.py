@@ -11,11 +11,12 @@ from typing import Any
 import structlog
 
 from kftrainer import logs
-from kftrainer.cli.errors import in_one_line, within
+from kftrainer.cli.errors import in_one_line
 from kftrainer.cli.manager_setup.preflight import LAST_TRY, MAY_PASS
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.errors import KubeError, UnauthorizedError
 from kftrainer.kube.client.transport import HttpTransport, Transport
+from kftrainer.machinery.exception_groups import leaf_errors
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.queue.backoff import doubling
 
@@ -41,8 +42,8 @@ def run_on_cluster(command: str, work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
     except Exception as error:
-        message = in_one_line(map(_message, within(error)))
-        if any(not isinstance(each, CommandError | KubeError) for each in within(error)):
+        message = in_one_line(map(_message, leaf_errors(error)))
+        if any(not isinstance(each, CommandError | KubeError) for each in leaf_errors(error)):
             log.critical("command_crashed", command=command, exc_info=error)
     print(f"kftrainer {command}: {message}", file=sys.stderr)
     return FAILED

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
+from kftrainer.devcluster.cluster_options import BARE, FULL
 from kftrainer.devcluster.errors import DevClusterError, NotRunningError
-from kftrainer.devcluster.named import NamedPlane, State
-from kftrainer.devcluster.processes import background
+from kftrainer.devcluster.named_control_plane import NamedPlane, State
+from kftrainer.devcluster.processes import start_stop
 from kftrainer.devcluster.processes.process import tail
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import BARE, FULL
 
 DEFAULT_NAME = "default"
 NOT_RUNNING = 1
@@ -100,7 +100,7 @@ def _logs_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _place(arguments: argparse.Namespace) -> NamedPlane:
-    return NamedPlane(arguments.name, places.cache_home())
+    return NamedPlane(arguments.name, cache_paths.cache_home())
 
 
 def dev_command(action: str, name: str) -> str:
@@ -134,7 +134,9 @@ def up(arguments: argparse.Namespace) -> int:
         crd_files=tuple(arguments.crd),
     )
     try:
-        state = asyncio.run(background.up(place, shape, places.cache_home(), Progress(sys.stderr)))
+        state = asyncio.run(
+            start_stop.up(place, shape, cache_paths.cache_home(), Progress(sys.stderr))
+        )
     except KeyboardInterrupt:
         left = "it is still stopping" if place.kept() else "no process is left running"
         print(f"kftrainer: interrupted; {left}.", file=sys.stderr)
@@ -158,7 +160,7 @@ def down(arguments: argparse.Namespace) -> int:
     """Stop the control plane, if it runs."""
     place = _place(arguments)
     was_up = place.kept()
-    asyncio.run(background.down(place, Progress(sys.stderr)))
+    asyncio.run(start_stop.down(place, Progress(sys.stderr)))
     print(f"{place.name} is stopped." if was_up else f"{place.name} was not running.")
     return 0
 

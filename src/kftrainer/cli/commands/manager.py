@@ -19,9 +19,9 @@ from kftrainer.cli.manager_setup.runtime_folder import RuntimeFolderError, runti
 from kftrainer.config import ConfigurationError
 from kftrainer.kube.client.errors import KubeError
 from kftrainer.kube.objects.model import InvalidDocumentError, Problem
-from kftrainer.machinery.cache import cache
+from kftrainer.machinery.cache.cache import NotSyncedError
 from kftrainer.machinery.certs.serving import CertificateError
-from kftrainer.machinery.controller import controller
+from kftrainer.machinery.exception_groups import leaf_errors
 from kftrainer.machinery.manager.leader_election import LeaseLostError
 from kftrainer.machinery.webhook.path_tokens import PathTokenError
 from kftrainer.machinery.webhook.server import BindError
@@ -45,11 +45,10 @@ KNOWN = (
     FlagError,
     KubeError,
     LeaseLostError,
+    NotSyncedError,
     PathTokenError,
     PluginLoadError,
     RuntimeFolderError,
-    cache.NotSyncedError,
-    controller.NotSyncedError,
 )
 # Flags and the configuration fields that they override.
 FLAGS: Mapping[str, tuple[str, ...]] = {
@@ -233,7 +232,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def exit_code_of(error: Exception) -> int:
     """Print the error in one line and return the exit code; log unexpected errors first."""
-    errors = list(one_line_errors.within(error))
+    errors = list(leaf_errors(error))
     unknown = [each for each in errors if not isinstance(each, KNOWN)]
     if unknown:
         log.critical("manager_crashed", exc_info=error)

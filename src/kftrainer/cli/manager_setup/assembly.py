@@ -75,7 +75,7 @@ from kftrainer.machinery.metrics.event_loop import LoopLag
 from kftrainer.machinery.metrics.registry import Metrics
 from kftrainer.machinery.metrics.server import metrics_server
 from kftrainer.machinery.queue.backoff import Exponential, spread
-from kftrainer.machinery.webhook.client_limits import PerClientRateLimiter
+from kftrainer.machinery.webhook.per_client_rate_limiter import PerClientRateLimiter
 from kftrainer.machinery.webhook.server import WebServer
 from kftrainer.runtime.framework.framework import Framework
 from kftrainer.runtime.runtimes import Runtimes

@@ -9,7 +9,7 @@ from kftrainer.api.configuration import Configuration
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.transport import Transport
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.certs.ca_bundle import Injected
+from kftrainer.machinery.certs.ca_bundle import ManagedConfiguration
 from kftrainer.machinery.certs.rotation import CertificateRotation
 from kftrainer.machinery.certs.serving import (
     CertificateFiles,
@@ -75,7 +75,7 @@ class WebhookFactory:
             validators,
             clock=self._clock,
             metrics=self._metrics,
-            on_refusal=Denials(self._metrics.registry).count,
+            on_denied=Denials(self._metrics.registry).count,
         )
         if settings.path_token_file:
             handler = with_tokens(handler, tokens_in(Path(settings.path_token_file)))
@@ -111,7 +111,7 @@ class WebhookFactory:
             serving,
             secret=ObjectKey(namespace, settings.webhook_secret_name),
             identity=Identity(AUTHORITY, ORGANIZATION, tuple(hosts)),
-            configurations=[Injected(registration.CONFIGURATION, service)],
+            configurations=[ManagedConfiguration(registration.CONFIGURATION, service)],
             clock=self._clock,
             metrics=self._metrics,
         )

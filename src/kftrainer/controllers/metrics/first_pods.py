@@ -136,7 +136,7 @@ class FirstPods:
 def metadata_of_job_set(cache: Cache, key: ObjectKey) -> Manifest | None:
     """Return the metadata of a JobSet; None if it does not exist or JobSets are not cached."""
     try:
-        seen = cache.informer(JOB_SETS).seen(key)
+        seen = cache.informer(JOB_SETS).cached_object(key)
     except NotCachedError:
         return None
     return None if seen is None else seen.metadata

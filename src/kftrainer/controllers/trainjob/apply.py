@@ -139,19 +139,19 @@ class ObjectApplier:
                 return Applied(retry_after=pause)
             created = await self._create(planned)
             if isinstance(created, Created):
-                is_reverted = backoff.acted(key, what)
+                is_reverted = backoff.record_write(key, what)
                 return Applied(wrote=True, is_reverted=is_reverted, created=created.uid)
             live = created
         self._check_owner(job, planned.resource, live)
         if planned.generate is not None or is_settled(planned.manifest, live):
-            backoff.settled(key)
+            backoff.record_unchanged(key)
             return UNCHANGED
         if "deletionTimestamp" in live["metadata"]:
             return UNCHANGED  # the deletion event enqueues the TrainJob, which creates a new one
         if pause := backoff.pause(key, what):
             return Applied(retry_after=pause)
         await self._update(planned, live)
-        return Applied(wrote=True, is_reverted=backoff.acted(key, what))
+        return Applied(wrote=True, is_reverted=backoff.record_write(key, what))
 
     async def _ensure_generated(self, job: TrainJob, planned: PlannedObject) -> Applied:
         """Create an object with random content unless it exists; its kind is not watched.
@@ -171,7 +171,7 @@ class ObjectApplier:
                 return Applied(retry_after=pause)
             created = await self._create(planned)
             if isinstance(created, Created):
-                applied = Applied(wrote=True, is_reverted=backoff.acted(key, what))
+                applied = Applied(wrote=True, is_reverted=backoff.record_write(key, what))
             else:
                 live = created
         if live is not None:
@@ -211,7 +211,7 @@ class ObjectApplier:
         )
         self._view.record(JOB_SETS, patched)
         log.info("jobset_suspended", object=str(key))
-        is_reverted = self._suspensions.acted(key, metadata["uid"])
+        is_reverted = self._suspensions.record_write(key, metadata["uid"])
         return Applied(wrote=True, is_reverted=is_reverted)
 
     def _backoff(self, resource: Resource[Any]) -> RepairBackoff[ObjectKey]:

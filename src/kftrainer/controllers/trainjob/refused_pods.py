@@ -234,7 +234,7 @@ class RefusedPods:
             return []
         found = [refusal.name] if refusal.kind == JOB_SETS.kind else job_set_names(refusal.name)
         keys = (ObjectKey(namespace, name) for name in found)
-        return [each for each in keys if informer.seen(each) is not None]
+        return [each for each in keys if informer.cached_object(each) is not None]
 
     def forget(self, request: Request) -> None:
         """Drop the refusal of a JobSet that is suspended or deleted."""

@@ -185,7 +185,7 @@ class StatusWriter:
             return 0.0
         if pause := self._repairs.pause(request):
             return pause
-        if self._repairs.acted(request):
+        if self._repairs.record_write(request):
             log.warning(
                 "status_repeatedly_changed",
                 why="another client keeps changing conditions of this controller; they are "

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from kftrainer.devcluster import places
-from kftrainer.devcluster.artifacts.golang import Go, explain, find_or_install_go, run_on_leash
-from kftrainer.devcluster.artifacts.parts import BINARIES, GIB, KUBECTL, Binary
+from kftrainer.devcluster import cache_paths
+from kftrainer.devcluster.artifacts.golang import Go, explain, find_or_install_go, run_command
+from kftrainer.devcluster.artifacts.versions import BINARIES, GIB, KUBECTL, Binary
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.processes.locks import exclusively
 from kftrainer.devcluster.progress import Progress, Step
@@ -26,7 +26,7 @@ DISK_FOR_ANOTHER = GIB // 2  # for another binary of a project whose packages ar
 def cached_path(cache: Path, binary: Binary) -> Path:
     """Return the path of a built binary; it contains the platform, as caches may be shared."""
     machine = f"{platform.system()}-{platform.machine()}".lower()
-    return places.binaries(cache) / machine / f"{binary.name}-{binary.version}"
+    return cache_paths.binaries(cache) / machine / f"{binary.name}-{binary.version}"
 
 
 def _in_assets(binary: Binary) -> Path | None:
@@ -47,7 +47,7 @@ async def _kubectl_on_path() -> Path | None:
     if found is None:
         return None
     argv = [found, "version", "--client"]
-    _, output, _ = await run_on_leash(argv, cwd=Path.cwd(), env=os.environ)
+    _, output, _ = await run_command(argv, cwd=Path.cwd(), env=os.environ)
     match = re.search(r"Client Version: v(\d+)\.(\d+)", output)
     new_enough = match is not None and (int(match[1]), int(match[2])) >= OLDEST_KUBECTL
     return Path(found) if new_enough else None
@@ -74,7 +74,9 @@ async def provide(wanted: Iterable[Binary], *, cache: Path, progress: Progress) 
 
 
 async def _build_once(binary: Binary, cache: Path, progress: Progress) -> None:
-    async with exclusively(places.build_logs(cache) / f"building {binary.name}.lock", progress):
+    async with exclusively(
+        cache_paths.build_logs(cache) / f"building {binary.name}.lock", progress
+    ):
         if not cached_path(cache, binary).exists():  # another process may have built it
             go = await find_or_install_go(cache, progress)
             await _check_disk(go, binary, cache)
@@ -119,18 +121,18 @@ class PackageCounter:
 async def _build(go: Go, binary: Binary, cache: Path, progress: Progress) -> None:
     target = cached_path(cache, binary)
     target.parent.mkdir(parents=True, exist_ok=True)
-    log = places.build_logs(cache) / f"{binary.name}.log"
+    log = cache_paths.build_logs(cache) / f"{binary.name}.log"
     ldflags = f"-s -w {binary.ldflags}".strip()
     build: list[str | Path] = [go.executable, "build", "-v", "-trimpath", "-ldflags", ldflags]
     if binary.tags:
         build += ["-tags", binary.tags]
     # An interrupted build leaves at most these, which the next build removes first.
     unfinished = target.with_name(f"{target.name}.unfinished")
-    scratch = places.build_logs(cache) / f"{binary.name}.scratch"
+    scratch = cache_paths.build_logs(cache) / f"{binary.name}.scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     with progress.step(f"building {binary.name} {binary.version}") as step:
-        code, _, output = await run_on_leash(
+        code, _, output = await run_command(
             [*build, "-o", unfinished, binary.package],
             cwd=binary.project.folder,
             env={**go.environment(), "GOTMPDIR": str(scratch)},

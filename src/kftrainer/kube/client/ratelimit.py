@@ -1,34 +1,8 @@
-"""Client-side rate limit: a token bucket and its clock."""
+"""Client-side rate limit: a token bucket."""
 
-import asyncio
 from typing import Protocol
 
-
-class Clock(Protocol):
-    """The clock interface of the client; the machinery's clock implements it."""
-
-    def monotonic(self) -> float:
-        """Return seconds that never decrease."""
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep for the given number of seconds; can be cancelled at any time."""
-        ...
-
-
-class LoopClock:
-    """The clock of the running event loop."""
-
-    def monotonic(self) -> float:
-        """Return seconds since an arbitrary time."""
-        return asyncio.get_running_loop().time()
-
-    async def sleep(self, seconds: float) -> None:
-        """Sleep for the given number of seconds."""
-        await asyncio.sleep(seconds)
-
-
-LOOP_CLOCK = LoopClock()
+from kftrainer.kube.clock import Clock
 
 
 class Limiter(Protocol):

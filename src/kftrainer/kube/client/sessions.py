@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kftrainer.kube.client.transport import Lane
 
 KEEP_IDLE_CONNECTIONS = 90.0  # seconds; a TLS handshake for every burst of requests is expensive
-HANG_UP_WITHIN = 1.0
+ABORT_WITHIN = 1.0
 CLOSED = -1  # file number of a closed socket
 
 # Watches hold their connections for minutes, and a lease must be renewed in time: neither shares
@@ -58,9 +58,9 @@ class Sessions:
         while self._sessions:
             _, session = self._sessions.popitem()
             await session.close()
-        await self._hang_up()
+        await self._abort_connections()
 
-    async def _hang_up(self) -> None:
+    async def _abort_connections(self) -> None:
         """Close the connections whose requests were cancelled before a response arrived.
 
         Otherwise they wait up to half a minute for the server's part of the TLS shutdown.
@@ -70,7 +70,7 @@ class Sessions:
                 with suppress(OSError):  # already closed by the peer
                     left.shutdown(socket.SHUT_RDWR)
         with suppress(TimeoutError):
-            async with asyncio.timeout(HANG_UP_WITHIN):
+            async with asyncio.timeout(ABORT_WITHIN):
                 # The event loop closes them when it detects their end, without a notification.
                 while any(left.fileno() != CLOSED for left in self._sockets):  # noqa: ASYNC110
                     await asyncio.sleep(0.001)

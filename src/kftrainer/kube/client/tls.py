@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from kftrainer.kube.client.errors import KubeError
-from kftrainer.kube.client.ratelimit import Clock
+from kftrainer.kube.clock import Clock
 
 CHECK_EVERY = 5.0  # seconds; shorter than the time a leader has to renew its Lease
 

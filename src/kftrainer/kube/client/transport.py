@@ -12,9 +12,9 @@ from yarl import URL
 from kftrainer.kube.client import exchange, retry
 from kftrainer.kube.client.credentials import Connection
 from kftrainer.kube.client.errors import TransportError, error_from_response
-from kftrainer.kube.client.ratelimit import LOOP_CLOCK, Clock
 from kftrainer.kube.client.sessions import Sessions
 from kftrainer.kube.client.write_guard import WriteGuard, check, guarded_by
+from kftrainer.kube.clock import LOOP_CLOCK, Clock
 
 Lane = Literal["general", "watch", "lease"]
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -176,14 +176,16 @@ class HttpTransport:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Stream the body of a GET; opening is not retried because callers back off themselves."""
         request = _Request("GET", path, query, None, "", accept, lane)
-        answer = await self._open(request, self._clock.monotonic() + timeout)
+        response = await self._open(request, self._clock.monotonic() + timeout)
         try:
-            if answer.status >= FIRST_FAILURE:
+            if response.status >= FIRST_FAILURE:
                 with exchange.translated(request.what):
-                    raise error_from_response(answer.status, answer.headers, await answer.read())
-            yield exchange.Chunks(request.what, answer)
+                    raise error_from_response(
+                        response.status, response.headers, await response.read()
+                    )
+            yield exchange.Chunks(request.what, response)
         finally:
-            exchange.hang_up(answer)
+            exchange.abort(response)
 
     async def _attempt(self, request: _Request, deadline: float) -> Response:
         """Send the request; send it once more after a 401 if a new token was found."""
@@ -196,12 +198,12 @@ class HttpTransport:
 
     async def _open(self, request: _Request, deadline: float) -> aiohttp.ClientResponse:
         authorization = await self._credentials.authorization()
-        answer = await self._begin(request, authorization, deadline)
-        if answer.status == UNAUTHORIZED and await self._credentials.renew(authorization):
-            exchange.hang_up(answer)
+        response = await self._begin(request, authorization, deadline)
+        if response.status == UNAUTHORIZED and await self._credentials.renew(authorization):
+            exchange.abort(response)
             authorization = await self._credentials.authorization()
             return await self._begin(request, authorization, deadline)
-        return answer
+        return response
 
     async def _send(
         self, request: _Request, authorization: str | None, deadline: float
@@ -209,21 +211,21 @@ class HttpTransport:
         check(request.write_guard, request.what)
         with self._exchange(request) as outcome:
             with guarded_by(request.write_guard):
-                answer = await self._fetch(request, authorization, deadline)
+                response = await self._fetch(request, authorization, deadline)
             try:
-                body = await answer.read()
+                body = await response.read()
             finally:
-                exchange.hang_up(answer)
-            outcome.code = str(answer.status)
-        return Response(answer.status, exchange.folded(answer.headers), body)
+                exchange.abort(response)
+            outcome.code = str(response.status)
+        return Response(response.status, exchange.folded(response.headers), body)
 
     async def _begin(
         self, request: _Request, authorization: str | None, deadline: float
     ) -> aiohttp.ClientResponse:
         with self._exchange(request) as outcome:
-            answer = await self._fetch(request, authorization, deadline)
-            outcome.code = str(answer.status)
-        return answer
+            response = await self._fetch(request, authorization, deadline)
+            outcome.code = str(response.status)
+        return response
 
     async def _fetch(
         self, request: _Request, authorization: str | None, deadline: float

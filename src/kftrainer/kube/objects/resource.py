@@ -51,7 +51,7 @@ class Resource(Generic[T]):
     namespaced: bool
     decode: Callable[[Manifest], T]
     partial: bool = False  # read as metadata only
-    is_rare: bool = False  # few and often read, so caches keep them decoded
+    keep_decoded: bool = False  # few and often read, so caches keep them decoded
 
     def only_metadata(self) -> "Resource[Manifest]":
         """Return the same kind, read as metadata only; it cannot be written.

@@ -123,7 +123,7 @@ class Decoded(Generic[T]):
         return decoded
 
 
-class IndexedCachedObject(CachedObject[T]):
+class SharedDecodedObject(CachedObject[T]):
     """An object of a kind that is kept decoded; all readers share the decoded object.
 
     The least recently used objects are dropped and decoded again on their next use.
@@ -204,8 +204,8 @@ class CachedObjectFactory(Generic[T]):
 
     def _entry(self, key: ObjectKey, version: str, manifest: Manifest) -> CachedObject[T]:
         decode, reduction = self._resource.decode, self._reduction
-        if not self._resource.is_rare:
+        if not self._resource.keep_decoded:
             return CachedObject(key, version, manifest, decode, reduction)
-        rare = IndexedCachedObject(key, version, manifest, decode, reduction)
-        rare.decoded = self._decoded
-        return rare
+        shared = SharedDecodedObject(key, version, manifest, decode, reduction)
+        shared.decoded = self._decoded
+        return shared

@@ -147,7 +147,7 @@ class Informer(Generic[T]):
         entry = self._store.contents.get(key)
         return entry.object if entry is not None else None
 
-    def seen(self, key: ObjectKey) -> ObservedObject[T] | None:
+    def cached_object(self, key: ObjectKey) -> ObservedObject[T] | None:
         """Return the undecoded object with this key, or None."""
         return self._store.contents.get(key)
 

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar, assert_never
 
 import structlog
 
+from kftrainer.kube.client.client import WATCH_GRACE
 from kftrainer.kube.client.errors import (
     ForbiddenError,
     KindNotFoundError,
@@ -52,7 +53,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 SHORTEST_WATCH, LONGEST_WATCH = 300, 600  # seconds
-GRACE = 30.0  # seconds that the server may take to end a watch after its timeout
 # Servers send a bookmark every minute, but not all of them do so for idle resources.
 LONGEST_IDLE, LONGEST_IDLE_WITH_BOOKMARKS = 120.0, 75.0
 
@@ -72,7 +72,7 @@ class _StreamTimeout:
     def __init__(self, now: float, seconds: float) -> None:
         self.events = 0
         self._last_event = now
-        self._deadline = now + seconds + GRACE
+        self._deadline = now + seconds + WATCH_GRACE
         self._idle = LONGEST_IDLE
 
     def received(self, event: WatchEvent, now: float) -> None:
@@ -104,10 +104,10 @@ class _Stream(Generic[T]):
 
     def outcome(self, error: KubeError | None, now: float) -> Outcome:
         """Return the outcome of the ended stream."""
-        lived = now - self.opened if self.opened is not None else 0.0
+        seconds = now - self.opened if self.opened is not None else 0.0
         if isinstance(self.action, ListAsStream) and not self.is_complete:
-            return StreamBroke(self.action, lived, error)
-        return WatchEnded(lived, self.timeout.events, error)
+            return StreamBroke(self.action, seconds, error)
+        return WatchEnded(seconds, self.timeout.events, error)
 
 
 class ListWatcher(Generic[T]):

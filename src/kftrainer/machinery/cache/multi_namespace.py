@@ -70,10 +70,10 @@ class MultiNamespaceInformer(Generic[T]):
         informer = self._informers.get(key.namespace)
         return informer.get(key) if informer is not None else None
 
-    def seen(self, key: ObjectKey) -> ObservedObject[T] | None:
+    def cached_object(self, key: ObjectKey) -> ObservedObject[T] | None:
         """Return the undecoded object with this key, or None."""
         informer = self._informers.get(key.namespace)
-        return informer.seen(key) if informer is not None else None
+        return informer.cached_object(key) if informer is not None else None
 
     def by_index(self, name: str, value: str) -> list[T]:
         """Return the objects for which the named index function yields this value."""

@@ -13,7 +13,7 @@ from kftrainer.kube.objects.resource import Resource
 from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.cache.multi_namespace import AnyInformer
 from kftrainer.machinery.manager.clock import Clock
-from kftrainer.machinery.queue.backoff import spread
+from kftrainer.machinery.queue.backoff import doubling, spread
 
 log = structlog.get_logger(__name__)
 
@@ -24,11 +24,8 @@ OnInstalled = Callable[[Resource[Any]], None]
 
 
 def pauses(rng: Random) -> Iterator[float]:
-    """Yield 1 s, doubling up to 30 s, each with a jitter of up to a tenth."""
-    jitter, pause = spread(rng), FIRST_PAUSE
-    while True:
-        yield jitter(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+    """Return the pauses: 1 s, doubling up to 30 s, each with a jitter of up to a tenth."""
+    return map(spread(rng), doubling(FIRST_PAUSE, LONGEST_PAUSE))
 
 
 class OptionalKinds:

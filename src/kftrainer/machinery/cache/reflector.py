@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, assert_never
 
+from kftrainer.kube.client.client import PAGE_SIZE
 from kftrainer.kube.client.errors import (
     ApiError,
     ExpiredError,
@@ -23,12 +24,11 @@ from kftrainer.kube.client.errors import (
 )
 from kftrainer.machinery.cache.store import is_older
 
-FIRST_DELAY, LONGEST_DELAY, FORGIVEN_AFTER = 0.8, 30.0, 120.0
+FIRST_DELAY, LONGEST_DELAY, RESET_AFTER = 0.8, 30.0, 120.0
 # An uninstalled kind is often reinstalled soon, and listing it costs little.
 LONGEST_DELAY_OF_MISSING_KIND = 2.5
 SHORT_WATCH = 1.0  # seconds; a watch that ends sooner without an event counts as failed
 SILENT_WATCH = 60.0  # seconds without an event after which the watch may be stuck
-PAGE = 100  # objects, each up to a mebibyte
 MOST_RECENT = ""
 
 Reason = Literal["initial", "expired", "ahead", "short_watch", "error"]
@@ -48,7 +48,7 @@ class ListInPages:
 
     resource_version: str
     reason: Reason
-    page: int = PAGE
+    page: int = PAGE_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Step:
 class WatchEnded:
     """A watch ended, or a streamed list ended after all objects were received."""
 
-    lived: float
+    seconds: float
     events: int  # including bookmarks
     error: KubeError | None = None
 
@@ -91,7 +91,7 @@ class StreamBroke:
     """A streamed list ended before all objects were received."""
 
     tried: ListAsStream
-    lived: float
+    seconds: float
     error: KubeError | None = None
 
 
@@ -130,8 +130,8 @@ class Delays:
 
     def next(self, now: float) -> float:
         """Return the delay after a failure at this time."""
-        forgiven = now - self._last > FORGIVEN_AFTER
-        self._base = FIRST_DELAY if forgiven else min(self._base * 2, self.longest)
+        is_reset = now - self._last > RESET_AFTER
+        self._base = FIRST_DELAY if is_reset else min(self._base * 2, self.longest)
         self._last = now
         return self._base * (1.0 + self.rng.random())
 
@@ -180,9 +180,9 @@ class Reflector:
 
     def _after_cut_watch(self, ended: WatchEnded, version: str, now: float) -> Step:
         """Return the step after a regular end of the watch or a lost connection."""
-        if not ended.events and ended.lived >= SILENT_WATCH:
+        if not ended.events and ended.seconds >= SILENT_WATCH:
             return Step(ReadVersion())
-        if ended.events or ended.lived >= SHORT_WATCH:
+        if ended.events or ended.seconds >= SHORT_WATCH:
             return Step(Watch(version))
         if ended.error is not None:  # the server may be down: resuming is cheaper than a list
             return self._later(Watch(version), now)
@@ -197,7 +197,7 @@ class Reflector:
             # A proxy in between may block or alter streams.
             case RequestTimeoutError() | MalformedStreamError():
                 return self._later(in_pages, now)
-            case TransportError() if broke.lived < SHORT_WATCH:
+            case TransportError() if broke.seconds < SHORT_WATCH:
                 return self._later(tried, now)
             case _:
                 return self._later(in_pages, now)
@@ -233,10 +233,10 @@ class Reflector:
         # The most recent version cannot have expired, so back off if the server reports that.
         return Step(again) if again != tried else self._later(again, now, error)
 
-    def _after_version(self, answer: str | KubeError, version: str, now: float) -> Step:
-        if isinstance(answer, KubeError):
-            return self._later(Watch(version), now, answer)
-        if is_older(answer, version):  # etcd was restored to an earlier state
+    def _after_version(self, result: str | KubeError, version: str, now: float) -> Step:
+        if isinstance(result, KubeError):
+            return self._later(Watch(version), now, result)
+        if is_older(result, version):  # etcd was restored to an earlier state
             return Step(ListAsStream(MOST_RECENT, "ahead"))
         return Step(Watch(version))
 
@@ -246,5 +246,5 @@ class Reflector:
         return Step(ListAsStream(MOST_RECENT, "error"), delay)
 
     def _later(self, action: Action, now: float, error: KubeError | None = None) -> Step:
-        asked = error.retry_after if isinstance(error, ApiError) else None
-        return Step(action, max(self._delays.next(now), asked or 0.0))
+        retry_after = error.retry_after if isinstance(error, ApiError) else None
+        return Step(action, max(self._delays.next(now), retry_after or 0.0))

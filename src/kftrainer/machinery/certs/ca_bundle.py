@@ -21,7 +21,7 @@ VALIDATING_WEBHOOKS: Resource[Manifest] = Resource(
 
 
 @dataclass(frozen=True, slots=True)
-class Injected:
+class ManagedConfiguration:
     """A webhook configuration; only the webhooks of one Service are managed."""
 
     name: str
@@ -41,7 +41,7 @@ class Injected:
         webhooks = configuration.get("webhooks") or ()
         return [_bundle(each) for each in webhooks if self._is_ours(each)]
 
-    def trusting(
+    def with_authorities(
         self, configuration: Manifest, authorities: Sequence[x509.Certificate]
     ) -> Manifest | None:
         """Return the configuration with exactly these authorities; None if it needs no change.
@@ -63,16 +63,19 @@ class Injected:
         return service is not None and self.service == (service["namespace"], service["name"])
 
 
-Seen = Mapping[Injected, Manifest | None]  # None if the configuration does not exist
+# None if the configuration does not exist.
+ReadConfigurations = Mapping[ManagedConfiguration, Manifest | None]
 
 
-def bundles_in(seen: Seen) -> list[bytes]:
+def bundles_in(seen: ReadConfigurations) -> list[bytes]:
     """Return the bundles of all managed webhooks."""
     there = ((each, found) for each, found in seen.items() if found is not None)
     return [bundle for each, found in there for bundle in each.bundles(found)]
 
 
-def first_without(authority: x509.Certificate, seen: Seen) -> Injected | None:
+def first_without(
+    authority: x509.Certificate, seen: ReadConfigurations
+) -> ManagedConfiguration | None:
     """Return a configuration with a managed webhook that does not trust this authority, or None."""
     for each, found in seen.items():
         if not all(authority in certificates_in(bundle) for bundle in bundles_in({each: found})):

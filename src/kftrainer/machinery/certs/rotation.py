@@ -29,7 +29,12 @@ from kftrainer.machinery.certs.authority import (
     ours_in,
     read,
 )
-from kftrainer.machinery.certs.ca_bundle import Injected, Seen, bundles_in, first_without
+from kftrainer.machinery.certs.ca_bundle import (
+    ManagedConfiguration,
+    ReadConfigurations,
+    bundles_in,
+    first_without,
+)
 from kftrainer.machinery.certs.serving import CertificateError, ServingCertificate
 from kftrainer.machinery.certs.x509 import Identity
 from kftrainer.machinery.manager.clock import Clock
@@ -150,7 +155,7 @@ class CertificateRotation:
         *,
         secret: ObjectKey,
         identity: Identity,
-        configurations: Sequence[Injected],
+        configurations: Sequence[ManagedConfiguration],
         clock: Clock,
         metrics: Metrics,
         rng: Random | None = None,
@@ -202,13 +207,13 @@ class CertificateRotation:
             self._changed.clear()
             failures = 0 if await self._check_safely() else failures + 1
             await self._clock.sleep(SHORTEST_PAUSE)
-            await pause(self._clock, self._until_next_check(failures), unless=self._changed)
+            await pause(self._clock, self._until_next_check(failures), stop=self._changed)
 
     def _until_next_check(self, failures: int) -> float:
         if failures:
             return self._jitter(min(SHORTEST_PAUSE * 2.0 ** min(failures, 10), LONGEST_PAUSE))
         trust_changes_in = self._trust.changes_in(self._clock.monotonic())
-        ends = [each.calm_in for each in self._repairs.repeated(REPORTED_AFTER).values()]
+        ends = [each.resets_in for each in self._repairs.repeated(REPORTED_AFTER).values()]
         return min([CHECK_EVERY, *ends, *([trust_changes_in] if trust_changes_in else [])])
 
     async def _check_safely(self) -> bool:
@@ -236,16 +241,16 @@ class CertificateRotation:
             secret = await self._read_secret()
         if secret is not None:
             seen = await self._maintain(secret, seen)
-        self._update_distrust(seen)
+        self._update_trust(seen)
         for what, repeats in self._repairs.repeated(REPORTED_AFTER).items():
             why = f"repaired {repeats.times} times, the next time after {repeats.next_pause:.0f} s"
             self._failures.report(f"another client keeps changing {what}", why)
         self._serving.failure = self._failures.end()
         return self._failures.is_done
 
-    async def _read_configurations(self) -> Seen:
+    async def _read_configurations(self) -> ReadConfigurations:
         """Return the configurations that could be read; None for those that do not exist."""
-        found: dict[Injected, Manifest | None] = {}
+        found: dict[ManagedConfiguration, Manifest | None] = {}
         for each in self._configurations:
             with self._failures.recording(f"{each} cannot be read"):
                 found[each] = await self._get(each.resource, each.key)
@@ -262,7 +267,7 @@ class CertificateRotation:
         except NotFoundError:
             return None
 
-    async def _maintain(self, secret: Manifest, seen: Seen) -> Seen:
+    async def _maintain(self, secret: Manifest, seen: ReadConfigurations) -> ReadConfigurations:
         """Renew, inject and present certificates; return the configurations after the changes."""
         existing = {each: found for each, found in seen.items() if found is not None}
         self._observe_trust(self._read(secret), seen)
@@ -276,15 +281,17 @@ class CertificateRotation:
             self._present(stored.leaf)
         return seen
 
-    def _update_distrust(self, seen: Seen) -> None:
+    def _update_trust(self, seen: ReadConfigurations) -> None:
         """Update whether clients trust the certificate; keep the old result if that is unknown."""
         if self._failures.lost_race or self._presented is None:
             return
-        distrusting = first_without(self._presented.issuer, seen)
-        if distrusting is not None:
-            self._serving.distrust = f"{distrusting} does not trust the certificate's authority"
+        without = first_without(self._presented.issuer, seen)
+        if without is not None:
+            self._serving.untrusted_because = (
+                f"{without} does not trust the certificate's authority"
+            )
         elif len(seen) == len(self._configurations):
-            self._serving.distrust = None
+            self._serving.untrusted_because = None
 
     def _may_write(self, what: str) -> bool:
         """Return whether a write is due; others may revert each write immediately."""
@@ -297,24 +304,26 @@ class CertificateRotation:
         also_known = [each for bundle in bundles for each in ours_in(bundle, self._identity)]
         return read(content_of(secret), self._identity, self._clock.now(), also_known)
 
-    def _observe_trust(self, stored: Stored, seen: Seen) -> None:
+    def _observe_trust(self, stored: Stored, seen: ReadConfigurations) -> None:
         """Record which authorities clients trust, if all configurations could be read."""
         if len(seen) == len(self._configurations):
             self._trust.observe(bundles_in(seen), stored.authorities, self._clock.monotonic())
 
-    async def _renew(self, secret: Manifest, existing: Mapping[Injected, Manifest]) -> Stored:
+    async def _renew(
+        self, secret: Manifest, existing: Mapping[ManagedConfiguration, Manifest]
+    ) -> Stored:
         """Write a new Secret if one is needed; return the usable content afterwards."""
         now, trusted_for = self._clock.now(), self._trust.trusted_for(self._clock.monotonic())
         bundles = bundles_in(existing)
         renewal = next_content(content_of(secret), bundles, trusted_for, self._identity, now)
         written, what = None, f"the Secret {self._secret}"
         if renewal is None:
-            self._repairs.settled(what)
+            self._repairs.record_unchanged(what)
             return self._read(secret)
         if self._may_write(what):
             with self._failures.recording(f"{what} cannot be written"):
                 written = await self._write(with_content(secret, renewal.content))
-                self._repairs.acted(what)
+                self._repairs.record_write(what)
                 log.info("certificate_renewed", secret=str(self._secret), because=renewal.because)
         if written is None:
             return self._read(secret, *bundles)  # keep trusting them until it is written
@@ -332,18 +341,20 @@ class CertificateRotation:
             ) from error
 
     async def _inject(
-        self, existing: Mapping[Injected, Manifest], authorities: Sequence[x509.Certificate]
-    ) -> dict[Injected, Manifest]:
+        self,
+        existing: Mapping[ManagedConfiguration, Manifest],
+        authorities: Sequence[x509.Certificate],
+    ) -> dict[ManagedConfiguration, Manifest]:
         """Inject the authorities where needed; return the configurations afterwards."""
         result = dict(existing)
         for each, found in existing.items():
-            wanted = each.trusting(found, authorities)
+            wanted = each.with_authorities(found, authorities)
             if wanted is None:
-                self._repairs.settled(str(each))
+                self._repairs.record_unchanged(str(each))
             elif self._may_write(str(each)):
                 with self._failures.recording(f"{each} cannot be written"):
                     result[each] = await self._client.update(each.resource, wanted)
-                    self._repairs.acted(str(each))
+                    self._repairs.record_write(str(each))
                     log.info("ca_bundle_injected", configuration=each.name)
         return result
 

@@ -114,7 +114,7 @@ class ServingCertificate:
         # Set by the provider of the certificate: why there is no newer certificate, and why clients
         # will not trust the current one.
         self.failure: str | None = None
-        self.distrust: str | None = None
+        self.untrusted_because: str | None = None
         self._current: ssl.SSLContext | None = None
         self._pair: tuple[bytes, bytes] | None = None
         self._client_authorities: bytes | None = None
@@ -169,8 +169,8 @@ class ServingCertificate:
             missing = "there is no certificate yet"
         elif self._expires <= self._clock.now():
             missing = f"the certificate expired at {self._expires.isoformat()}"
-        elif self.distrust is not None:
-            missing = self.distrust
+        elif self.untrusted_because is not None:
+            missing = self.untrusted_because
         else:
             return None
         return f"{missing}: {self.failure}" if self.failure else missing
@@ -222,7 +222,7 @@ class CertificateFiles:
         ready()
         if self._content is None:
             self._check_again()
-        while not await pause(self._clock, self._interval, unless=stop):
+        while not await pause(self._clock, self._interval, stop=stop):
             self._check_again()
 
     @property
@@ -285,7 +285,7 @@ class ClientAuthorityFile:
     async def run(self, ready: Callable[[], None], stop: asyncio.Event) -> None:
         """Check the file every few seconds until `stop` is set."""
         ready()
-        while not await pause(self._clock, CHECK_EVERY, unless=stop):
+        while not await pause(self._clock, CHECK_EVERY, stop=stop):
             try:
                 self._reload()
             except CertificateError as error:

@@ -11,6 +11,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from kftrainer.kube.objects.resource import Resource
+from kftrainer.machinery.cache.cache import NotSyncedError
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import Handler
 from kftrainer.machinery.controller.predicates import Predicate
@@ -21,6 +22,7 @@ from kftrainer.machinery.controller.reconcile import (
     Result,
     TerminalError,
 )
+from kftrainer.machinery.exception_groups import leaf_errors
 from kftrainer.machinery.manager.clock import Clock
 from kftrainer.machinery.manager.time_slices import SLICE, TimeSlices
 from kftrainer.machinery.metrics.registry import Metrics
@@ -43,10 +45,6 @@ UNEXPECTED = (
     RecursionError,
     TypeError,
 )
-
-
-class NotSyncedError(Exception):
-    """The watched kinds did not sync within the timeout."""
 
 
 class ReconcileCancelledError(Exception):
@@ -342,7 +340,7 @@ class Controller:
 
     def _failed(self, request: Request, priority: int, error: Exception, seconds: float) -> None:
         self._metrics.reconciled("error", seconds)
-        errors = list(_within(error))
+        errors = list(leaf_errors(error))
         if any(isinstance(each, UNEXPECTED) for each in errors):
             self._metrics.panicked()
         if all(_is_terminal(each) for each in errors):
@@ -357,15 +355,6 @@ class Controller:
         retries = self._queue.retries(request)
         write = log.debug if is_reported and retries > 1 else log.error
         write("reconcile_failed", seconds=seconds, retries=retries, **cause)
-
-
-def _within(error: BaseException) -> Iterator[BaseException]:
-    """Yield all errors of an exception group, or the error itself."""
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _within(each)
-    else:
-        yield error
 
 
 def _is_terminal(error: BaseException | None) -> bool:

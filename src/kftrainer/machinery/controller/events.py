@@ -1,4 +1,7 @@
-"""Events that informers pass to their handlers: an object's old and new state."""
+"""Watch events that informers pass to their handlers: an object's old and new state.
+
+Kubernetes Events, which are API objects, are in `machinery.events`.
+"""
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar

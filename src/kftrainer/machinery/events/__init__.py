@@ -1,1 +1,4 @@
-"""Kubernetes Events: recorded for objects, correlated and rate limited as client-go does."""
+"""Kubernetes Events: recorded for objects, correlated and rate limited as client-go does.
+
+Watch events, which informers pass to handlers, are in `machinery.controller.events`.
+"""

@@ -30,7 +30,7 @@ QUEUE = 1000
 TRIES = 12
 RETRY_AFTER = 10.0
 FLUSH_WITHIN = 2.0
-NAMESPACE_OF_THE_REST = "default"  # of Events about cluster-scoped objects
+NAMESPACE_FOR_CLUSTER_SCOPED = "default"  # of Events about cluster-scoped objects
 
 
 class EventRecorder:
@@ -187,7 +187,9 @@ def repeat_of(entry: Entry) -> Manifest:
 
 
 def _key(entry: Entry) -> ObjectKey:
-    return ObjectKey(entry.occurrence.regarding.namespace or NAMESPACE_OF_THE_REST, entry.name)
+    return ObjectKey(
+        entry.occurrence.regarding.namespace or NAMESPACE_FOR_CLUSTER_SCOPED, entry.name
+    )
 
 
 def _time(moment: datetime) -> str:

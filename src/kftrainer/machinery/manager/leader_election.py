@@ -1,9 +1,13 @@
 """Leader election: of several processes, the one that holds a Lease is the leader.
 
-A process that has lost the lease writes nothing. Three mechanisms ensure that. `is_leading` becomes
-false at the renew deadline, before another candidate may take over. `hold` raises at that time. A
-thread ends the process if it still runs soon after, as it does when the event loop is blocked or a
-task ignores its cancellation.
+A process that has lost the lease writes nothing. Three mechanisms ensure that:
+
+- `is_leading` becomes false at the renew deadline, before another candidate may take over. Clients
+  created with it as their `write_guard` (see `kube.client.write_guard`) then refuse to send writes,
+  also in the middle of a reconcile. The client of the manager's controllers is such a client.
+- `hold` raises at that time.
+- A thread ends the process if it still runs soon after, as it does when the event loop is blocked
+  or a task ignores its cancellation.
 """
 
 import asyncio
@@ -103,7 +107,7 @@ class LeaderElector:
     async def hold(self, stop: asyncio.Event) -> None:
         """Renew until `stop` is set; raise LeaseLostError when the lease is lost."""
         while True:
-            if await pause(self._clock, min(self._retry, self._left()), unless=stop):
+            if await pause(self._clock, min(self._retry, self._left()), stop=stop):
                 return
             if self.is_leading:
                 await self._attempt(min(self._attempt_timeout, self._left()))

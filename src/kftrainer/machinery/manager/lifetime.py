@@ -62,26 +62,26 @@ async def _all_ready(readiness: Sequence[asyncio.Event], stop: asyncio.Event) ->
 
 @asynccontextmanager
 async def running(
-    *runnables: Runnable, budget: Budget, unless: asyncio.Event | None = None
+    *runnables: Runnable, budget: Budget, stop: asyncio.Event | None = None
 ) -> AsyncIterator[None]:
     """Run the runnables during the block; cancel those that do not stop within the budget.
 
-    The block starts when all are ready, or at once when `unless` is set, which the block has to
+    The block starts when all are ready, or at once when `stop` is set, which the block has to
     check. If a runnable fails, the block is cancelled and the failure is raised in an
     ExceptionGroup. The task group has cancelled the others by then, so they are not cancelled again
     here.
     """
-    stop = asyncio.Event()
+    end = asyncio.Event()  # of the runnables
     async with asyncio.TaskGroup() as group:
         readiness: list[asyncio.Event] = []
         tasks: list[asyncio.Task[None]] = []
         for runnable in runnables:
             ready = asyncio.Event()
             readiness.append(ready)
-            tasks.append(group.create_task(_run(runnable, ready.set, stop), name=runnable.name))
-        await _all_ready(readiness, unless or asyncio.Event())
+            tasks.append(group.create_task(_run(runnable, ready.set, end), name=runnable.name))
+        await _all_ready(readiness, stop or asyncio.Event())
         yield
-        stop.set()
+        end.set()
         budget.start()
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=budget.remaining())

@@ -65,12 +65,12 @@ class Manager:
         async with asyncio.TaskGroup() as group:
             stopping = group.create_task(self._on_stop(stop, budget), name="stop")
             async with (
-                running(*self._parts.servers, budget=budget, unless=stop),
-                running(*self._parts.checks, budget=budget, unless=stop),
-                running(*self._parts.caches, budget=budget, unless=stop),
+                running(*self._parts.servers, budget=budget, stop=stop),
+                running(*self._parts.checks, budget=budget, stop=stop),
+                running(*self._parts.caches, budget=budget, stop=stop),
             ):
                 _freeze_long_lived_objects()
-                async with running(*self._parts.webhooks, budget=budget, unless=stop):
+                async with running(*self._parts.webhooks, budget=budget, stop=stop):
                     await self._lead(stop, budget)
             stopping.cancel()
 
@@ -89,7 +89,7 @@ class Manager:
                 await self._control(stop, budget)
 
     async def _control(self, stop: asyncio.Event, budget: Budget) -> None:
-        async with running(*self._parts.controllers, budget=budget, unless=stop):
+        async with running(*self._parts.controllers, budget=budget, stop=stop):
             log.info("manager_started")
             await stop.wait()
 

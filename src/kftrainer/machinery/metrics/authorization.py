@@ -165,14 +165,14 @@ class Authorization:
 def guarded(handler: Handler, authorization: Authorization) -> Handler:
     """Wrap a handler so that only authorized users reach it; errors as in controller-runtime."""
 
-    async def guard(asked: HttpRequest) -> HttpResponse:
-        return await _refusal(asked, authorization) or await handler(asked)
+    async def guard(request: HttpRequest) -> HttpResponse:
+        return await _refusal(request, authorization) or await handler(request)
 
     return guard
 
 
-async def _refusal(asked: HttpRequest, authorization: Authorization) -> HttpResponse | None:
-    token = bearer_token(asked.headers.get("Authorization", ""))
+async def _refusal(request: HttpRequest, authorization: Authorization) -> HttpResponse | None:
+    token = bearer_token(request.headers.get("Authorization", ""))
     if token is None:
         return HttpResponse(401, "Unauthorized\n")
     try:
@@ -183,7 +183,7 @@ async def _refusal(asked: HttpRequest, authorization: Authorization) -> HttpResp
     if user is None:
         return HttpResponse(401, "Unauthorized\n")
     try:
-        allowed = await authorization.is_allowed(user, asked.method.lower(), asked.path)
+        allowed = await authorization.is_allowed(user, request.method.lower(), request.path)
     except (KubeError, TimeoutError):
         log.exception("subject_access_review_failed", user=user.name)
         return HttpResponse(500, f"Authorization for user {user.name} failed\n")

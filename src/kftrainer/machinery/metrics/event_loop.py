@@ -23,7 +23,7 @@ class LoopLag:
         """Measure until `stop` is set."""
         ready()
         due = self._clock.monotonic() + EVERY
-        while not await pause(self._clock, EVERY, unless=stop):
+        while not await pause(self._clock, EVERY, stop=stop):
             now = self._clock.monotonic()
             self._metrics.loop_lag(now - due)
             due = now + EVERY

@@ -282,7 +282,7 @@ class WebhookMetrics:
                 "controller_runtime_webhook_requests_total", text, webhook=path, code=code
             )
 
-        def verdicts(code: int) -> Counter:
+        def responses(code: int) -> Counter:
             text = "Admission responses by the code that the client of the API server receives."
             return families.counter(
                 "machinery_webhook_verdicts_total", text, webhook=path, code=code
@@ -301,7 +301,7 @@ class WebhookMetrics:
             webhook=path,
         )
         self._requests = _ByValue(requests, HTTP_CODES)
-        self._verdicts = _ByValue(verdicts, VERDICT_CODES)
+        self._responses = _ByValue(responses, VERDICT_CODES)
 
     def in_flight(self, delta: int) -> None:
         """Change the number of requests in progress by delta."""
@@ -314,7 +314,7 @@ class WebhookMetrics:
 
     def reviewed(self, code: int) -> None:
         """Count an admitted request, or one denied with this code."""
-        self._verdicts[code].inc()
+        self._responses[code].inc()
 
     def panicked(self) -> None:
         """Count an unexpected exception."""

@@ -131,7 +131,7 @@ class QueueCore:
 
         If it is already queued, the earlier time and the higher priority apply.
         """
-        self.mature(now)
+        self.promote_due(now)
         entry = self._entries.get(request)
         if entry is None:
             entry = self._entries[request] = _Entry(request, priority)
@@ -148,8 +148,8 @@ class QueueCore:
 
     def take(self, now: float) -> tuple[Request, int] | None:
         """Return the next request and its priority, or None; it is in flight until `done`."""
-        self.mature(now)
-        entry = self._whose_turn(now)
+        self.promote_due(now)
+        entry = self._next_entry(now)
         if entry is None:
             return None
         entry.place = _NOWHERE
@@ -169,9 +169,9 @@ class QueueCore:
             self._observer.done(worked)
         entry = self._entries.get(request)
         if entry is not None and entry.ready:
-            self._let_take(entry)
+            self._make_takeable(entry)
 
-    def mature(self, now: float) -> None:
+    def promote_due(self, now: float) -> None:
         """Make the delayed requests ready that are due, in the order of their times."""
         while (entry := self._waiting.first()) is not None and entry.ready_at <= now:
             self._make_ready(entry)
@@ -184,9 +184,9 @@ class QueueCore:
             self._observer.added()
             self._observer.depth(entry.priority, 1)
         if entry.request not in self._in_flight:
-            self._let_take(entry)
+            self._make_takeable(entry)
 
-    def _let_take(self, entry: _Entry) -> None:
+    def _make_takeable(self, entry: _Entry) -> None:
         self._takeable += 1
         self._by_urgency.push(-entry.priority, entry)
         self._by_age.push(entry.ready_at, entry)
@@ -201,9 +201,9 @@ class QueueCore:
             self._observer.depth(priority, 1)
         if entry.request not in self._in_flight:
             self._takeable -= 1
-            self._let_take(entry)
+            self._make_takeable(entry)
 
-    def _whose_turn(self, now: float) -> _Entry | None:
+    def _next_entry(self, now: float) -> _Entry | None:
         urgent = self._by_urgency.first()
         oldest = self._by_age.first()
         if oldest is urgent or oldest is None or now - oldest.ready_at < PATIENCE:

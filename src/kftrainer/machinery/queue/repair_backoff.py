@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from kftrainer.machinery.manager.clock import Clock
 
-CALM = 60.0  # seconds: the shortest time after which an earlier write is ignored
+RESET_AFTER = 60.0  # seconds: the shortest time after which an earlier write is ignored
 SWEEP_AT = 1_000  # number of stored writes at which those that are ignored are dropped
 
 Key = TypeVar("Key", bound=Hashable)
@@ -18,7 +18,7 @@ class Repeats:
 
     times: int
     next_pause: float  # seconds to wait if it is reverted again
-    calm_in: float  # seconds until these writes are ignored if it is not
+    resets_in: float  # seconds until these writes are ignored if it is not
 
 
 @dataclass(slots=True)
@@ -29,12 +29,12 @@ class _Write:
     next_pause: float
     due: float | None = None  # when it may be written again; None until it is found reverted
 
-    def calm_in(self, now: float) -> float:
+    def resets_in(self, now: float) -> float:
         """Return the seconds until the write is ignored.
 
         The time grows with the pauses: a client that pauses for as long as we do is still there.
         """
-        return max(self.at, self.due or 0.0) + max(CALM, 2 * self.next_pause) - now
+        return max(self.at, self.due or 0.0) + max(RESET_AFTER, 2 * self.next_pause) - now
 
 
 class RepairBackoff(Generic[Key]):
@@ -56,7 +56,7 @@ class RepairBackoff(Generic[Key]):
         now, last = self._clock.monotonic(), self._writes.get(key)
         if last is None:
             return 0.0
-        if last.content != content or last.calm_in(now) <= 0:
+        if last.content != content or last.resets_in(now) <= 0:
             self.forget(key)
             return 0.0
         if last.due is None:
@@ -64,11 +64,11 @@ class RepairBackoff(Generic[Key]):
             last.next_pause = min(2 * last.next_pause, self._longest)
         return max(0.0, last.due - now)
 
-    def acted(self, key: Key, content: str = "") -> bool:
+    def record_write(self, key: Key, content: str = "") -> bool:
         """Record a write; return whether it is the first repetition, which should be logged."""
         now, last = self._clock.monotonic(), self._writes.get(key)
         if len(self._writes) >= SWEEP_AT:
-            for each in [each for each, write in self._writes.items() if write.calm_in(now) <= 0]:
+            for each in [each for each, write in self._writes.items() if write.resets_in(now) <= 0]:
                 self.forget(each)
         if last is not None and last.content == content:
             times, next_pause = last.times + 1, last.next_pause
@@ -77,7 +77,7 @@ class RepairBackoff(Generic[Key]):
         self._writes[key] = _Write(content, now, times, next_pause)
         return times == 2  # noqa: PLR2004  once, and once more
 
-    def settled(self, key: Key) -> None:
+    def record_unchanged(self, key: Key) -> None:
         """Record that the object is as wanted; the pause starts when it is found reverted."""
         if (last := self._writes.get(key)) is not None:
             last.due = None
@@ -90,7 +90,7 @@ class RepairBackoff(Generic[Key]):
         """Return the objects that were written so often in a row that another client competes."""
         now = self._clock.monotonic()
         return {
-            key: Repeats(last.times, last.next_pause, calm_in)
+            key: Repeats(last.times, last.next_pause, resets_in)
             for key, last in self._writes.items()
-            if last.times >= at_least and (calm_in := last.calm_in(now)) > 0
+            if last.times >= at_least and (resets_in := last.resets_in(now)) > 0
         }

@@ -7,12 +7,13 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from typing import cast
 
 import structlog
 from aiohttp import web
+
+from kftrainer.machinery.webhook.limits import Limits
 
 log = structlog.get_logger(__name__)
 
@@ -21,37 +22,6 @@ SERVER_ERROR = 500
 END_OF_HEADERS = b"\r\n\r\n"
 USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)  # available on Linux
 AT_ONCE = 0.05  # seconds; the library interprets 0 as no timeout
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits on what clients may send, and on how long they may take."""
-
-    body: int = 7 * 1024 * 1024  # as in controller-runtime; two objects of maximum size fit
-    small_body: int = 256 * 1024  # bodies up to this size do not count towards `bodies`
-    bodies: int = 64 * 1024 * 1024  # total size of the larger bodies in progress
-    # Until the first byte. In a burst the API server opens connections that it then does not use
-    # and keeps them for 90 s; like idle connections below, they must not be closed by the server
-    # first.
-    silent_within: float = 100.0
-    headers_within: float = 10.0  # from the first byte of the headers
-    body_within: float = 10.0
-    # Time to read a response; also the idle timeout of connections without a successful response.
-    response_within: float = 10.0
-    connections: int = 1000
-    # Longer than clients keep an idle connection (API server 90 s, Prometheus 300 s): if the server
-    # closed it first, a request sent at that moment would fail.
-    idle_within: float = 330.0
-    drain_within: float = 2.0  # for a body that the handler does not read
-    drain_quiet: float = 0.2  # seconds without a byte of such a body before draining stops
-    # Per client, that is, per source address. Excess work waits; nothing is rejected immediately.
-    handshakes: int = 32  # in progress at a time, each for a few seconds at most
-    large_bodies: int = 4  # being read or processed at a time
-    # Requests processed at a time: of all clients, and of one client. An API server sends up to 200
-    # at a time by default. Clients are served in turn, so one client cannot delay another for long.
-    requests: int = 480
-    requests_per_client: int = 240
-    start_within: float = 10.0
 
 
 class Client:
@@ -114,28 +84,28 @@ class Connections:
                 return False
         return True
 
-    def _make_room(self, newcomer: Client, connection: "Connection") -> bool:
+    def _make_room(self, client: Client, connection: "Connection") -> bool:
         """Close a connection other than the new one; return False if none can be closed."""
         largest = max(self._clients.values(), key=lambda each: len(each.connections))
-        if len(largest.connections) > len(newcomer.connections):
-            victim = next(chain(largest.unproven, largest.idle, reversed(largest.connections)))
+        if len(largest.connections) > len(client.connections):
+            evicted = next(chain(largest.unproven, largest.idle, reversed(largest.connections)))
         else:
-            own = (each for each in newcomer.unproven if each is not connection)
-            found = next(chain(own, newcomer.idle), None)
+            own = (each for each in client.unproven if each is not connection)
+            found = next(chain(own, client.idle), None)
             if found is None:
                 return False
-            victim = found
-        self.closed(victim)
-        victim.cut_off()
+            evicted = found
+        self.closed(evicted)
+        evicted.cut_off()
         return True
 
-    def waits(self, connection: "Connection") -> None:
+    def mark_idle(self, connection: "Connection") -> None:
         """Mark the connection as waiting: closing it now would lose no request."""
         client = connection.client
         if client is not None and connection in client.connections:
             (client.idle if connection.is_known else client.unproven)[connection] = None
 
-    def works(self, connection: "Connection") -> None:
+    def mark_busy(self, connection: "Connection") -> None:
         """Mark the connection as busy with a request."""
         if (client := connection.client) is not None:
             client.unproven.pop(connection, None)
@@ -213,7 +183,7 @@ class Connection(web.RequestHandler):
         "_end_handshake",
         "_expecting",
         "_responding",
-        "_wire",
+        "_transport",
         "client",
         "is_known",
     )
@@ -236,7 +206,7 @@ class Connection(web.RequestHandler):
         self._arrived = _Arrived()
         self._due: asyncio.TimerHandle | None = None
         self._end_handshake: Callable[[], object] | None = None  # only during the handshake
-        self._wire: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | None = None
         self.client: Client | None = None
 
     def accept(self, address: str, close: Callable[[], object]) -> Client | None:
@@ -252,27 +222,27 @@ class Connection(web.RequestHandler):
     def handshake_ended(self) -> None:
         """Remove the connection, unless its handshake has succeeded."""
         self._end_handshake = None
-        if self._wire is None:
+        if self._transport is None:
             self._all.closed(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to wait for a request, unless the connection exceeds a limit or is not admitted."""
         super().connection_made(transport)
         # uvloop's transports have this interface but are not subclasses.
-        self._wire = cast("asyncio.Transport", transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._end_handshake = None
-        set_user_timeout(self._all.limits.response_within, self._wire)
+        set_user_timeout(self._all.limits.response_within, self._transport)
         address = address_in(transport.get_extra_info("peername"))
         is_counted = self.client is not None or self._all.opened(self, address)
         if is_counted and self._all.admits(transport):
             self._wait(self._all.limits.silent_within, self._too_late)
         else:
-            self._wire.abort()
+            self._transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Remove the connection."""
         super().connection_lost(exc)
-        self._wire = None
+        self._transport = None
         self._stop_waiting()
         self._all.closed(self)
 
@@ -289,7 +259,7 @@ class Connection(web.RequestHandler):
         self._responding = True
         self._expecting = False
         self._stop_waiting()
-        self._all.works(self)
+        self._all.mark_busy(self)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -307,31 +277,31 @@ class Connection(web.RequestHandler):
 
     def _request_ends(self, request: web.BaseRequest, *, is_last: bool) -> None:
         arrived, self._arrived = self._arrived, _Arrived()
-        if self._wire is None or is_last:
+        if self._transport is None or is_last:
             return
         if arrived.end_with(request):
-            self._all.waits(self)
+            self._all.mark_idle(self)
         else:
             self._expect_headers()
 
     def _expect_headers(self) -> None:
         self._expecting = True
         if self.is_known:  # an unproven client may never complete them
-            self._all.works(self)
+            self._all.mark_busy(self)
         self._wait(self._all.limits.headers_within, self._too_late)
 
     def _check_response_read(self) -> None:
         """Close the connection if the response is unread or no request ever succeeded."""
         self._due = None
-        wire = self._wire
-        if wire is not None and (
-            not self.is_known or wire.is_closing() or wire.get_write_buffer_size() > 0
+        transport = self._transport
+        if transport is not None and (
+            not self.is_known or transport.is_closing() or transport.get_write_buffer_size() > 0
         ):
             self._too_late()
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         self._stop_waiting()
-        if self._wire is not None:
+        if self._transport is not None:
             self._due = asyncio.get_running_loop().call_later(seconds, then)
 
     def _stop_waiting(self) -> None:
@@ -346,14 +316,14 @@ class Connection(web.RequestHandler):
     def _abort_if_late(self) -> None:
         self._due = None
         is_about_to_begin = self._expecting and self._arrived.has_headers
-        if self._wire is not None and not is_about_to_begin:
-            log.debug("connection_timed_out", peer=self._wire.get_extra_info("peername"))
+        if self._transport is not None and not is_about_to_begin:
+            log.debug("connection_timed_out", peer=self._transport.get_extra_info("peername"))
             self.cut_off()  # a client that sends this slowly may never read a response either
 
     def cut_off(self) -> None:
         """Close the connection at once and discard unsent data."""
-        if self._wire is not None:
-            self._wire.abort()
+        if self._transport is not None:
+            self._transport.abort()
         elif self._end_handshake is not None:
             self._end_handshake()
 
@@ -378,11 +348,11 @@ def address_in(peer: object) -> str:
     return str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else ""
 
 
-def set_user_timeout(seconds: float, wire: asyncio.Transport) -> None:
+def set_user_timeout(seconds: float, transport: asyncio.Transport) -> None:
     """Make the kernel close the connection when sent data is not acknowledged for this time.
 
     The buffer below TLS can hold a whole response and cannot be inspected from here.
     """
-    if USER_TIMEOUT is not None and (line := wire.get_extra_info("socket")) is not None:
+    if USER_TIMEOUT is not None and (sock := transport.get_extra_info("socket")) is not None:
         with suppress(OSError):  # already closed
-            line.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(seconds * 1000))
+            sock.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(seconds * 1000))

@@ -20,7 +20,7 @@ from kftrainer.machinery.webhook.admission import (
     Validator,
     denied,
 )
-from kftrainer.machinery.webhook.client_limits import CURRENT_CLIENT
+from kftrainer.machinery.webhook.per_client_rate_limiter import CURRENT_CLIENT
 from kftrainer.machinery.webhook.review import (
     MalformedReviewError,
     decoded,
@@ -88,12 +88,12 @@ def admission(
     *,
     clock: Clock,
     metrics: Metrics,
-    on_refusal: OnDenied = _ignore,
+    on_denied: OnDenied = _ignore,
     most_in_flight: int = MOST_IN_FLIGHT,
 ) -> Handler:
     """Return a handler that routes AdmissionReviews to validators by path."""
     webhooks = {
-        path: _Webhook(path, validator, clock=clock, metrics=metrics, on_refusal=on_refusal)
+        path: _Webhook(path, validator, clock=clock, metrics=metrics, on_denied=on_denied)
         for path, validator in validators.items()
     }
     in_flight = _Load(most_in_flight, clock)
@@ -197,10 +197,10 @@ class _Webhook:
         *,
         clock: Clock,
         metrics: Metrics,
-        on_refusal: OnDenied,
+        on_denied: OnDenied,
     ) -> None:
         self._path = path
-        self._on_refusal = on_refusal
+        self._on_denied = on_denied
         self._validator = validator
         self._clock = clock
         self._metrics: WebhookMetrics = metrics.for_webhook(path)
@@ -261,7 +261,7 @@ class _Webhook:
                 rules=list(response.rules),
                 message=response.message,
             )
-            self._on_refusal(self._path, request, response)
+            self._on_denied(self._path, request, response)
         self._metrics.reviewed(response.code)
         return HttpResponse(200, self._bytes(request, response), content_type=JSON)
 

@@ -37,10 +37,10 @@ def with_tokens(handler: Handler, tokens: Collection[str]) -> Handler:
     secrets = [each.encode() for each in tokens if each != PLAIN]
     accepts_plain = PLAIN in tokens
 
-    async def handle(asked: HttpRequest) -> HttpResponse:
-        path, _, token = asked.path.rpartition("/")
+    async def handle(request: HttpRequest) -> HttpResponse:
+        path, _, token = request.path.rpartition("/")
         if any(compare_digest(token.encode(), each) for each in secrets):  # in constant time
-            return await handler(replace(asked, path=path))
-        return await handler(asked) if accepts_plain else NOT_FOUND
+            return await handler(replace(request, path=path))
+        return await handler(request) if accepts_plain else NOT_FOUND
 
     return handle

@@ -20,8 +20,9 @@ from aiohttp import HttpVersion11, web
 
 from kftrainer.machinery.manager.clock import Clock, SystemClock
 from kftrainer.machinery.queue.fair_queue import FairQueue, QueueFullError
-from kftrainer.machinery.webhook.client_limits import CURRENT_CLIENT
-from kftrainer.machinery.webhook.connection import Client, Connection, Connections, Limits
+from kftrainer.machinery.webhook.connection import Client, Connection, Connections
+from kftrainer.machinery.webhook.limits import Limits
+from kftrainer.machinery.webhook.per_client_rate_limiter import CURRENT_CLIENT
 from kftrainer.machinery.webhook.tls_listener import TlsListener, only_names
 
 PLAIN_TEXT = "text/plain; charset=utf-8"
@@ -136,7 +137,7 @@ class WebServer:
             await stop.wait()
             return
         admits = only_names(self._client_names) if self._client_names else None
-        connections = Connections(self._answer, self._limits, admits)
+        connections = Connections(self._respond, self._limits, admits)
         async with self._listening(connections, *self._bind):
             ready()
             await stop.wait()
@@ -185,7 +186,7 @@ class WebServer:
                 f"{self.name} cannot listen: {_in_words(self._address, error)}"
             ) from None
 
-    async def _answer(self, request: web.BaseRequest) -> web.Response:
+    async def _respond(self, request: web.BaseRequest) -> web.Response:
         connection = request.protocol
         assert isinstance(connection, Connection)  # noqa: S101
         connection.request_begins()
@@ -193,7 +194,7 @@ class WebServer:
         CURRENT_CLIENT.set(connection.client.address)
         body = _Body(request, self._limits, self._shared, connection.client)
         try:
-            answer = await self._handler(
+            response = await self._handler(
                 HttpRequest(
                     request.method,
                     request.path,
@@ -203,7 +204,7 @@ class WebServer:
                 )
             )
             is_over = await body.is_over()
-            return _response(answer, is_last=self._stopping or not is_over)
+            return _response(response, is_last=self._stopping or not is_over)
         finally:
             body.forget()
 
@@ -357,17 +358,17 @@ class _Body:
             self._shared.queue.release(self._client.address)
 
 
-def _response(answer: HttpResponse, *, is_last: bool) -> web.Response:
-    body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+def _response(response: HttpResponse, *, is_last: bool) -> web.Response:
+    body = response.body.encode() if isinstance(response.body, str) else response.body
     headers = {
-        "Content-Type": answer.content_type,
+        "Content-Type": response.content_type,
         "X-Content-Type-Options": "nosniff",
-        **answer.headers,
+        **response.headers,
     }
-    response = web.Response(status=answer.status, body=body, headers=headers)
+    encoded = web.Response(status=response.status, body=body, headers=headers)
     if is_last:
-        response.force_close()
-    return response
+        encoded.force_close()
+    return encoded
 
 
 def _in_words(address: str, error: OSError) -> str:

@@ -41,42 +41,42 @@ class TlsListener:
     async def _accept(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> None:
         while True:
             try:
-                line, peer = await self._loop.sock_accept(listener)
+                sock, peer = await self._loop.sock_accept(listener)
             except OSError as error:
                 if error.errno != errno.ECONNABORTED:  # the client has closed the connection
                     log.warning("accept_failed", error=str(error))
                     await asyncio.sleep(RETRY_AFTER)
                 continue
-            task = tasks.create_task(self._serve(line, address_in(peer)))
+            task = tasks.create_task(self._serve(sock, address_in(peer)))
             # A task that is cancelled before its first step cannot close the socket itself.
-            task.add_done_callback(partial(_close_if_cancelled, line))
+            task.add_done_callback(partial(_close_if_cancelled, sock))
 
-    async def _serve(self, line: socket.socket, address: str) -> None:
+    async def _serve(self, sock: socket.socket, address: str) -> None:
         connection = self._connections()
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         client = connection.accept(address, task.cancel)
         if client is None:
-            line.close()
+            sock.close()
             return
         try:
-            await self._handshake(line, client, connection)
+            await self._handshake(sock, client, connection)
         except OSError as error:  # TLS errors and timeouts are OSErrors, too
             self._report(client, str(error) or type(error).__name__)
         finally:
             connection.handshake_ended()
 
-    async def _handshake(self, line: socket.socket, client: Client, connection: Connection) -> None:
+    async def _handshake(self, sock: socket.socket, client: Client, connection: Connection) -> None:
         try:
             async with asyncio.timeout(WAIT_WITHIN), client.handshakes:
                 await self._loop.connect_accepted_socket(
                     lambda: connection,
-                    line,
+                    sock,
                     ssl=self._context,
                     ssl_handshake_timeout=HANDSHAKE_WITHIN,
                 )
         except BaseException:
-            line.close()
+            sock.close()
             raise
 
     def _report(self, client: Client, reason: str) -> None:
@@ -91,17 +91,17 @@ class TlsListener:
             log.debug("handshake_failed", client=client.address, error=reason)
 
 
-def _close_if_cancelled(line: socket.socket, ended: asyncio.Task[None]) -> None:
+def _close_if_cancelled(sock: socket.socket, ended: asyncio.Task[None]) -> None:
     if ended.cancelled():
-        line.close()
+        sock.close()
 
 
 def only_names(names: Collection[str]) -> Callable[[asyncio.BaseTransport], bool]:
     """Return a check that the client certificate has one of these common names."""
     allowed = frozenset(names)
 
-    def is_allowed(wire: asyncio.BaseTransport) -> bool:
-        shown = common_names(wire.get_extra_info("peercert"))
+    def is_allowed(transport: asyncio.BaseTransport) -> bool:
+        shown = common_names(transport.get_extra_info("peercert"))
         if allowed.isdisjoint(shown):
             log.warning("client_name_refused", names=sorted(shown))
             return False

@@ -8,7 +8,7 @@ import pytest
 
 from kftrainer.cli.commands.dev import _how_to_use
 from kftrainer.cli.main import main
-from kftrainer.devcluster.named import NamedPlane, State
+from kftrainer.devcluster.named_control_plane import NamedPlane, State
 
 
 @pytest.fixture(autouse=True)

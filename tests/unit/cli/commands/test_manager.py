@@ -12,7 +12,7 @@ import yaml
 from kftrainer.cli.commands import manager
 from kftrainer.cli.main import main
 from kftrainer.kube.client.errors import KubeError
-from kftrainer.machinery.controller.controller import NotSyncedError
+from kftrainer.machinery.cache.cache import NotSyncedError
 from kftrainer.machinery.manager.leader_election import LeaseLostError
 from kftrainer.machinery.webhook.server import BindError
 

@@ -44,7 +44,7 @@ class FakeInformer:
         self.told = asyncio.Event()
         self.told.set()
 
-    def seen(self, key: ObjectKey) -> Any:
+    def cached_object(self, key: ObjectKey) -> Any:
         return self.there.get(key)
 
     def add_handler(self, handler: Callable[[ObjectEvent[Any]], None]) -> asyncio.Event:

@@ -74,7 +74,7 @@ class JobSets:
         assert resource is JOB_SETS
         return self
 
-    def seen(self, key: ObjectKey) -> object:
+    def cached_object(self, key: ObjectKey) -> object:
         return key if key.name in self._found else None
 
 

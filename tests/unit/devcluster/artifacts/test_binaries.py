@@ -7,7 +7,7 @@ import pytest
 
 from kftrainer.devcluster.artifacts import binaries
 from kftrainer.devcluster.artifacts.binaries import cached_path, provide
-from kftrainer.devcluster.artifacts.parts import APISERVER, ETCD, GIB, KUBECTL
+from kftrainer.devcluster.artifacts.versions import APISERVER, ETCD, GIB, KUBECTL
 from kftrainer.devcluster.errors import MissingPartError
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until

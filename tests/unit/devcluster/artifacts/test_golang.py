@@ -11,7 +11,7 @@ from kftrainer.devcluster.artifacts.golang import (
     explain,
     find_go,
     install_go,
-    run_on_leash,
+    run_command,
 )
 from kftrainer.devcluster.progress import SILENT
 from kftrainer.devcluster.waiting import until
@@ -95,7 +95,7 @@ async def cancel_when_it_runs(folder: Path, cancelled: asyncio.Event) -> None:
 
     async with asyncio.TaskGroup() as group:
         env = {"PATH": os.environ["PATH"]}
-        command = group.create_task(run_on_leash(argv, cwd=folder, env=env))
+        command = group.create_task(run_command(argv, cwd=folder, env=env))
         pids = await until(began, within=30, what="the command starting")
         command.cancel()
         cancelled.set()
@@ -139,7 +139,7 @@ async def test_lines_are_heard_as_they_come_and_output_is_kept_apart(tmp_path: P
     heard: list[str] = []
     script = "echo out; echo one >&2; echo two >&2; exit 3"
     env = {"PATH": "/bin:/usr/bin"}
-    result = await run_on_leash(["sh", "-c", script], cwd=tmp_path, env=env, on_line=heard.append)
+    result = await run_command(["sh", "-c", script], cwd=tmp_path, env=env, on_line=heard.append)
     assert result == (3, "out\n", "one\ntwo")
     assert heard == ["one", "two"]
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from kftrainer.devcluster.cluster_options import FULL, Shape
 from kftrainer.devcluster.components import commands, kubernetes
-from kftrainer.devcluster.shape import FULL, Shape
 
 
 def test_requests_are_logged_once_they_are_answered_and_without_what_was_in_them() -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kftrainer.kube.client.ratelimit import LoopClock, RateLimiter, TokenBucket
+from kftrainer.kube.client.ratelimit import RateLimiter, TokenBucket
+from kftrainer.kube.clock import LoopClock
 from tests.support.fake_clock import FakeClock
 
 

@@ -189,7 +189,7 @@ async def test_a_watch_from_a_version_that_the_server_has_not_reached_is_found_o
         await clock.advance(120)
         assert "resourceVersion" not in wire.queries[-1]
         await wire.say(event("ADDED", "a", 30), all_sent(41))
-        assert informer.seen(ObjectKey("", "a")).metadata["resourceVersion"] == "30"  # type: ignore[union-attr]
+        assert informer.cached_object(ObjectKey("", "a")).metadata["resourceVersion"] == "30"  # type: ignore[union-attr]
         assert informer.resource_version == "41"
 
 

@@ -162,7 +162,7 @@ async def test_it_reads_from_the_namespace_that_is_asked_for_or_from_all(
     async with running(cache):
         await wires["m"].say(added("m", "a", 1), added("m", "b", 2), all_sent(5))
         await wires["n"].say(added("n", "a", 3), all_sent(7))
-    assert cache.get(THINGS, key) == group.get(key) == group.seen(key).object  # type: ignore[union-attr]
+    assert cache.get(THINGS, key) == group.get(key) == group.cached_object(key).object  # type: ignore[union-attr]
     assert names([group.get(key)]) == ["n/a"]  # type: ignore[list-item]
     assert names(cache.list(THINGS)) == ["m/a", "m/b", "n/a"]
     assert names(cache.list(THINGS, "n")) == ["n/a"]
@@ -177,7 +177,7 @@ async def test_what_is_in_another_namespace_is_not_there(
     group: MultiNamespaceInformer[Manifest],
 ) -> None:
     elsewhere = ObjectKey("elsewhere", "a")
-    assert (group.get(elsewhere), group.seen(elsewhere)) == (None, None)
+    assert (group.get(elsewhere), group.cached_object(elsewhere)) == (None, None)
     assert (group.list("elsewhere"), group.version_in("elsewhere")) == ([], "")
 
 

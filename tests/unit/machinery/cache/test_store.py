@@ -76,7 +76,7 @@ def test_an_object_that_was_read_can_be_spoiled_without_spoiling_the_next() -> N
 
 
 def test_an_object_of_a_rare_kind_is_decoded_once_until_it_changes() -> None:
-    maker = CachedObjectFactory(replace(THINGS, is_rare=True), None, {})
+    maker = CachedObjectFactory(replace(THINGS, keep_decoded=True), None, {})
     manifest = {"metadata": {"name": "a", "resourceVersion": "1"}}
     entry = maker.make(manifest)
     assert entry.object == manifest
@@ -88,7 +88,7 @@ def test_an_object_of_a_rare_kind_that_cannot_be_decoded_says_so_each_time() -> 
     def refuse(_: Manifest) -> Manifest:
         raise ValueError("no thing")
 
-    rare = replace(THINGS, decode=refuse, is_rare=True)
+    rare = replace(THINGS, decode=refuse, keep_decoded=True)
     entry = CachedObjectFactory(rare, None, {}).make({"metadata": {"name": "a"}})
     for _ in range(2):
         with pytest.raises(ValueError, match="no thing"):

@@ -6,13 +6,13 @@ from typing import Any, cast
 from kftrainer.kube.client.client import Client
 from kftrainer.kube.client.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
-from kftrainer.machinery.certs.ca_bundle import Injected
+from kftrainer.machinery.certs.ca_bundle import ManagedConfiguration
 from kftrainer.machinery.certs.rotation import SECRETS, content_of, new_secret, with_content
 from tests.support.fake_clock import FakeClock
 
 SECRET = ObjectKey("ours", "hooks-cert")
 SERVICE = ObjectKey("ours", "hooks")
-CONFIGURATION = Injected("our-hooks", SERVICE)
+CONFIGURATION = ManagedConfiguration("our-hooks", SERVICE)
 
 
 def webhook(name: str, service: ObjectKey = SERVICE, **client_config: Any) -> dict[str, Any]:

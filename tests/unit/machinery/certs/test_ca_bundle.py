@@ -13,7 +13,9 @@ ONE, OTHER = authority(START), authority(START)
 
 
 def trusting(*webhooks: Any) -> Any:
-    return CONFIGURATION.trusting(configuration(*webhooks), [ONE.certificate, OTHER.certificate])
+    return CONFIGURATION.with_authorities(
+        configuration(*webhooks), [ONE.certificate, OTHER.certificate]
+    )
 
 
 def test_all_webhooks_of_our_service_are_told() -> None:
@@ -35,12 +37,12 @@ def test_a_webhook_at_an_address_is_not_ours() -> None:
 
 def test_a_configuration_without_webhooks_is_left_alone() -> None:
     assert trusting() is None
-    assert CONFIGURATION.trusting({"metadata": {"name": "x"}}, [ONE.certificate]) is None
+    assert CONFIGURATION.with_authorities({"metadata": {"name": "x"}}, [ONE.certificate]) is None
 
 
 def test_what_was_given_is_not_changed() -> None:
     given = configuration(webhook("a"))
-    assert CONFIGURATION.trusting(given, [ONE.certificate]) is not None
+    assert CONFIGURATION.with_authorities(given, [ONE.certificate]) is not None
     assert given == configuration(webhook("a"))
 
 
@@ -57,9 +59,11 @@ def test_who_does_not_trust_an_authority_is_found() -> None:
 
 def test_how_a_bundle_is_written_does_not_matter() -> None:
     told = trusting(webhook("a"))
-    assert CONFIGURATION.trusting(told, [ONE.certificate, OTHER.certificate]) is None
+    assert CONFIGURATION.with_authorities(told, [ONE.certificate, OTHER.certificate]) is None
     with_comments = webhook("a", caBundle="")
     text = b"# one\n" + ONE.pem + b"\n# other\n" + OTHER.pem
     with_comments["clientConfig"]["caBundle"] = b64encode(text).decode()
     assert trusting(with_comments) is None
-    assert CONFIGURATION.trusting(configuration(with_comments), [ONE.certificate]) is not None
+    assert (
+        CONFIGURATION.with_authorities(configuration(with_comments), [ONE.certificate]) is not None
+    )

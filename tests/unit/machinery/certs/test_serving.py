@@ -185,7 +185,7 @@ class TestWhatAServerShows:
 
     def test_is_told_if_others_do_not_trust_it(self, tmp_path: Path) -> None:
         serving = new_serving()
-        serving.distrust = "somebody does not trust it"
+        serving.untrusted_because = "somebody does not trust it"
         assert serving.missing() == "there is no certificate yet"
         serving.present(*pair(tmp_path, "shown"))
         serving.failure = "we may not tell them"

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from kftrainer.devcluster.waiting import until
 from kftrainer.kube.objects.resource import ObjectKey, Resource, unstructured
-from kftrainer.machinery.controller.controller import Controller, NotSyncedError
+from kftrainer.machinery.cache.cache import NotSyncedError
+from kftrainer.machinery.controller.controller import Controller
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.controller.handlers import enqueue_mapped, enqueue_self
 from kftrainer.machinery.controller.reconcile import (

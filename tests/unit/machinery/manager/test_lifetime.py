@@ -54,8 +54,8 @@ async def test_blocks_start_in_order_and_stop_in_reverse() -> None:
     log: list[str] = []
     shared = budget()
     async with (
-        running(Recorded("server", log), budget=shared, unless=never()),
-        running(Recorded("cache", log), budget=shared, unless=never()),
+        running(Recorded("server", log), budget=shared, stop=never()),
+        running(Recorded("cache", log), budget=shared, stop=never()),
     ):
         log.append("body")
     assert log == ["server starts", "cache starts", "body", "cache stops", "server stops"]
@@ -66,9 +66,7 @@ async def test_a_service_that_fails_ends_the_block_and_its_siblings() -> None:
     failing = Failing("failing", log, RuntimeError("broken"))
 
     async def block() -> None:
-        async with running(
-            Recorded("other", log), failing, budget=budget(), unless=asyncio.Event()
-        ):
+        async with running(Recorded("other", log), failing, budget=budget(), stop=asyncio.Event()):
             failing.now.set()
             await asyncio.Event().wait()
 
@@ -82,7 +80,7 @@ async def test_a_service_that_merely_returns_counts_as_failed() -> None:
     quitter = Failing("quitter", [], None)
 
     async def block() -> None:
-        async with running(quitter, budget=budget(), unless=never()):
+        async with running(quitter, budget=budget(), stop=never()):
             quitter.now.set()
             await asyncio.Event().wait()
 
@@ -93,9 +91,7 @@ async def test_a_service_that_merely_returns_counts_as_failed() -> None:
 
 async def test_a_service_that_does_not_stop_in_time_is_cancelled() -> None:
     log: list[str] = []
-    async with running(
-        Recorded("deaf", log, deaf=True), budget=budget(0.01), unless=asyncio.Event()
-    ):
+    async with running(Recorded("deaf", log, deaf=True), budget=budget(0.01), stop=asyncio.Event()):
         pass
     assert log == ["deaf starts", "deaf is cancelled"]
 
@@ -103,10 +99,8 @@ async def test_a_service_that_does_not_stop_in_time_is_cancelled() -> None:
 async def test_all_blocks_share_one_budget() -> None:
     log: list[str] = []
     shared = budget(0.05)
-    async with running(Recorded("outer", log, deaf=True), budget=shared, unless=never()):
-        async with running(
-            Recorded("inner", log, deaf=True), budget=shared, unless=asyncio.Event()
-        ):
+    async with running(Recorded("outer", log, deaf=True), budget=shared, stop=never()):
+        async with running(Recorded("inner", log, deaf=True), budget=shared, stop=asyncio.Event()):
             pass
         assert shared.remaining() == 0
     assert log[2:] == ["inner is cancelled", "outer is cancelled"]
@@ -123,7 +117,7 @@ async def test_a_stop_is_heard_while_services_are_not_ready_yet() -> None:
     log: list[str] = []
     told_to_stop = asyncio.Event()
     told_to_stop.set()
-    async with running(NeverReady("cache", log), budget=budget(), unless=told_to_stop):
+    async with running(NeverReady("cache", log), budget=budget(), stop=told_to_stop):
         log.append("body")
     assert "body" in log
     assert log[-1] == "cache stops"

@@ -154,7 +154,7 @@ class QueueModel(RuleBasedStateMachine):
 
     @invariant()
     def the_numbers_are_true(self) -> None:
-        self.queue.mature(self.now)
+        self.queue.promote_due(self.now)
         self.let_time_come()
         ready = [request for request, wish in self.wanted.items() if wish.arrived >= 0]
         waiting = [wish.at for wish in self.wanted.values() if wish.arrived < 0]

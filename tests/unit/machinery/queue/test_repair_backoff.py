@@ -3,7 +3,7 @@
 import pytest
 
 from kftrainer.kube.objects.resource import ObjectKey
-from kftrainer.machinery.queue.repair_backoff import CALM, SWEEP_AT, RepairBackoff, Repeats
+from kftrainer.machinery.queue.repair_backoff import RESET_AFTER, SWEEP_AT, RepairBackoff, Repeats
 from tests.support.fake_clock import FakeClock
 
 TORCH, PLAIN = ObjectKey("", "torch"), ObjectKey("", "plain")
@@ -17,8 +17,8 @@ async def test_each_time_the_pause_is_longer() -> None:
         pauses.append(backoff.pause(TORCH))
         await clock.advance(pauses[-1])
         assert backoff.pause(TORCH) == 0
-        firsts.append(backoff.acted(TORCH))
-        backoff.settled(TORCH)
+        firsts.append(backoff.record_write(TORCH))
+        backoff.record_unchanged(TORCH)
     assert pauses == [0, 1, 2, 4, 8, 16, 16]
     assert firsts == [False, True, *[False] * 5]
     assert backoff.pause(PLAIN) == 0
@@ -27,11 +27,11 @@ async def test_each_time_the_pause_is_longer() -> None:
 async def test_a_pause_is_not_begun_anew_by_looking_again() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=4.0, longest=60.0)
-    backoff.acted(TORCH)
+    backoff.record_write(TORCH)
     assert backoff.pause(TORCH) == 4
     await clock.advance(3)
     assert backoff.pause(TORCH) == 1
-    backoff.settled(TORCH)
+    backoff.record_unchanged(TORCH)
     await clock.advance(3)
     assert backoff.pause(TORCH) == 8, "and it is, when it was well meanwhile"
 
@@ -40,11 +40,11 @@ async def test_after_a_calm_minute_all_is_forgotten() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=1.0, longest=60.0)
     for _ in range(2):
-        assert backoff.acted(TORCH) is False
-        backoff.settled(TORCH)
-        await clock.advance(CALM)
+        assert backoff.record_write(TORCH) is False
+        backoff.record_unchanged(TORCH)
+        await clock.advance(RESET_AFTER)
         assert backoff.pause(TORCH) == 0
-    backoff.acted(TORCH)
+    backoff.record_write(TORCH)
     assert backoff.pause(TORCH) == 1
 
 
@@ -53,7 +53,7 @@ async def test_something_else_is_written_at_once() -> None:
     backoff = RepairBackoff[ObjectKey](clock, first=4.0, longest=60.0)
     for what in ("suspended", "resumed", "suspended"):
         assert backoff.pause(TORCH, what) == 0
-        assert backoff.acted(TORCH, what) is False
+        assert backoff.record_write(TORCH, what) is False
     assert backoff.pause(TORCH, "suspended") == 4
 
 
@@ -61,10 +61,10 @@ async def test_calm_writes_are_dropped_when_there_are_many() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=1.0, longest=60.0)
     for number in range(SWEEP_AT):
-        backoff.acted(ObjectKey("", str(number)))
+        backoff.record_write(ObjectKey("", str(number)))
     backoff.pause(ObjectKey("", "0"))
-    await clock.advance(CALM + 2)
-    backoff.acted(TORCH)
+    await clock.advance(RESET_AFTER + 2)
+    backoff.record_write(TORCH)
     assert len(backoff._writes) == 1
 
 
@@ -74,8 +74,8 @@ async def fight(clock: FakeClock, *, until: float, reverted_after: float = 0.0) 
     start = clock.monotonic()
     while (now := clock.monotonic() - start) < until:
         if backoff.pause("it") == 0:
-            backoff.acted("it")
-            backoff.settled("it")
+            backoff.record_write("it")
+            backoff.record_unchanged("it")
             times.append(now)
             await clock.advance(reverted_after)
         await clock.advance(0.1)
@@ -91,12 +91,12 @@ async def test_the_first_repairs_follow_quickly_and_later_ones_rarely() -> None:
 
 
 async def test_a_client_that_reverts_rarely_does_not_delay_repairs() -> None:
-    times = await fight(FakeClock(), until=3600, reverted_after=2 * CALM)
+    times = await fight(FakeClock(), until=3600, reverted_after=2 * RESET_AFTER)
     assert len(times) == 30
 
 
 async def test_a_client_that_reverts_often_delays_repairs() -> None:
-    times = await fight(FakeClock(), until=3600, reverted_after=CALM / 10)
+    times = await fight(FakeClock(), until=3600, reverted_after=RESET_AFTER / 10)
     assert len(times) < 30
 
 
@@ -106,9 +106,9 @@ async def test_writes_are_repeated_until_nobody_has_reverted_them_for_a_while() 
     for _ in range(5):
         assert backoff.repeated(5) == {}
         await clock.advance(backoff.pause(TORCH))
-        backoff.acted(TORCH)
-    assert backoff.repeated(5) == {TORCH: Repeats(5, pytest.approx(1.6), CALM)}
-    await clock.advance(CALM)
+        backoff.record_write(TORCH)
+    assert backoff.repeated(5) == {TORCH: Repeats(5, pytest.approx(1.6), RESET_AFTER)}
+    await clock.advance(RESET_AFTER)
     assert backoff.repeated(5) == {}
 
 
@@ -116,7 +116,7 @@ async def test_writes_stay_repeated_for_twice_the_next_pause() -> None:
     """A client that pauses for as long as we do is still there."""
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=300.0, longest=300.0)
-    backoff.acted(TORCH)
+    backoff.record_write(TORCH)
     await clock.advance(backoff.pause(TORCH))
-    backoff.acted(TORCH)
+    backoff.record_write(TORCH)
     assert backoff.repeated(2) == {TORCH: Repeats(2, 300.0, 600.0)}

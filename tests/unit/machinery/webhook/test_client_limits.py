@@ -12,8 +12,9 @@ from kftrainer.machinery.certs.serving import self_signed
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.machinery.manager.lifetime import Budget, running
 from kftrainer.machinery.webhook import tls_listener
-from kftrainer.machinery.webhook.client_limits import CURRENT_CLIENT, PerClientRateLimiter
-from kftrainer.machinery.webhook.connection import Limits, address_in
+from kftrainer.machinery.webhook.connection import address_in
+from kftrainer.machinery.webhook.limits import Limits
+from kftrainer.machinery.webhook.per_client_rate_limiter import CURRENT_CLIENT, PerClientRateLimiter
 from kftrainer.machinery.webhook.server import (
     BodyError,
     Handler,

@@ -19,8 +19,8 @@ from kftrainer.machinery.webhook.admission import (
     Validator,
     denied,
 )
-from kftrainer.machinery.webhook.client_limits import CURRENT_CLIENT
 from kftrainer.machinery.webhook.handler import MOST_LARGE_WAITING, admission
+from kftrainer.machinery.webhook.per_client_rate_limiter import CURRENT_CLIENT
 from kftrainer.machinery.webhook.server import BodyError, Handler, HttpRequest, HttpResponse
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.reviews import UID, review
@@ -53,7 +53,7 @@ class Desk:
             {PATH: validator},
             clock=clock or SystemClock(),
             metrics=self.metrics,
-            on_refusal=lambda *refusal: self.refused.append(refusal),
+            on_denied=lambda *refusal: self.refused.append(refusal),
             most_in_flight=most_in_flight,
         )
 

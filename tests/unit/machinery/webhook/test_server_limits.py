@@ -23,8 +23,8 @@ from kftrainer.machinery.webhook.connection import (
     USER_TIMEOUT,
     Connection,
     Connections,
-    Limits,
 )
+from kftrainer.machinery.webhook.limits import Limits
 from kftrainer.machinery.webhook.server import (
     BodyError,
     Handler,

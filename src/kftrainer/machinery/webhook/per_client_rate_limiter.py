@@ -1,8 +1,12 @@
-"""The client of the current request, and rate limits per client."""
+"""Rate limits per client of a server on live reads from the API server during admission.
+
+Limits on connections, bodies and timeouts are in `limits`.
+"""
 
 from contextvars import ContextVar
 
-from kftrainer.kube.client.ratelimit import Clock, RateLimiter
+from kftrainer.kube.client.ratelimit import RateLimiter
+from kftrainer.kube.clock import Clock
 from kftrainer.machinery.lru import Lru
 
 # The source address of the request in progress; empty outside of requests.

@@ -1,4 +1,4 @@
-"""The parts of a control plane and their sources: pinned Go modules.
+"""Versions of the components of a control plane, and their sources: pinned Go modules.
 
 The modules from which binaries are built are in `gomodules/`, one go.mod and go.sum per project, so
 that their dependencies are independent. From other modules only manifests are read; these are

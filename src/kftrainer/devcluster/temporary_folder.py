@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.processes.locks import FileLock
 
 
@@ -25,7 +25,7 @@ def own_folder(cache: Path) -> Iterator[Path]:
 
     Such folders are deleted when the next control plane starts.
     """
-    parent = places.runs(cache)
+    parent = cache_paths.runs(cache)
     sweep(parent)
     lock = FileLock(parent / f"{secrets.token_hex(4)}.lock")
     while not lock.try_acquire():

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from kftrainer.devcluster.artifacts import parts
-from kftrainer.devcluster.artifacts.parts import Binary, Manifests
+from kftrainer.devcluster.artifacts import versions
+from kftrainer.devcluster.artifacts.versions import Binary, Manifests
 
 NODE_CAPACITY: Mapping[str, str] = {
     "cpu": "32",
@@ -35,22 +35,22 @@ class Shape:
 
     def binaries(self) -> tuple[Binary, ...]:
         """Return the programs that this shape needs."""
-        wanted = [parts.ETCD, parts.APISERVER]
+        wanted = [versions.ETCD, versions.APISERVER]
         if self.controllers:
-            wanted += [parts.CONTROLLER_MANAGER, parts.SCHEDULER]
+            wanted += [versions.CONTROLLER_MANAGER, versions.SCHEDULER]
         if self.jobset:
-            wanted.append(parts.JOBSET)
+            wanted.append(versions.JOBSET)
         if self.nodes:
-            wanted.append(parts.KWOK)
+            wanted.append(versions.KWOK)
         return tuple(wanted)
 
     def manifests(self) -> tuple[Manifests, ...]:
         """Return the manifests that this shape needs."""
         wanted = list(self.crds)
         if self.jobset:
-            wanted.append(parts.JOBSET_MANIFESTS)
+            wanted.append(versions.JOBSET_MANIFESTS)
         if self.nodes:
-            wanted.append(parts.KWOK_MANIFESTS)
+            wanted.append(versions.KWOK_MANIFESTS)
         return tuple(dict.fromkeys(wanted))
 
     def to_json(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Shape:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Deserialize a shape from another process."""
-        known = {source.name: source for source in parts.MANIFESTS}
+        known = {source.name: source for source in versions.MANIFESTS}
         return cls(
             **{
                 **document,

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from kftrainer.devcluster.artifacts.golang import OLDEST_GO, OWN_TOOLCHAIN, TOOLCHAIN_LOCK
-from kftrainer.devcluster.artifacts.parts import (
+from kftrainer.devcluster.artifacts.versions import (
     BINARIES,
     KUBERNETES_PROJECT,
     KUBERNETES_VERSION,

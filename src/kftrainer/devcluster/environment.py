@@ -27,7 +27,7 @@ class Supplies:
     manifests: Mapping[str, Path]
 
 
-class Site:
+class Environment:
     """State that the components of one control plane share."""
 
     def __init__(

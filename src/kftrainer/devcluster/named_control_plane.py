@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from kftrainer.devcluster import places
+from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.processes.locks import FileLock, holder
 
@@ -26,7 +26,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state that a control plane's keeper wrote last."""
+    """The state that a control plane's supervisor wrote last."""
 
     phase: Phase
     url: str = ""
@@ -41,7 +41,7 @@ class State:
 
 
 class NamedPlane:
-    """The folder of one named control plane; the process that holds its lock is its keeper."""
+    """The folder of one named control plane; the process that holds its lock is its supervisor."""
 
     def __init__(self, name: str, cache: Path) -> None:
         if NAME.fullmatch(name) is None:
@@ -50,17 +50,17 @@ class NamedPlane:
                 f"use up to 32 lower-case letters, digits and dashes."
             )
         self.name = name
-        self.folder = places.named(cache) / name
-        self.lock = FileLock(places.named(cache) / f"{name}.lock")
+        self.folder = cache_paths.named(cache) / name
+        self.lock = FileLock(cache_paths.named(cache) / f"{name}.lock")
         self._state = self.folder / "state.json"
 
-    def keeper(self) -> int | None:
-        """Return the pid of the keeper; the state file alone may be stale."""
+    def supervisor(self) -> int | None:
+        """Return the pid of the supervisor; the state file alone may be stale."""
         return holder(self.lock.path)
 
     def kept(self) -> bool:
-        """Return whether the keeper is running."""
-        return self.keeper() is not None
+        """Return whether the supervisor is running."""
+        return self.supervisor() is not None
 
     def read(self) -> State | None:
         """Return the last recorded state; None if it is missing or invalid."""
@@ -70,7 +70,7 @@ class NamedPlane:
             return None
 
     def write(self, state: State) -> None:
-        """Record the state; only for the keeper."""
+        """Record the state; only for the supervisor."""
         self.folder.mkdir(parents=True, exist_ok=True)
         unfinished = self._state.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(asdict(state), indent=2))

@@ -1,4 +1,4 @@
-"""The leash is tried with real processes, as nothing else can show that they die."""
+"""The wrapper is tried with real processes, as nothing else can show that they die."""
 
 import signal
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster.processes.subprocesses import leashed
+from kftrainer.devcluster.processes.subprocesses import killed_with_parent
 from kftrainer.devcluster.waiting import until
 
 TELL_PID = "echo $$ > {file}; exec sleep 600"
@@ -29,7 +29,7 @@ async def read_pid(file: Path) -> int:
 
 
 def start(argv: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(leashed(argv), stdin=subprocess.PIPE, start_new_session=True)
+    return subprocess.Popen(killed_with_parent(argv), stdin=subprocess.PIPE, start_new_session=True)
 
 
 async def assert_dies(pid: int) -> None:
@@ -41,56 +41,56 @@ async def assert_dies(pid: int) -> None:
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_passes_the_exit_code_on(code: int) -> None:
-    with start(["sh", "-c", f"exit {code}"]) as leash:
-        assert leash.wait(60) == code
+    with start(["sh", "-c", f"exit {code}"]) as wrapper:
+        assert wrapper.wait(60) == code
 
 
 def test_tells_death_by_signal_as_a_shell_does() -> None:
-    with start(["sh", "-c", "kill -9 $$"]) as leash:
-        assert leash.wait(60) == 128 + signal.SIGKILL
+    with start(["sh", "-c", "kill -9 $$"]) as wrapper:
+        assert wrapper.wait(60) == 128 + signal.SIGKILL
 
 
 def test_says_that_a_program_is_not_there() -> None:
     with subprocess.Popen(
-        leashed(["/nonesuch/etcd"]), stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as leash:
-        assert leash.wait(60) == 127
-        assert leash.stderr
-        assert leash.stderr.read() == b"cannot run /nonesuch/etcd: No such file or directory\n"
+        killed_with_parent(["/nonesuch/etcd"]), stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as wrapper:
+        assert wrapper.wait(60) == 127
+        assert wrapper.stderr
+        assert wrapper.stderr.read() == b"cannot run /nonesuch/etcd: No such file or directory\n"
 
 
 def test_kills_a_command_whose_owner_goes_at_once() -> None:
     for _ in range(20):  # the pipe may close before, while and after the command starts
-        leash = start(["sleep", "600"])
-        assert leash.stdin
-        leash.stdin.close()
-        assert leash.wait(60) == 128 + signal.SIGKILL
+        wrapper = start(["sleep", "600"])
+        assert wrapper.stdin
+        wrapper.stdin.close()
+        assert wrapper.wait(60) == 128 + signal.SIGKILL
 
 
 async def test_passes_sigterm_on(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    with start(["sh", "-c", TELL_PID.format(file=file)]) as leash:
+    with start(["sh", "-c", TELL_PID.format(file=file)]) as wrapper:
         pid = await read_pid(file)
-        leash.send_signal(signal.SIGTERM)
-        assert leash.wait(60) == 128 + signal.SIGTERM
+        wrapper.send_signal(signal.SIGTERM)
+        assert wrapper.wait(60) == 128 + signal.SIGTERM
     assert await gone(pid)
 
 
 async def test_kills_the_command_and_its_children_when_the_pipe_closes(tmp_path: Path) -> None:
     parent, child = tmp_path / "parent", tmp_path / "child"
     script = f"echo $$ > {parent}; (trap '' TERM; echo $BASHPID > {child}; sleep 600) & wait"
-    leash = start(["bash", "-c", script])
+    wrapper = start(["bash", "-c", script])
     pids = [await read_pid(parent), await read_pid(child)]
-    assert leash.stdin
-    leash.stdin.close()
-    leash.wait(60)
+    assert wrapper.stdin
+    wrapper.stdin.close()
+    wrapper.wait(60)
     for pid in pids:
         await assert_dies(pid)
 
 
 async def test_kills_the_command_when_its_owner_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    argv = leashed(["sh", "-c", TELL_PID.format(file=file)])
+    argv = killed_with_parent(["sh", "-c", TELL_PID.format(file=file)])
     owner_code = f"import subprocess; subprocess.Popen({argv!r}, stdin=subprocess.PIPE).wait()"
     owner = subprocess.Popen([sys.executable, "-c", owner_code])
     pid = await read_pid(file)
@@ -100,9 +100,9 @@ async def test_kills_the_command_when_its_owner_is_killed(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
-async def test_the_command_dies_with_its_leash(tmp_path: Path) -> None:
+async def test_the_command_dies_with_its_wrapper(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    with start(["sh", "-c", TELL_PID.format(file=file)]) as leash:
+    with start(["sh", "-c", TELL_PID.format(file=file)]) as wrapper:
         pid = await read_pid(file)
-        leash.kill()
+        wrapper.kill()
     await assert_dies(pid)

@@ -1,10 +1,10 @@
 """The process that supervises a named control plane; started by `kftrainer dev up`.
 
-    up ──── a line of JSON: what to start ───> keeper
-    up <─── a line of JSON: ready, or error ── keeper
-    up ──── "keep" ──────────────────────────> keeper
+    up ──── a line of JSON: what to start ───> supervisor
+    up <─── a line of JSON: ready, or error ── supervisor
+    up ──── "keep" ──────────────────────────> supervisor
 
-If the pipe closes before "keep", `up` has ended, and the keeper stops everything.
+If the pipe closes before "keep", `up` has ended, and the supervisor stops everything.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import DevClusterError, in_words
-from kftrainer.devcluster.named import NamedPlane, Part, State
+from kftrainer.devcluster.named_control_plane import NamedPlane, Part, State
 from kftrainer.devcluster.processes.process import ManagedProcess
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -65,7 +65,7 @@ def _detach(log: Path) -> None:
 
 
 async def _wait_for_keep() -> None:
-    """Return when `up` sends "keep"; cancel the keeper if `up` ends instead."""
+    """Return when `up` sends "keep"; cancel the supervisor if `up` ends instead."""
     loop, me = asyncio.get_running_loop(), asyncio.current_task()
     kept = asyncio.Event()
 
@@ -120,7 +120,7 @@ async def _keep(place: NamedPlane, shape: Shape, cache: Path) -> None:
         try:
             _answer(ready=True)
             await _wait_for_keep()
-            _detach(place.folder / "logs" / "keeper.log")
+            _detach(place.folder / "logs" / "supervisor.log")
             await _watch_all(plane)
         finally:
             place.write(replace(ready, phase="stopping"))

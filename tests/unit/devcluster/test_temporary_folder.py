@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from kftrainer.devcluster import places
-from kftrainer.devcluster.folders import own_folder, sweep
+from kftrainer.devcluster import cache_paths
+from kftrainer.devcluster.temporary_folder import own_folder, sweep
 
 
 def test_a_folder_is_gone_after_its_block(tmp_path: Path) -> None:
     with own_folder(tmp_path) as folder:
         (folder / "etcd").mkdir()
-    assert list(places.runs(tmp_path).iterdir()) == []
+    assert list(cache_paths.runs(tmp_path).iterdir()) == []
 
 
 def test_a_folder_in_use_is_not_swept(tmp_path: Path) -> None:

@@ -10,44 +10,44 @@ import sys
 from pathlib import Path
 from typing import IO
 
+from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import gather_supplies
 from kftrainer.devcluster.errors import DevClusterError, NotReadyError
-from kftrainer.devcluster.named import NamedPlane, State
+from kftrainer.devcluster.named_control_plane import NamedPlane, State
 from kftrainer.devcluster.progress import Progress
-from kftrainer.devcluster.shape import Shape
 from kftrainer.devcluster.waiting import until
 
 DOWN_WITHIN = 60.0
 # -P: modules in the current folder must not be imported.
-KEEPER = (sys.executable, "-P", "-m", "kftrainer.devcluster.processes.keeper")
+SUPERVISOR = (sys.executable, "-P", "-m", "kftrainer.devcluster.processes.supervisor")
 # Children that outlive `up`; Python warns about a dropped Popen whose process still runs.
 _kept: list[subprocess.Popen[bytes]] = []
 
 
 async def up(place: NamedPlane, shape: Shape, cache: Path, progress: Progress) -> State:
-    """Start the control plane and its keeper; if interrupted, nothing is left running."""
+    """Start the control plane and its supervisor; if interrupted, nothing is left running."""
     await gather_supplies(shape, cache, progress)  # here, so that the progress of builds is visible
     request = {"name": place.name, "cache": str(cache), "shape": shape.to_json()}
     place.folder.parent.mkdir(parents=True, exist_ok=True)
     # Not asyncio's subprocess, which kills its child when the event loop ends.
-    keeper = subprocess.Popen(
-        KEEPER,
+    supervisor = subprocess.Popen(
+        SUPERVISOR,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=place.folder.parent,
         start_new_session=True,  # Ctrl-C is passed on by this process
     )
-    assert keeper.stdin and keeper.stdout  # noqa: S101, PT018
-    with keeper.stdin, keeper.stdout:
+    assert supervisor.stdin and supervisor.stdout  # noqa: S101, PT018
+    with supervisor.stdin, supervisor.stdout:
         try:
-            _send(keeper.stdin, json.dumps(request))
-            await _wait_until_ready(keeper.stdout, place)
-            _send(keeper.stdin, "keep")
+            _send(supervisor.stdin, json.dumps(request))
+            await _wait_until_ready(supervisor.stdout, place)
+            _send(supervisor.stdin, "keep")
         except BaseException:
-            keeper.stdin.close()
-            keeper.wait()  # it stops what it has started
+            supervisor.stdin.close()
+            supervisor.wait()  # it stops what it has started
             raise
-    _kept.append(keeper)
+    _kept.append(supervisor)
     state = place.read()
     if state is None:
         raise DevClusterError(_died(place))
@@ -73,27 +73,27 @@ async def _wait_until_ready(pipe: IO[bytes], place: NamedPlane) -> None:
 
 
 def _died(place: NamedPlane) -> str:
-    return f"The keeper of {place.name} died: see its output above and try again."
+    return f"The supervisor of {place.name} died: see its output above and try again."
 
 
 async def down(place: NamedPlane, progress: Progress) -> None:
     """Stop the control plane; return when none of its processes runs."""
     if not place.kept():
         return
-    asked: set[int] = set()
+    signalled: set[int] = set()
 
     async def gone() -> bool:
-        keeper = place.keeper()
-        if keeper and keeper not in asked:
-            asked.add(keeper)
-            _signal(keeper, signal.SIGTERM)
-        return keeper is None
+        supervisor = place.supervisor()
+        if supervisor and supervisor not in signalled:
+            signalled.add(supervisor)
+            _signal(supervisor, signal.SIGTERM)
+        return supervisor is None
 
     with progress.step(f"stopping {place.name}"):
         try:
             await until(gone, within=DOWN_WITHIN, what=f"{place.name} stopping")
         except NotReadyError:
-            _signal(place.keeper() or 0, signal.SIGKILL)  # the leashes stop the other processes
+            _signal(place.supervisor() or 0, signal.SIGKILL)  # their wrappers stop the rest
             await until(gone, within=DOWN_WITHIN, what=f"{place.name} being killed")
 
 

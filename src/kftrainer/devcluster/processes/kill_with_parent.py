@@ -2,11 +2,11 @@
 
 This file is run as a script, not imported, and uses only the standard library:
 
-    owner ──pipe──> leash (this file) ──> etcd, kube-apiserver, go build, …
+    owner ──pipe──> wrapper (this file) ──> etcd, kube-apiserver, go build, …
 
-The owner holds the write end of a pipe that is the leash's standard input. The kernel closes it
-when the owner ends, even by SIGKILL, and then the leash kills the command's process group. If the
-leash itself is killed, the kernel kills the command (PR_SET_PDEATHSIG, where available). Setting
+The owner holds the write end of a pipe that is the wrapper's standard input. The kernel closes it
+when the owner ends, even by SIGKILL, and then the wrapper kills the command's process group. If the
+wrapper itself is killed, the kernel kills the command (PR_SET_PDEATHSIG, where available). Setting
 that signal in the owner instead would tie the command to the *thread* that started it.
 """
 
@@ -26,12 +26,12 @@ def note_signal(_signum: int, _frame: FrameType | None) -> None:
     """Do nothing: the wake-up pipe carries the signal into the select loop."""
 
 
-def become(argv: list[str], leash_pid: int) -> None:
+def become(argv: list[str], wrapper_pid: int) -> None:
     """Replace the forked child by the command; return only on failure."""
     os.setpgid(0, 0)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != leash_pid:  # the leash ended before prctl was called
+    if os.getppid() != wrapper_pid:  # the wrapper ended before prctl was called
         return
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
@@ -70,10 +70,10 @@ def main(argv: list[str]) -> int:
     for signum in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, note_signal)
 
-    leash_pid = os.getpid()
+    wrapper_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        become(argv, leash_pid)
+        become(argv, wrapper_pid)
         os._exit(COMMAND_NOT_FOUND)
     with suppress(PermissionError, ProcessLookupError):  # the child may have done this already
         os.setpgid(pid, pid)
