@@ -6,8 +6,8 @@ from kftrainer.api.names import LABEL_FRAMEWORK
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.waiting import until
 from tests.clients.conftest import Sdk
-from tests.support.lives import disk
 from tests.support.objects import runtime, train_job
+from tests.support.scenarios import disk
 from tests.support.trainjobs import BY_THE_END
 from tests.support.webhooks import Applicant
 

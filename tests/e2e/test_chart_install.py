@@ -40,15 +40,6 @@ from tests.support.installations import (
     requests_by,
     wipe,
 )
-from tests.support.lives import (
-    FETCHING,
-    LASTING,
-    WITH_INITIALIZERS,
-    Life,
-    disk,
-    keep_a_job_set_twice,
-    on_nodes,
-)
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime, train_job
 from tests.support.releases import (
@@ -60,6 +51,15 @@ from tests.support.releases import (
     token,
 )
 from tests.support.reviews import Review, review
+from tests.support.scenarios import (
+    FETCHING,
+    LASTING,
+    WITH_INITIALIZERS,
+    Life,
+    disk,
+    keep_a_job_set_twice,
+    on_nodes,
+)
 from tests.support.trainjobs import (
     BY_THE_END,
     FAILS,

@@ -14,9 +14,9 @@ from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import IN_USE, finalizers
 from tests.support.audit import refused, rights_of
 from tests.support.installations import MANAGER, Cluster, Ports, replicas, requests_by
-from tests.support.lives import keep_a_job_set_twice
 from tests.support.objects import COLLECTIONS, runtime, train_job
 from tests.support.releases import NAMESPACE, Release, token
+from tests.support.scenarios import keep_a_job_set_twice
 from tests.support.trainjobs import BY_THE_END, Ground, summary
 from tests.support.webhooks import MERGE, applicant_with, wait_called
 

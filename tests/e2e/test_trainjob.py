@@ -14,11 +14,11 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import conditions_of, reconciles
-from tests.support.lives import FETCHING, WITH_INITIALIZERS, Life, disk, on_nodes
 from tests.support.managers import ManagerProcess
 from tests.support.objects import replicated_job, runtime, train_job
 from tests.support.plans import pod_of
 from tests.support.runtimes import SHIPPED
+from tests.support.scenarios import FETCHING, WITH_INITIALIZERS, Life, disk, on_nodes
 from tests.support.trainjobs import (
     BY_THE_END,
     FOR_A_MOMENT,

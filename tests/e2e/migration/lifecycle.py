@@ -14,8 +14,8 @@ from tests.integration.controllers.team import conditions_of
 from tests.support.kubelet import MERGE, end_pods
 from tests.support.managers import ManagerProcess
 from tests.support.object_log import ObjectLog
-from tests.support.originals import CONFLICT, JOB, Copy, rows_of
 from tests.support.trainjobs import summary
+from tests.support.upstream_trainjobs import CONFLICT, JOB, Copy, rows_of
 
 T = TypeVar("T")
 

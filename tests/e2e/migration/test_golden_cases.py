@@ -37,7 +37,7 @@ from tests.e2e.migration.lifecycle import (
 )
 from tests.support.object_log import object_log
 from tests.support.objects import API
-from tests.support.originals import (
+from tests.support.upstream_trainjobs import (
     NOT_SERVED,
     ORIGINALS,
     Copy,

@@ -7,9 +7,9 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from tests.integration.chart.cells import CELLS, TEAMS
 from tests.integration.chart.test_objects import FOREIGN, pod_of
 from tests.integration.chart.test_runtimes import ALL, runtimes_of
+from tests.integration.chart.value_sets import CELLS, TEAMS
 from tests.support.helm import NAMESPACE, Object, named, render
 
 DRY_RUN = {"dryRun": "All", "fieldManager": "helm", "fieldValidation": "Strict"}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kftrainer.cli.commands import check, purge
-from tests.integration.chart.cells import TEAMS
 from tests.integration.chart.conftest import Rendering
 from tests.integration.chart.test_rbac import rights_in
+from tests.integration.chart.value_sets import TEAMS
 from tests.support.helm import HOOK, NAMESPACE, Object, is_hook, named, of_kind
 
 GOES: dict[str, Any] = {"crds": {"install": True, "keep": False}}

@@ -11,7 +11,8 @@ import yaml
 from kftrainer import config
 from kftrainer.api.configuration import Configuration
 from kftrainer.cli.commands import manager
-from tests.integration.chart.cells import (
+from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.value_sets import (
     ALONE,
     BARE,
     CERT_MANAGER,
@@ -20,7 +21,6 @@ from tests.integration.chart.cells import (
     PROVIDED,
     TEAMS,
 )
-from tests.integration.chart.conftest import Rendering
 from tests.support.helm import CHART, Object, Values, named, of_kind
 
 MANAGER = "kubeflow-trainer-controller-manager"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.chart.cells import CERT_MANAGER, PROVIDED, TEAMS, WITHOUT_WEBHOOK
 from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.value_sets import CERT_MANAGER, PROVIDED, TEAMS, WITHOUT_WEBHOOK
 from tests.support.helm import (
     CHART,
     IMAGE,

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration.chart.cells import CERT_MANAGER
 from tests.integration.chart.conftest import Rendering
 from tests.integration.chart.test_manager import (
     CERTIFICATE,
@@ -12,6 +11,7 @@ from tests.integration.chart.test_manager import (
     container_in,
     deployment_in,
 )
+from tests.integration.chart.value_sets import CERT_MANAGER
 from tests.support.helm import NAMESPACE, Object, named, of_kind
 
 OF_SERVICE, OF_PODS = "serviceMonitor", "podMonitor"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.chart.cells import CELLS, NOTHING
+from tests.integration.chart.value_sets import CELLS, NOTHING
 from tests.support.helm import Values, notes
 
 JOBSET = (

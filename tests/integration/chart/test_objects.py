@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.chart.cells import CELLS
 from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.value_sets import CELLS
 from tests.support.helm import CHART, Object, helm, named, of_kind
 from tests.support.object_schemas import NEWEST, OLDEST, UnknownKindError, problems_of
 

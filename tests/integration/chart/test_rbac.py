@@ -6,7 +6,9 @@ import pytest
 
 from kftrainer.runtime.framework.extension_points import RBACExtension
 from kftrainer.runtime.plugins import PLUGINS
-from tests.integration.chart.cells import (
+from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.test_manager import MANAGER
+from tests.integration.chart.value_sets import (
     ALONE,
     CERT_MANAGER,
     TEAMS,
@@ -14,8 +16,6 @@ from tests.integration.chart.cells import (
     WITHOUT_MPI,
     WITHOUT_WEBHOOK,
 )
-from tests.integration.chart.conftest import Rendering
-from tests.integration.chart.test_manager import MANAGER
 from tests.support.helm import NAMESPACE, Object, Values, is_hook, named, of_kind
 
 Right = tuple[str, str]  # a resource and a verb

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from kftrainer.cli.manager_setup.runtime_folder import runtimes_in
-from tests.integration.chart.cells import CELLS
 from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.value_sets import CELLS
 from tests.support.client_shapes import undecodable
 from tests.support.helm import Object, Values, named, of_kind
 from tests.support.managers import KFTRAINER

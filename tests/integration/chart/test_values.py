@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.chart.cells import AUTHORITY, CELLS, EVERYTHING_ON
-from tests.integration.chart.samples import FIRST, SECOND
+from tests.integration.chart.sample_values import FIRST, SECOND
 from tests.integration.chart.test_objects import images_in
+from tests.integration.chart.value_sets import AUTHORITY, CELLS, EVERYTHING_ON
 from tests.support.helm import (
     CHART,
     IMAGE,

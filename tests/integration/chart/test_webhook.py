@@ -7,7 +7,6 @@ import pytest
 
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.webhooks.registration import configuration, host_names
-from tests.integration.chart.cells import AUTHORITY, CERT_MANAGER, PROVIDED, TEAMS
 from tests.integration.chart.conftest import Rendering
 from tests.integration.chart.test_manager import (
     CERTIFICATE,
@@ -16,6 +15,7 @@ from tests.integration.chart.test_manager import (
     container_in,
     pod_in,
 )
+from tests.integration.chart.value_sets import AUTHORITY, CERT_MANAGER, PROVIDED, TEAMS
 from tests.support.helm import NAMESPACE, Object, Values, merged, named, of_kind
 
 

@@ -13,7 +13,7 @@ from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import Team
 from tests.support.commands import COMPLAINS_WITHIN, complaint, kftrainer
 from tests.support.objects import runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 from tests.support.runtimes import SHIPPED
 from tests.support.webhooks import MERGE, admitting_manager, register, unregister
 

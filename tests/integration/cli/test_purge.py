@@ -18,7 +18,7 @@ from tests.integration.controllers.team import ANY_MOMENT, IN_USE, Team, finaliz
 from tests.support.commands import Ended, complaint, kftrainer
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 
 CLUSTER = f"/apis/{API}/clustertrainingruntimes"
 JOBS = f"/apis/{API}/trainjobs"

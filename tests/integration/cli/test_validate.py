@@ -11,8 +11,8 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.field_errors import ErrorType, FieldError
-from tests.support.mutants import corpus, mutants
 from tests.support.objects import COLLECTIONS, Object
+from tests.support.random_objects import corpus, mutants
 
 CREATED, BAD_REQUEST, INVALID = 201, 400, 422
 STRICT = {"dryRun": "All", "fieldValidation": "Strict"}

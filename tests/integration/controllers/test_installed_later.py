@@ -25,7 +25,7 @@ from tests.integration.controllers.team import (
 from tests.integration.controllers.test_writes import is_watch_of
 from tests.support.fault_proxy import Answer, running_proxy
 from tests.support.managers import ManagerProcess, manager_process
-from tests.support.rights import allow
+from tests.support.permissions import allow
 
 SOURCES = {
     "JobSet": parts.JOBSET_MANIFESTS,

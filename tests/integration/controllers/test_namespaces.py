@@ -17,7 +17,7 @@ from tests.integration.controllers.team import (
 from tests.support.fault_proxy import ProxiedRequest, running_proxy, status_answer
 from tests.support.managers import manager_process
 from tests.support.objects import API, Object, runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 
 
 async def test_other_namespaces_are_left_alone(team: Team, plane: ControlPlane) -> None:

@@ -20,7 +20,7 @@ from tests.integration.controllers.team import ANY_MOMENT, IN_USE, MERGE, Team, 
 from tests.support.fault_proxy import Delay, ProxiedRequest, running_proxy
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, Object, replicated_job, runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 from tests.support.runtimes import SHIPPED
 from tests.support.webhooks import admitting_manager, register, unregister, until_missed
 

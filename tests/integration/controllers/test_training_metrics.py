@@ -11,7 +11,7 @@ from tests.integration.controllers.team import (
     until_jobs_are_watched,
 )
 from tests.support.managers import manager_process
-from tests.support.rights import allow
+from tests.support.permissions import allow
 from tests.support.scraping import Scraper, scraper
 
 MADE = "kftrainer_trainjob_jobset_creation_seconds_count"

@@ -14,8 +14,8 @@ from kftrainer.kube.client.watch import Bookmark, Deleted, Upserted, WatchEvent
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from tests.integration.kube.kinds import TRAIN_JOBS, Object, resource
 from tests.support.objects import train_job
-from tests.support.overhearing import OverhearingTransport, overheard
-from tests.support.rights import allow
+from tests.support.permissions import allow
+from tests.support.recording_transport import OverhearingTransport, overheard
 
 SECRETS = resource("Secret", "secrets")
 PASSWORD = base64.b64encode(b"correct horse battery staple").decode()

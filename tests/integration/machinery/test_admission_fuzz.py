@@ -36,10 +36,10 @@ from kftrainer.webhooks.denials import Denials
 from kftrainer.webhooks.registration import webhook_path
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
-from tests.support.mutations import Mutations
+from tests.support.near_valid_documents import Mutations
+from tests.support.raw_https import Reply, Wire, chunked, open_wire, post, trusting
 from tests.support.reviews import UID, Review, review, train_job
 from tests.support.runtimes import SHIPPED
-from tests.support.wire import Reply, Wire, chunked, open_wire, post, trusting
 
 SEED = 20_260_101
 REQUESTS = 12_000

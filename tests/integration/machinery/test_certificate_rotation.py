@@ -34,7 +34,7 @@ from tests.integration.machinery.certificate_replicas import (
 )
 from tests.support.certificates import Pair, authority, content, leaf
 from tests.support.fast_clock import FastClock
-from tests.support.history import version_now, versions_of
+from tests.support.object_versions import version_now, versions_of
 from tests.support.odd_certificates import ODD
 
 pytestmark = pytest.mark.integration

@@ -22,10 +22,10 @@ from kftrainer.machinery.cache import delta_queue, informer, list_watcher, sourc
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.manager import time_slices
+from tests.support.cancellation import Canceller, Wait, watched_tasks
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.fault_proxy import FaultProxy, running_proxy, status_answer
 from tests.support.informers import CONFIG_MAPS, Server, Witness, agreement, running
-from tests.support.suspensions import Canceller, Wait, watched_tasks
 
 # All that an informer is made of and that can wait; below is the wire.
 MODULES = (informer, list_watcher, delta_queue, source, time_slices)

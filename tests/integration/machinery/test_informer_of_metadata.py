@@ -15,7 +15,7 @@ from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.fault_proxy import FaultProxy, running_proxy, status_answer
 from tests.support.informers import Witness, running
-from tests.support.overhearing import overheard
+from tests.support.recording_transport import overheard
 
 SECRETS: Resource[Manifest] = Resource(
     "", "v1", "Secret", "secrets", namespaced=True, decode=unstructured

@@ -18,11 +18,11 @@ from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.integration.webhooks.conftest import SHAPE
+from tests.support.doc_snippets import files
 from tests.support.managers import ManagerProcess, manager_process
+from tests.support.raw_https import trusting
 from tests.support.service_proxy import service_proxy
-from tests.support.snippets import files
 from tests.support.webhooks import SERVICE, applicant, unregister, wait_called, webhook_flags
-from tests.support.wire import trusting
 
 pytestmark = pytest.mark.integration
 

@@ -16,13 +16,13 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.webhook.handler import LARGE
 from kftrainer.webhooks.registration import webhook_path
 from tests.integration.webhooks.cases import job_on, placed, torch
+from tests.support.raw_https import post, trusting
 from tests.support.reviews import review
 from tests.support.webhooks import (
     CONFIGURATION_PATH,
     admitting_manager,
     applicant,
 )
-from tests.support.wire import post, trusting
 
 pytestmark = pytest.mark.integration
 

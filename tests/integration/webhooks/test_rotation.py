@@ -38,10 +38,10 @@ from kftrainer.machinery.certs.x509 import Identity
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.support.certificates import Pair, authority, content, leaf
-from tests.support.history import version_now, versions_of
+from tests.support.load import Tally, pressing
 from tests.support.managers import ManagerProcess, manager_process
+from tests.support.object_versions import version_now, versions_of
 from tests.support.objects import Object, runtime, train_job
-from tests.support.pressure import Tally, pressing
 from tests.support.reviews import review
 from tests.support.webhooks import (
     CONFIGURATION_PATH,

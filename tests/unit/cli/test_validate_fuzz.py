@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from kftrainer.cli.main import main
 from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.validation.rules import Rule
-from tests.support.mutants import corpus, mutants
 from tests.support.objects import API, Object, train_job
+from tests.support.random_objects import corpus, mutants
 
 MANY = 10_000
 LONGEST = 120.0  # seconds; it takes ten on a machine that has nothing else to do

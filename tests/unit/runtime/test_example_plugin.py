@@ -16,7 +16,7 @@ import yaml
 from kftrainer.runtime.framework.extension_points import EXTENSION_POINTS
 from kftrainer.runtime.framework.plugin_loader import GROUP
 from kftrainer.runtime.plugins import PLUGINS
-from tests.support import snippets
+from tests.support import doc_snippets
 from tests.support.objects import Object, runtime, train_job
 
 ROOT = Path(__file__).parents[3]
@@ -127,7 +127,7 @@ def test_the_documents_tell_the_order_of_phases_and_plugins() -> None:
 
 
 def test_documented_test_passes(installed: Path, tmp_path: Path) -> None:
-    snippets.write("plugins.md", tmp_path)
+    doc_snippets.write("plugins.md", tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,
@@ -140,7 +140,7 @@ def test_documented_test_passes(installed: Path, tmp_path: Path) -> None:
 
 
 def test_documented_configuration_enables_the_example(installed: Path, tmp_path: Path) -> None:
-    snippets.write("plugins.md", tmp_path)
+    doc_snippets.write("plugins.md", tmp_path)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump_all(documents(**{LABEL: "llm"})))
     command = ["render", "--config", "config.yaml", "-f", "job.yaml", "--explain"]
     done = subprocess.run(
@@ -245,7 +245,7 @@ def listed(installed: Path, folder: Path, *options: str) -> str:
 def test_example_is_listed_with_its_version_and_permissions(
     installed: Path, tmp_path: Path
 ) -> None:
-    snippets.write("plugins.md", tmp_path)
+    doc_snippets.write("plugins.md", tmp_path)
     found = json.loads(listed(installed, tmp_path, "--config", "config.yaml", "--output", "json"))
     [example] = [each for each in found if each["name"] == PLUGIN]
     assert example == {

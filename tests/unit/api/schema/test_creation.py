@@ -3,8 +3,8 @@
 import copy
 
 from kftrainer.api.schema.creation import creation_errors
-from tests.support.mutants import corpus
 from tests.support.objects import Object, runtime, train_job
+from tests.support.random_objects import corpus
 
 
 def told(document: Object) -> list[str]:

@@ -16,8 +16,8 @@ from kftrainer.kube.objects.strategic_merge import (
     retain_sources,
     strategic_merge,
 )
-from tests.support.compared import Compared
 from tests.support.pod_templates import Object, override_of, patch_of, template
+from tests.support.scaling_inputs import Compared
 
 randoms = st.randoms(use_true_random=True)  # a template takes too much chance to be shrunk
 scalars = st.integers() | st.text("ab") | st.booleans()

@@ -22,7 +22,7 @@ from kftrainer.machinery.webhook.server import (
     WebServer,
 )
 from tests.support.fake_clock import FakeClock
-from tests.support.wire import trusting
+from tests.support.raw_https import trusting
 
 WITHIN = 60.0
 STRANGER, API_SERVER = "127.0.0.2", "127.0.0.3"

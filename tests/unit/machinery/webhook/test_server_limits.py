@@ -32,7 +32,7 @@ from kftrainer.machinery.webhook.server import (
     HttpResponse,
     WebServer,
 )
-from tests.support.wire import trusting
+from tests.support.raw_https import trusting
 
 WITHIN = 60  # seconds that any of these may take, on a slow machine
 HEAD = b"POST /x HTTP/1.1\r\nHost: x\r\n"

@@ -5,7 +5,7 @@ from typing import Any
 from kftrainer.runtime.plugins.user_env import set_all
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.trace import NO_TRACE
-from tests.support.compared import Compared
+from tests.support.scaling_inputs import Compared
 
 
 def container(*names: str) -> Container:

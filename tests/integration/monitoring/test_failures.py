@@ -15,7 +15,7 @@ from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.support.managers import manager_process
 from tests.support.objects import runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 from tests.support.webhooks import register, unregister, webhook_flags
 
 WITHIN = 90.0

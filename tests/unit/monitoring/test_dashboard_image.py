@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from generate.dashboard import kftrainer
-from monitoring.picture import Picture, Span
+from monitoring.dashboard_image import Picture, Span
 from monitoring.prometheus import Curve
 from monitoring.svg import Box, Line, Plot, fitted, nice_top, readable, stacked
 
