@@ -24,7 +24,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks.registration import webhook_path
 from tests.integration.controllers.team import IN_USE, conditions_of, finalizers
-from tests.support.audit import refused, rights_of
+from tests.support.audit import permissions_of, refused
 from tests.support.installations import (
     DEPLOYMENT,
     MANAGER,
@@ -55,7 +55,7 @@ from tests.support.scenarios import (
     FETCHING,
     LASTING,
     WITH_INITIALIZERS,
-    Life,
+    Scenario,
     disk,
     keep_a_job_set_twice,
     on_nodes,
@@ -80,13 +80,13 @@ LARGEST_RECORD = 500_000  # bytes; etcd takes a MiB
 READER = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
 FAILING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(labels=FAILS)}
 LIVES = {
-    "torch": Life("torch-distributed", {"node": 2}, spec=on_nodes(2)),
-    "llama-1b": Life("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
-    "llama-3b": Life("torchtune-llama3.2-3b", WITH_INITIALIZERS),
-    "qwen": Life("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
-    "deepspeed": Life("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
-    "mlx": Life("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
-    "plain": Life("plain", {"node": 2}, spec=on_nodes(2)),
+    "torch": Scenario("torch-distributed", {"node": 2}, spec=on_nodes(2)),
+    "llama-1b": Scenario("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
+    "llama-3b": Scenario("torchtune-llama3.2-3b", WITH_INITIALIZERS),
+    "qwen": Scenario("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
+    "deepspeed": Scenario("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
+    "mlx": Scenario("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
+    "plain": Scenario("plain", {"node": 2}, spec=on_nodes(2)),
 }
 LIMIT_RANGE = {
     "apiVersion": "v1",
@@ -450,7 +450,7 @@ async def test_no_right_was_missing_and_none_is_left_over(
     objects = [*await installed.release.objects(), *await installed.release.objects("hooks")]
     log = installed.cluster.plane.audit_log
     for account in (MANAGER, account_of(hook(objects, "test"))):
-        rights = rights_of(objects, account, NAMESPACE)
+        rights = permissions_of(objects, account, NAMESPACE)
         assert rights
         asked = await requests_by(account, log, installed.audited_from, rights)
         assert not refused(asked), account

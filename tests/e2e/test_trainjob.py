@@ -18,7 +18,7 @@ from tests.support.managers import ManagerProcess
 from tests.support.objects import replicated_job, runtime, train_job
 from tests.support.plans import pod_of
 from tests.support.runtimes import SHIPPED
-from tests.support.scenarios import FETCHING, WITH_INITIALIZERS, Life, disk, on_nodes
+from tests.support.scenarios import FETCHING, WITH_INITIALIZERS, Scenario, disk, on_nodes
 from tests.support.trainjobs import (
     BY_THE_END,
     FOR_A_MOMENT,
@@ -60,16 +60,18 @@ def plain() -> Object:
 
 
 LIVES = {
-    "torch": Life("torch-distributed", {"node": 2}, spec=on_nodes(2)),
-    "cached": Life("torch-distributed-with-cache", {"dataset-initializer": 1, "node": 1}),
-    "llama-1b": Life("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
-    "llama-3b": Life("torchtune-llama3.2-3b", WITH_INITIALIZERS),
-    "qwen": Life("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
-    "deepspeed": Life("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
-    "deepspeed-alone": Life("deepspeed-distributed", {"launcher": 1}, spec=on_nodes(1)),
-    "mlx": Life("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
-    "outside": Life("outside-launcher", {"launcher": 1, "node": 2}, "TrainingRuntime", on_nodes(2)),
-    "plain": Life("plain", {"node": 2}, "TrainingRuntime"),
+    "torch": Scenario("torch-distributed", {"node": 2}, spec=on_nodes(2)),
+    "cached": Scenario("torch-distributed-with-cache", {"dataset-initializer": 1, "node": 1}),
+    "llama-1b": Scenario("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
+    "llama-3b": Scenario("torchtune-llama3.2-3b", WITH_INITIALIZERS),
+    "qwen": Scenario("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
+    "deepspeed": Scenario("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
+    "deepspeed-alone": Scenario("deepspeed-distributed", {"launcher": 1}, spec=on_nodes(1)),
+    "mlx": Scenario("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
+    "outside": Scenario(
+        "outside-launcher", {"launcher": 1, "node": 2}, "TrainingRuntime", on_nodes(2)
+    ),
+    "plain": Scenario("plain", {"node": 2}, "TrainingRuntime"),
 }
 ON_MPI = ("deepspeed", "deepspeed-alone", "mlx", "outside")
 ON_TORCHTUNE = ("llama-1b", "llama-3b", "qwen")

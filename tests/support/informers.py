@@ -47,7 +47,7 @@ async def running(service: Runnable) -> AsyncIterator[None]:
         stop.set()
 
 
-class Witness:
+class RecordingHandler:
     """A handler that believes only what it is told, and notes what contradicts what it was told."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ EVERYTHING = Reading()
 async def agreement(
     informer: AnyInformer[Manifest],
     server: Server,
-    witness: Witness,
+    witness: RecordingHandler,
     within: float = 15,
     reading: Reading = EVERYTHING,
 ) -> None:

@@ -12,7 +12,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError, NotReadyError
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
-from tests.support.audit import Asked, Right, refused, requests_of, unused
+from tests.support.audit import AuditedRequest, Permission, refused, requests_of, unused
 from tests.support.managers import ManagerProcess, started
 from tests.support.objects import API
 from tests.support.processes import ran
@@ -152,13 +152,13 @@ async def holder(api: ApiClient) -> str:
 
 
 async def requests_by(
-    account: str, log: Path, start: int, rights: Sequence[Right]
-) -> Sequence[Asked]:
+    account: str, log: Path, start: int, rights: Sequence[Permission]
+) -> Sequence[AuditedRequest]:
     """Wait until all rights of the account have been used; its requests from this byte of the log.
 
     The API server tells of a request a moment after it has answered it.
     """
-    asked: list[Asked] = []
+    asked: list[AuditedRequest] = []
 
     async def all_used() -> bool:
         asked[:] = requests_of(log, user_of(account), start=start)

@@ -32,7 +32,7 @@ class Tally:
 
 
 @asynccontextmanager
-async def pressing(send: Send, rate: float, at_once: int = 32) -> AsyncIterator[Tally]:
+async def constant_load(send: Send, rate: float, at_once: int = 32) -> AsyncIterator[Tally]:
     """Send so many a second for the block, unless too many wait for their answers already."""
     now, tally = asyncio.get_running_loop().time, Tally()
     began, places = now(), asyncio.Semaphore(at_once)

@@ -30,8 +30,8 @@ def trusting() -> ssl.SSLContext:
     return context
 
 
-class Wire:
-    """A connection to a server; `open_wire` makes them."""
+class RawTlsConnection:
+    """A connection to a server; `open_raw_connection` makes them."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -80,9 +80,9 @@ class Wire:
         self._writer.transport.abort()
 
 
-async def open_wire(port: int | None, tls: ssl.SSLContext | None) -> Wire:
+async def open_raw_connection(port: int | None, tls: ssl.SSLContext | None) -> RawTlsConnection:
     """A new connection."""
-    return Wire(*await asyncio.open_connection(LOOPBACK, port, ssl=tls))
+    return RawTlsConnection(*await asyncio.open_connection(LOOPBACK, port, ssl=tls))
 
 
 def post(path: str, body: bytes, **headers: str) -> bytes:

@@ -9,8 +9,8 @@ from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport, Response
 
 
-class OverhearingTransport(HttpTransport):
-    """A transport like any other; `overheard` makes them."""
+class RecordingTransport(HttpTransport):
+    """A transport like any other; `recording_transport` makes them."""
 
     heard = b""
 
@@ -33,8 +33,8 @@ class OverhearingTransport(HttpTransport):
 
 
 @asynccontextmanager
-async def overheard(kubeconfig: Path) -> AsyncIterator[OverhearingTransport]:
+async def recording_transport(kubeconfig: Path) -> AsyncIterator[RecordingTransport]:
     """One that is closed after the block."""
     connection = await load_connection(kubeconfig)
-    async with OverhearingTransport(connection, user_agent="tests") as transport:
+    async with RecordingTransport(connection, user_agent="tests") as transport:
         yield transport

@@ -28,7 +28,7 @@ FETCHING: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Life:
+class Scenario:
     """A TrainJob, and how many pods each of its jobs has in the end."""
 
     runtime: str

@@ -40,7 +40,7 @@ NOT_READ_IN_TIME = "admission_read_timeout"
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class AdmissionOutcome:
     """What the API server answered: to a write that went well, or to one that was refused."""
 
     status: int
@@ -75,18 +75,22 @@ class Applicant:
         self._api = api
         self._manager = manager
 
-    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
+    async def create(
+        self, manifest: Mapping[str, Any], *, dry_run: bool = False
+    ) -> AdmissionOutcome:
         """Create the object."""
         path = (await self._api.path_of(manifest)).rpartition("/")[0]
         return await self._send("POST", path, manifest, dry_run=dry_run)
 
-    async def create_nameless(self, manifest: Mapping[str, Any]) -> Heard:
+    async def create_nameless(self, manifest: Mapping[str, Any]) -> AdmissionOutcome:
         """Create an object whose name the API server makes up."""
         metadata = {**manifest["metadata"], "name": "any"}
         path = await self._api.path_of({**manifest, "metadata": metadata})
         return await self._send("POST", path.rpartition("/")[0], manifest)
 
-    async def apply(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
+    async def apply(
+        self, manifest: Mapping[str, Any], *, dry_run: bool = False
+    ) -> AdmissionOutcome:
         """Apply the object as `kubectl apply --server-side` does."""
         return await self._send(
             "PATCH",
@@ -96,20 +100,22 @@ class Applicant:
             dry_run=dry_run,
         )
 
-    async def replace(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
+    async def replace(
+        self, manifest: Mapping[str, Any], *, dry_run: bool = False
+    ) -> AdmissionOutcome:
         """Replace the whole object, as Kueue does."""
         path = await self._api.path_of(manifest)
         return await self._send("PUT", path, manifest, dry_run=dry_run)
 
     async def replace_now(
         self, manifest: Mapping[str, Any], change: Callable[[Object], Object], **options: bool
-    ) -> Heard:
+    ) -> AdmissionOutcome:
         """Read the object, and replace it by what the change makes of it.
 
         As clients do, again if somebody else, such as the manager, was faster.
         """
 
-        async def replaced() -> Heard | None:
+        async def replaced() -> AdmissionOutcome | None:
             heard = await self.replace(change(await self.read(manifest)), **options)
             return None if heard.status == CONFLICT else heard
 
@@ -117,7 +123,7 @@ class Applicant:
 
     async def patch(
         self, manifest: Mapping[str, Any], change: Mapping[str, Any], *, dry_run: bool = False
-    ) -> Heard:
+    ) -> AdmissionOutcome:
         """Change some fields of the object, as `kubectl patch --type=merge` does."""
         path = await self._api.path_of(manifest)
         return await self._send("PATCH", path, change, content_type=MERGE, dry_run=dry_run)
@@ -143,25 +149,27 @@ class Applicant:
         *,
         content_type: str = "application/json",
         dry_run: bool = False,
-    ) -> Heard:
+    ) -> AdmissionOutcome:
         query = {"dryRun": "All"} if dry_run else {}
         if content_type == APPLY:
             query |= {"fieldManager": "applicant", "force": "true"}
 
-        async def send() -> Heard:
+        async def send() -> AdmissionOutcome:
             response = await self._api.send(
                 method, path, query=query, body=body, content_type=content_type
             )
             warnings = warnings_in(response.headers.get("Warning", ""))
-            return Heard(response.status, orjson.loads(response.body), warnings)
+            return AdmissionOutcome(response.status, orjson.loads(response.body), warnings)
 
         return await (send() if self._manager is None else _judged_in_time(send, self._manager))
 
 
-async def _judged_in_time(send: Callable[[], Awaitable[Heard]], manager: ManagerProcess) -> Heard:
+async def _judged_in_time(
+    send: Callable[[], Awaitable[AdmissionOutcome]], manager: ManagerProcess
+) -> AdmissionOutcome:
     """What is heard when the manager could read what it judges by."""
 
-    async def judged() -> Heard | None:
+    async def judged() -> AdmissionOutcome | None:
         sent_at = SystemClock().now()
         heard = await send()
         late = manager.log_entries(NOT_READ_IN_TIME) if heard.denial else []

@@ -81,7 +81,7 @@ class Snapshot:
 
 
 @dataclass
-class Life(ABC):
+class Scenario(ABC):
     """One TrainJob; a step that fails ends it, and later steps are recorded as not reached."""
 
     copy: Copy
@@ -306,7 +306,7 @@ class Life(ABC):
         await until(collected, within=WITHIN, what=f"{self.key}: all objects deleted", every=0.5)
 
 
-class RunningLife(Life):
+class RunningScenario(Scenario):
     """Running at the switch."""
 
     async def create(self) -> None:
@@ -379,7 +379,7 @@ class RunningLife(Life):
         await self._delete("Background")
 
 
-class SuspendedLife(Life):
+class SuspendedScenario(Scenario):
     """Suspended at the switch."""
 
     async def create(self) -> None:
@@ -442,7 +442,7 @@ class SuspendedLife(Life):
         await self._delete("Foreground")
 
 
-class EndedLife(Life):
+class EndedScenario(Scenario):
     """Failed before the switch; the original has reported that or not."""
 
     @property

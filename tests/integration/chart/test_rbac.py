@@ -18,12 +18,12 @@ from tests.integration.chart.value_sets import (
 )
 from tests.support.helm import NAMESPACE, Object, Values, is_hook, named, of_kind
 
-Right = tuple[str, str]  # a resource and a verb
+Permission = tuple[str, str]  # a resource and a verb
 GANGS = {"podgroups.scheduling.x-k8s.io", "podgroups.scheduling.volcano.sh"}
 READ, WRITE = {"list", "watch"}, {"create", "patch"}
 
 
-def rights_in(role: Object) -> Iterator[Right]:
+def rights_in(role: Object) -> Iterator[Permission]:
     """Each right of a role, which names no resource if it is for all."""
     for rule in role["rules"]:
         for group in rule.get("apiGroups", ()):
@@ -118,7 +118,7 @@ def test_nothing_is_granted_for_what_does_not_run(rendered: Rendering) -> None:
     assert runtimes == {"get", *READ, "patch"}
 
 
-def declared(*plugins: type) -> set[Right]:
+def declared(*plugins: type) -> set[Permission]:
     """The permissions that these plugins declare."""
     return {
         (f"{rule.resource.plural}.{rule.resource.group}".rstrip("."), verb)

@@ -37,7 +37,14 @@ from kftrainer.webhooks.registration import webhook_path
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
 from tests.support.near_valid_documents import Mutations
-from tests.support.raw_https import Reply, Wire, chunked, open_wire, post, trusting
+from tests.support.raw_https import (
+    RawTlsConnection,
+    Reply,
+    chunked,
+    open_raw_connection,
+    post,
+    trusting,
+)
 from tests.support.reviews import UID, Review, review, train_job
 from tests.support.runtimes import SHIPPED
 
@@ -84,8 +91,8 @@ class House:
     server: WebServer
     metrics: Metrics
 
-    async def wire(self) -> Wire:
-        return await open_wire(self.server.port, trusting())
+    async def wire(self) -> RawTlsConnection:
+        return await open_raw_connection(self.server.port, trusting())
 
     @property
     def panics(self) -> float | None:
@@ -232,7 +239,7 @@ class Fuzzer:
         finally:
             wire.abort()
 
-    async def _send_one(self, wire: Wire) -> Reply | None:
+    async def _send_one(self, wire: RawTlsConnection) -> Reply | None:
         path, original = self._rng.choice(self._originals)
         body = self._mutations.body(original)
         request = odd_request(self._rng, path, body)
@@ -317,7 +324,7 @@ async def test_those_who_never_end_are_cut_off(caplog: pytest.LogCaptureFixture)
     with no_trouble(caplog):
         async with house(IMPATIENT) as server:
 
-            async def begin(request: bytes) -> Wire:
+            async def begin(request: bytes) -> RawTlsConnection:
                 wire = await server.wire()
                 await wire.send(request)
                 if request.count(b"POST") > 1:
@@ -353,7 +360,7 @@ async def test_what_is_no_tls_or_no_http_disturbs_nobody(caplog: pytest.LogCaptu
     with no_trouble(caplog):
         async with house() as server:
             for _ in range(50):
-                plain = await open_wire(server.server.port, None)
+                plain = await open_raw_connection(server.server.port, None)
                 await plain.send(rng.choice((post(JOBS, GOOD), b"\x16\x03\x01", rng.randbytes(99))))
                 plain.abort()
                 wire = await server.wire()

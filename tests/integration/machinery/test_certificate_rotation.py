@@ -237,7 +237,7 @@ def short_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authority_module, "OVERLAP", OVERLAP)
 
 
-class Witness:
+class ServingObserver:
     """Looks at every replica all the time, as the API server does when it calls.
 
     A look that takes too long says nothing: the bundle may be older by then than is promised.
@@ -263,7 +263,7 @@ class Witness:
                     self.untrusted += [] if is_trusted else [number]
 
 
-async def watched(witness: Witness, doing: Callable[[], Awaitable[None]]) -> None:
+async def watched(witness: ServingObserver, doing: Callable[[], Awaitable[None]]) -> None:
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(witness())
         await doing()
@@ -284,7 +284,7 @@ async def test_an_authority_is_replaced_and_is_trusted_all_the_time(
         ]
         for each in replicas:
             await until(each.is_trusted, within=SOON, what="the old certificate being trusted")
-        witness = Witness(replicas, promised=SETTLED_AFTER / TIMES)
+        witness = ServingObserver(replicas, promised=SETTLED_AFTER / TIMES)
         stages: list[int] = []
 
         async def rotated() -> None:

@@ -16,8 +16,8 @@ from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.informers import (
     CONFIG_MAPS,
     Reading,
+    RecordingHandler,
     Server,
-    Witness,
     agreement,
     connected,
     running,
@@ -38,18 +38,18 @@ def server(api: ApiClient, namespace: str) -> Server:
 
 
 @pytest.fixture
-def witness() -> Witness:
-    return Witness()
+def witness() -> RecordingHandler:
+    return RecordingHandler()
 
 
-def informer_of(client: Client, server: Server, witness: Witness) -> Informer[Manifest]:
+def informer_of(client: Client, server: Server, witness: RecordingHandler) -> Informer[Manifest]:
     informer = Informer(client, CONFIG_MAPS, clock=CLOCK, namespace=server.namespace)
     informer.add_handler(witness)
     return informer
 
 
 async def test_what_is_there_comes_first_and_is_marked_so(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     for name in ("a", "b"):
         await server.put(name, x="1")
@@ -67,7 +67,7 @@ async def test_what_is_there_comes_first_and_is_marked_so(
 
 
 async def test_an_empty_namespace_syncs_too(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     async with running(informer), asyncio.timeout(30):
@@ -77,7 +77,7 @@ async def test_an_empty_namespace_syncs_too(
 
 
 async def test_changes_and_deletes_are_told_with_how_it_was(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     async with running(informer):
@@ -99,7 +99,7 @@ async def test_changes_and_deletes_are_told_with_how_it_was(
 
 
 async def test_managed_fields_are_not_kept(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     await server.put("a", x="1")
@@ -112,11 +112,11 @@ async def test_managed_fields_are_not_kept(
 
 
 async def test_a_late_handler_is_told_of_what_is_there_and_then_of_changes(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     await server.put("a", x="1")
-    late = Witness()
+    late = RecordingHandler()
     async with running(informer):
         await informer.wait_synced()
         await informer.add_handler(late).wait()
@@ -127,7 +127,7 @@ async def test_a_late_handler_is_told_of_what_is_there_and_then_of_changes(
 
 
 async def test_a_handler_that_fails_keeps_neither_others_nor_itself_from_the_next_news(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = Informer(client, CONFIG_MAPS, clock=CLOCK, namespace=server.namespace)
     calls: list[str] = []
@@ -146,7 +146,7 @@ async def test_a_handler_that_fails_keeps_neither_others_nor_itself_from_the_nex
 
 
 async def test_only_what_is_selected_is_held(
-    client: Client, server: Server, witness: Witness, namespace: str
+    client: Client, server: Server, witness: RecordingHandler, namespace: str
 ) -> None:
     def labelled(name: str, color: str) -> dict[str, object]:
         metadata = {"name": name, "namespace": namespace, "labels": {"color": color}}
@@ -176,7 +176,7 @@ async def test_only_what_is_selected_is_held(
 
 
 async def test_only_what_is_to_be_kept_is_held_and_told(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     reading = Reading(keep=lambda manifest: manifest["data"]["color"] == "red")
     informer = Informer(
@@ -225,7 +225,7 @@ async def test_a_transform_decides_what_is_kept_and_an_index_finds_it(
 
 
 async def test_two_thousand_updates_of_one_object_end_in_its_last_state(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     async with running(informer):
@@ -241,7 +241,7 @@ async def test_two_thousand_updates_of_one_object_end_in_its_last_state(
 
 
 async def test_a_slow_handler_gets_the_last_state_of_everything(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     busy = asyncio.get_running_loop()
@@ -263,7 +263,7 @@ async def test_a_slow_handler_gets_the_last_state_of_everything(
 
 
 async def test_the_cache_is_ready_when_all_its_informers_have_synced(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     await server.put("a", x="1")
     cache, ready = Cache(), asyncio.Event()

@@ -25,7 +25,7 @@ from kftrainer.machinery.manager import time_slices
 from tests.support.cancellation import Canceller, Wait, watched_tasks
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.fault_proxy import FaultProxy, running_proxy, status_answer
-from tests.support.informers import CONFIG_MAPS, Server, Witness, agreement, running
+from tests.support.informers import CONFIG_MAPS, RecordingHandler, Server, agreement, running
 
 # All that an informer is made of and that can wait; below is the wire.
 MODULES = (informer, list_watcher, delta_queue, source, time_slices)
@@ -108,7 +108,7 @@ class Play:
         """Let a handler come in the middle of a list's objects being told."""
         if self._is_alone:
             self._is_alone = False
-            self.informer.add_handler(Witness())
+            self.informer.add_handler(RecordingHandler())
 
     @property
     def _knows_the_news(self) -> bool:
@@ -127,7 +127,7 @@ class Play:
     async def _news_while_somebody_is_told(self) -> None:
         await at_rest()
         self._clock.work_goes_on.clear()
-        self.informer.add_handler(Witness())
+        self.informer.add_handler(RecordingHandler())
         await happens(lambda: self._clock.held_up == 1, "the first object being told")
         await self._stage.server.put("news", **self._news)
         await happens(lambda: self._clock.held_up == 2, "the news being read")
@@ -243,7 +243,7 @@ async def test_a_canceller_strikes_wherever_a_task_or_one_of_its_tasks_waits() -
 
 async def a_fresh_start(client: Client, server: Server) -> None:
     """Another informer on the same connections comes to hold what the server holds."""
-    witness = Witness()
+    witness = RecordingHandler()
     fresh = Informer(client, CONFIG_MAPS, clock=FakeClock(), namespace=server.namespace)
     fresh.add_handler(witness)
     async with running(fresh), asyncio.timeout(SOON):

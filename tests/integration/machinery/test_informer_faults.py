@@ -33,8 +33,8 @@ from tests.support.informers import (
     CONFIG_MAPS,
     EVERYTHING,
     Reading,
+    RecordingHandler,
     Server,
-    Witness,
     agreement,
     connected,
     running,
@@ -102,7 +102,7 @@ class Scene:
         self.proxy = proxy
         self.server = server
         self.clock = clock
-        self.witness = Witness()
+        self.witness = RecordingHandler()
         self._reading = reading
         self.informer = Informer(
             client,

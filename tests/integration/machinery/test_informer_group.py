@@ -19,7 +19,7 @@ from kftrainer.machinery.controller.controller import Controller
 from kftrainer.machinery.controller.handlers import enqueue_self
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.manager.clock import SystemClock
-from tests.support.informers import CONFIG_MAPS, Server, Witness, connected, running
+from tests.support.informers import CONFIG_MAPS, RecordingHandler, Server, connected, running
 
 RBAC = "rbac.authorization.k8s.io"
 CLOCK = SystemClock()
@@ -83,7 +83,7 @@ async def test_rights_in_the_namespaces_suffice_and_no_other_namespace_is_seen(
         await client.list(CONFIG_MAPS)
     with pytest.raises(ForbiddenError):
         await client.list(CONFIG_MAPS, namespace=servers[2].namespace)
-    witness = Witness()
+    witness = RecordingHandler()
     informer.add_handler(witness)
     keys = [server.key(name) for name in ("a", "b") for server in servers]
     async with running(informer), asyncio.timeout(60):

@@ -9,7 +9,7 @@ import pytest_asyncio
 from kftrainer.devcluster.client import ApiClient, Object
 from tests.integration.controllers.team import COMPLETED, FAILED, JOB, Team
 from tests.integration.webhooks.cases import NODE, job_on, job_with, merge_patch, placed, torch
-from tests.support.webhooks import Applicant, Heard
+from tests.support.webhooks import AdmissionOutcome, Applicant
 
 pytestmark = pytest.mark.integration
 
@@ -86,7 +86,7 @@ class Desk:
         await self.team.job_set_says(rows=rows)
         return await self.team.until_rows(*rows)
 
-    async def change(self, *, dry_run: bool = True, **spec: Any) -> Heard:
+    async def change(self, *, dry_run: bool = True, **spec: Any) -> AdmissionOutcome:
         """Change fields of the spec in three ways, which must be answered alike; the last answer.
 
         A field that is None is removed.
@@ -119,7 +119,7 @@ def told(path: str, rule: str) -> str:
     return f"{path}: {CHANGE_RULES[rule]}"
 
 
-def check_accepted(heard: Heard) -> None:
+def check_accepted(heard: AdmissionOutcome) -> None:
     assert (heard.message, heard.warnings) == ("", [])
 
 
@@ -294,7 +294,7 @@ async def test_what_clients_in_go_write_back_is_no_change(desk: Desk) -> None:
         },
     }
 
-    async def put(**change: Any) -> Heard:
+    async def put(**change: Any) -> AdmissionOutcome:
         now = {**spec, **change}
         return await desk.person.replace_now(
             created, lambda old: {**old, "spec": now}, dry_run=True

@@ -20,7 +20,7 @@ from tests.integration.webhooks.cases import (
     torch,
 )
 from tests.integration.webhooks.trainjob_cases import POLICY
-from tests.support.webhooks import Applicant, Heard
+from tests.support.webhooks import AdmissionOutcome, Applicant
 
 pytestmark = pytest.mark.integration
 
@@ -41,7 +41,7 @@ GONE = (
 ROW = {"name": "node", "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
 
 
-def check_accepted(heard: Heard, *warnings: str) -> None:
+def check_accepted(heard: AdmissionOutcome, *warnings: str) -> None:
     assert (heard.message, heard.warnings) == ("", [*warnings])
 
 

@@ -15,14 +15,14 @@ from tests.integration.webhooks.cases import (
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.support.objects import Object
 from tests.support.runtimes import SHIPPED
-from tests.support.webhooks import Applicant, Heard
+from tests.support.webhooks import AdmissionOutcome, Applicant
 
 pytestmark = pytest.mark.integration
 
 MPI_RUNTIME = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"])
 
 
-def check_wrong(case: RuntimeCase, manifest: Object, heard: Heard) -> None:
+def check_wrong(case: RuntimeCase, manifest: Object, heard: AdmissionOutcome) -> None:
     """Whether it is told, in these words and no others."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
     says = expected(case.says, kind, name).replace("<kind>", kind)
@@ -36,7 +36,7 @@ def check_wrong(case: RuntimeCase, manifest: Object, heard: Heard) -> None:
         assert says.startswith(f"{cause['field']}: ")
 
 
-def check_right(heard: Heard) -> None:
+def check_right(heard: AdmissionOutcome) -> None:
     """Whether nothing is told."""
     assert (heard.message, heard.warnings) == ("", [])
 
@@ -70,7 +70,7 @@ async def check_case(case: RuntimeCase, kind: str, person: Applicant, namespace:
     assert await person.get(right) == created.body
 
 
-def _changed(manifest: Object, stored: Heard) -> Object:
+def _changed(manifest: Object, stored: AdmissionOutcome) -> Object:
     """What to put into the stored object instead of what is there."""
     metadata = {**stored.body["metadata"], "labels": manifest["metadata"]["labels"]}
     return {"metadata": metadata, "spec": manifest["spec"]}

@@ -15,7 +15,7 @@ from tests.integration.webhooks.cases import (
 )
 from tests.integration.webhooks.trainjob_cases import JOB_CASES
 from tests.support.objects import Object
-from tests.support.webhooks import Applicant, Heard
+from tests.support.webhooks import AdmissionOutcome, Applicant
 
 pytestmark = pytest.mark.integration
 
@@ -55,7 +55,7 @@ class Scene:
         job["spec"] |= more
         return job
 
-    def check_wrong(self, heard: Heard) -> None:
+    def check_wrong(self, heard: AdmissionOutcome) -> None:
         """Whether it is told, in these words and no others."""
         name = self.runtime_name(self.case.runtime)
         says = expected(self.case.says, self.kind, name).replace("<kind>", self.kind)
@@ -66,12 +66,12 @@ class Scene:
             assert heard.denial == says
             check_shape(heard)
 
-    def check_right(self, heard: Heard) -> None:
+    def check_right(self, heard: AdmissionOutcome) -> None:
         """Whether nothing is told."""
         assert (heard.message, heard.warnings) == ("", [])
 
 
-def check_shape(heard: Heard) -> None:
+def check_shape(heard: AdmissionOutcome) -> None:
     """A denial is for people and for programs: each cause has its reason, field and message."""
     details = heard.body["details"]
     assert (heard.status, heard.body["reason"]) == (403, "Forbidden")
@@ -112,7 +112,7 @@ async def test_a_train_job_is_changed(case: JobCase, person: Applicant, namespac
 
 async def in_three_ways(
     person: Applicant, stored: Mapping[str, Any], old: Object, new: Object
-) -> list[Heard]:
+) -> list[AdmissionOutcome]:
     """What is heard when the object is to be changed by apply, by PUT, and by a merge patch."""
     patch = {"spec": merge_patch(old["spec"], new["spec"])}
     return [

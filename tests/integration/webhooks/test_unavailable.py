@@ -19,8 +19,8 @@ from tests.support.certificates import authority, leaf
 from tests.support.managers import manager_process
 from tests.support.objects import train_job
 from tests.support.webhooks import (
+    AdmissionOutcome,
     Applicant,
-    Heard,
     admitting_manager,
     applicant,
     applicant_with,
@@ -54,7 +54,7 @@ def leaving(manifest: Object) -> Object:
     }
 
 
-def check_stored(heard: Heard) -> None:
+def check_stored(heard: AdmissionOutcome) -> None:
     """Fail unless the write went well."""
     assert (heard.accepted, heard.message) == (True, "")
 

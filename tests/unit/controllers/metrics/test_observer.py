@@ -260,7 +260,7 @@ async def test_job_sets_may_be_installed_later(harness: Harness) -> None:
         assert harness.measured(MADE) == [10, 1]
 
 
-class Asked(Client):
+class RefusingClient(Client):
     """A client that is refused, and then heard."""
 
     def __init__(self, *answers: Exception) -> None:
@@ -279,13 +279,13 @@ def first_pods(harness: Harness, client: Client | None = None) -> FirstPods:
     return FirstPods(
         harness.counts,
         cast("Cache", harness.cache),
-        client or Asked(),
+        client or RefusingClient(),
         clock=harness.clock,
         metrics=Metrics(),
     )
 
 
-class Jobs(Asked):
+class Jobs(RefusingClient):
     """The server's Jobs, which an informer watches."""
 
     def __init__(self) -> None:
@@ -434,7 +434,7 @@ async def test_missing_permission_is_logged_once_and_checked_periodically(
     refusals = [ForbiddenError(403, "Forbidden", "jobs is forbidden") for _ in range(3)]
     with capture_logs() as logged:
         async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(first_pods(harness, Asked(*refusals)).run())
+            task = tasks.create_task(first_pods(harness, RefusingClient(*refusals)).run())
             await harness.clock.advance(2 * RECHECK_AFTER)
             assert started == []
             assert [entry["log_level"] for entry in logged] == ["warning", "debug", "debug"]
@@ -448,7 +448,7 @@ async def test_unreachable_server_is_retried_by_the_informer(
     harness: Harness, started: list[str]
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(first_pods(harness, Asked(TransportError("gone"))).run())
+        task = tasks.create_task(first_pods(harness, RefusingClient(TransportError("gone"))).run())
         await at_rest()
         assert started == ["informer of Job.batch"]
         task.cancel()

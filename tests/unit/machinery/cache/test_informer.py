@@ -17,7 +17,7 @@ from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.metrics.registry import Metrics
 from tests.support.fake_clock import FakeClock, at_rest
-from tests.support.informers import Witness, running
+from tests.support.informers import RecordingHandler, running
 
 THINGS: Resource[Manifest] = Resource(
     "", "v1", "Thing", "things", namespaced=True, decode=unstructured
@@ -39,7 +39,7 @@ def all_sent(version: int) -> bytes:
     return bookmark(version, annotations=ALL_SENT)
 
 
-class Wire:
+class FakeTransport:
     """A transport whose streams say what a test puts into them, and end when told to."""
 
     def __init__(self) -> None:
@@ -97,19 +97,19 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def wire() -> FakeTransport:
+    return FakeTransport()
 
 
 @pytest.fixture
-def informer(wire: Wire, clock: FakeClock) -> Informer[Manifest]:
+def informer(wire: FakeTransport, clock: FakeClock) -> Informer[Manifest]:
     return Informer(Client(wire), THINGS, clock=clock)
 
 
 async def test_it_syncs_when_all_that_is_there_has_been_told(
-    wire: Wire, informer: Informer[Manifest]
+    wire: FakeTransport, informer: Informer[Manifest]
 ) -> None:
-    witness = Witness()
+    witness = RecordingHandler()
     informer.add_handler(witness)
     async with running(informer):
         await wire.say(event("ADDED", "a", 3), event("ADDED", "b", 2))
@@ -121,7 +121,7 @@ async def test_it_syncs_when_all_that_is_there_has_been_told(
 
 
 async def test_a_watch_asks_for_five_to_ten_minutes_and_resumes_behind_the_last_event(
-    wire: Wire, informer: Informer[Manifest]
+    wire: FakeTransport, informer: Informer[Manifest]
 ) -> None:
     async with running(informer):
         await wire.say(all_sent(5), event("ADDED", "a", 7), bookmark(9), None)
@@ -133,7 +133,7 @@ async def test_a_watch_asks_for_five_to_ten_minutes_and_resumes_behind_the_last_
 
 
 async def test_objects_that_are_sent_first_do_not_move_the_place_to_resume_at(
-    wire: Wire, informer: Informer[Manifest], clock: FakeClock
+    wire: FakeTransport, informer: Informer[Manifest], clock: FakeClock
 ) -> None:
     async with running(informer):
         await wire.say(event("ADDED", "a", 50), None)
@@ -147,7 +147,7 @@ async def test_objects_that_are_sent_first_do_not_move_the_place_to_resume_at(
     ("said", "patience"), [((), 120), ((bookmark(6),), 75)], ids=["no-bookmarks", "bookmarks"]
 )
 async def test_a_silent_watch_is_given_up_sooner_where_bookmarks_come(
-    wire: Wire,
+    wire: FakeTransport,
     informer: Informer[Manifest],
     clock: FakeClock,
     said: tuple[bytes, ...],
@@ -163,7 +163,7 @@ async def test_a_silent_watch_is_given_up_sooner_where_bookmarks_come(
 
 
 async def test_a_watch_that_does_not_end_in_its_time_is_given_up(
-    wire: Wire, informer: Informer[Manifest], clock: FakeClock
+    wire: FakeTransport, informer: Informer[Manifest], clock: FakeClock
 ) -> None:
     async with running(informer):
         await wire.say(all_sent(5))
@@ -177,9 +177,9 @@ async def test_a_watch_that_does_not_end_in_its_time_is_given_up(
 
 
 async def test_a_watch_from_a_version_that_the_server_has_not_reached_is_found_out(
-    wire: Wire, informer: Informer[Manifest], clock: FakeClock
+    wire: FakeTransport, informer: Informer[Manifest], clock: FakeClock
 ) -> None:
-    witness = Witness()
+    witness = RecordingHandler()
     informer.add_handler(witness)
     restored = {"metadata": {"resourceVersion": "40"}, "items": []}
     wire.lists.append(Response(200, {}, orjson.dumps(restored)))
@@ -194,9 +194,9 @@ async def test_a_watch_from_a_version_that_the_server_has_not_reached_is_found_o
 
 
 async def test_a_failing_handler_is_counted_and_the_others_are_told(
-    wire: Wire, clock: FakeClock
+    wire: FakeTransport, clock: FakeClock
 ) -> None:
-    metrics, witness = Metrics(), Witness()
+    metrics, witness = Metrics(), RecordingHandler()
     informer = Informer(Client(wire), THINGS, clock=clock, metrics=metrics.for_informer("Thing"))
 
     def failing(change: ObjectEvent[Manifest]) -> None:
@@ -223,9 +223,9 @@ class BusyClock(FakeClock):
         return self._time
 
 
-async def test_who_comes_while_a_list_is_told_is_told_each_object_once(wire: Wire) -> None:
+async def test_who_comes_while_a_list_is_told_is_told_each_object_once(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
-    early, late = Witness(), Witness()
+    early, late = RecordingHandler(), RecordingHandler()
     informer.add_handler(early)
     names, half = [f"n-{n}" for n in range(20)], asyncio.Event()
 
@@ -249,12 +249,12 @@ async def test_who_comes_while_a_list_is_told_is_told_each_object_once(wire: Wir
     assert (early.contradictions, late.contradictions) == ([], [])
 
 
-async def test_who_comes_late_is_told_in_slices_and_of_news_afterwards(wire: Wire) -> None:
+async def test_who_comes_late_is_told_in_slices_and_of_news_afterwards(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     async with running(informer):
         initial = [event("ADDED", f"n-{n}", 1) for n in range(20)]
         await wire.say(*initial, all_sent(5))
-        late = Witness()
+        late = RecordingHandler()
         told = informer.add_handler(late)
         assert (late.told, told.is_set()) == ([], False)
         news = (("MODIFIED", "n-19"), ("DELETED", "n-0"), ("ADDED", "new"))
@@ -274,9 +274,9 @@ async def test_who_comes_late_is_told_in_slices_and_of_news_afterwards(wire: Wir
     assert late.contradictions == []
 
 
-async def test_who_comes_at_whatever_moment_misses_nothing(wire: Wire) -> None:
+async def test_who_comes_at_whatever_moment_misses_nothing(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
-    late = [Witness() for _ in range(30)]
+    late = [RecordingHandler() for _ in range(30)]
     async with running(informer):
         await wire.say(*(event("ADDED", f"n-{n}", n + 1) for n in range(10)), all_sent(20))
         for version, witness in enumerate(late, start=21):  # each at another moment
@@ -293,10 +293,10 @@ async def test_who_comes_at_whatever_moment_misses_nothing(wire: Wire) -> None:
 async def test_who_comes_before_there_is_anything_need_not_wait(
     informer: Informer[Manifest],
 ) -> None:
-    assert informer.add_handler(Witness()).is_set()
+    assert informer.add_handler(RecordingHandler()).is_set()
 
 
-async def test_what_was_read_is_dealt_with_before_the_watch_is_resumed(wire: Wire) -> None:
+async def test_what_was_read_is_dealt_with_before_the_watch_is_resumed(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     async with running(informer):
         initial = [event("ADDED", f"n-{n}", 1) for n in range(50)]
@@ -305,7 +305,9 @@ async def test_what_was_read_is_dealt_with_before_the_watch_is_resumed(wire: Wir
     assert wire.queries[1]["resourceVersion"] == "7"
 
 
-async def test_a_failing_index_function_ends_the_informer(wire: Wire, clock: FakeClock) -> None:
+async def test_a_failing_index_function_ends_the_informer(
+    wire: FakeTransport, clock: FakeClock
+) -> None:
     informer = Informer(
         Client(wire), THINGS, clock=clock, indexes={"x": lambda seen: seen.object["x"]}
     )
@@ -320,7 +322,7 @@ def is_red(manifest: Manifest) -> bool:
 
 
 @pytest.fixture
-def red_ones(wire: Wire, clock: FakeClock) -> Informer[Manifest]:
+def red_ones(wire: FakeTransport, clock: FakeClock) -> Informer[Manifest]:
     """Which would fail if a transform or an index function came to see one of another color."""
 
     def strip(manifest: Manifest) -> Manifest:
@@ -338,9 +340,9 @@ def red_ones(wire: Wire, clock: FakeClock) -> Informer[Manifest]:
 
 
 async def test_what_is_not_kept_is_not_there_but_the_watch_goes_on_behind_it(
-    wire: Wire, red_ones: Informer[Manifest]
+    wire: FakeTransport, red_ones: Informer[Manifest]
 ) -> None:
-    witness = Witness()
+    witness = RecordingHandler()
     red_ones.add_handler(witness)
     async with running(red_ones):
         await wire.say(event("ADDED", "a", 1), event("ADDED", "b", 2, color="red"), all_sent(5))
@@ -354,9 +356,9 @@ async def test_what_is_not_kept_is_not_there_but_the_watch_goes_on_behind_it(
 
 @pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
 async def test_what_is_no_longer_kept_is_told_as_deleted_in_the_state_in_which_it_was(
-    wire: Wire, red_ones: Informer[Manifest], kind: str
+    wire: FakeTransport, red_ones: Informer[Manifest], kind: str
 ) -> None:
-    witness = Witness()
+    witness = RecordingHandler()
     red_ones.add_handler(witness)
     async with running(red_ones):
         await wire.say(all_sent(5), event("ADDED", "a", 6, color="red"))
@@ -371,7 +373,7 @@ async def test_what_is_no_longer_kept_is_told_as_deleted_in_the_state_in_which_i
 
 
 async def test_what_changes_while_all_is_being_sent_is_kept_as_it_is_in_the_end(
-    wire: Wire, red_ones: Informer[Manifest]
+    wire: FakeTransport, red_ones: Informer[Manifest]
 ) -> None:
     async with running(red_ones):
         await wire.say(event("ADDED", "a", 1, color="red"), event("ADDED", "b", 2))
@@ -380,7 +382,7 @@ async def test_what_changes_while_all_is_being_sent_is_kept_as_it_is_in_the_end(
         assert [each["metadata"]["name"] for each in red_ones.list()] == ["b"]
 
 
-async def test_a_keep_that_fails_ends_the_informer(wire: Wire, clock: FakeClock) -> None:
+async def test_a_keep_that_fails_ends_the_informer(wire: FakeTransport, clock: FakeClock) -> None:
     informer = Informer(Client(wire), THINGS, clock=clock, keep=lambda it: it["metadata"]["color"])
     with pytest.raises(ExceptionGroup) as raised:
         async with running(informer):
@@ -389,7 +391,7 @@ async def test_a_keep_that_fails_ends_the_informer(wire: Wire, clock: FakeClock)
 
 
 async def test_informers_of_one_kind_are_counted_together(clock: FakeClock) -> None:
-    metrics, wires = Metrics(), (Wire(), Wire())
+    metrics, wires = Metrics(), (FakeTransport(), FakeTransport())
     one, other = (
         Informer(Client(each), THINGS, clock=clock, metrics=metrics.for_informer("Thing"))
         for each in wires
@@ -405,7 +407,7 @@ async def test_informers_of_one_kind_are_counted_together(clock: FakeClock) -> N
 
 
 async def test_an_object_that_cannot_be_decoded_does_not_hide_the_others(
-    wire: Wire, clock: FakeClock
+    wire: FakeTransport, clock: FakeClock
 ) -> None:
     def decode(manifest: Manifest) -> str:
         if manifest["metadata"]["name"] == "odd":

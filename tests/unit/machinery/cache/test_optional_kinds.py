@@ -20,7 +20,7 @@ from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.cache.optional_kinds import OptionalKinds, pauses
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.informers import running
-from tests.unit.machinery.cache.test_informer import Wire, all_sent
+from tests.unit.machinery.cache.test_informer import FakeTransport, all_sent
 
 
 def kind(name: str) -> Resource[Manifest]:
@@ -30,7 +30,7 @@ def kind(name: str) -> Resource[Manifest]:
 LAMPS, CHAIRS, OTHERS = kind("lamp"), kind("chair"), kind("other")
 
 
-class Discovery(Wire):
+class Discovery(FakeTransport):
     """A transport to a server on which kinds are installed while a test goes on."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ async def test_a_kind_that_is_there_at_the_start_has_synced_when_it_is_ready(sce
 
 
 async def test_who_is_told_of_a_kind_can_read_all_the_others(scene: Scene) -> None:
-    others = Wire()
+    others = FakeTransport()
     scene.wire.served = {LAMPS}
     scene.cache.add(Informer(Client(others), OTHERS, clock=FakeClock()))
     async with scene.running(on_installed=lambda _: scene.cache.list(OTHERS)):

@@ -32,7 +32,7 @@ def said(message: str, reason: str = "Started") -> Occurrence:
     return Occurrence(reference_to(JOB), "Normal", reason, message)
 
 
-class Told:
+class CorrelatorAtTime:
     """A correlator and the time."""
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def told() -> CorrelatorAtTime:
+    return CorrelatorAtTime()
 
 
-def test_an_event_says_all_that_clients_read(told: Told) -> None:
+def test_an_event_says_all_that_clients_read(told: CorrelatorAtTime) -> None:
     event = event_of(told.surely("off we go"), {"component": "trainer", "host": "pod-1"})
     assert event == {
         "apiVersion": "v1",
@@ -88,7 +88,7 @@ def test_an_event_about_no_namespace_is_in_the_default_one() -> None:
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "n"}
 
 
-def test_a_repeat_raises_the_count_of_the_first(told: Told) -> None:
+def test_a_repeat_raises_the_count_of_the_first(told: CorrelatorAtTime) -> None:
     first = told.surely("again")
     told.now = 5.0
     second = told.surely("again")
@@ -96,11 +96,11 @@ def test_a_repeat_raises_the_count_of_the_first(told: Told) -> None:
     assert second.last == NOON + timedelta(seconds=5)
 
 
-def test_another_message_is_another_event(told: Told) -> None:
+def test_another_message_is_another_event(told: CorrelatorAtTime) -> None:
     assert told.surely("one").name != told.surely("two").name
 
 
-def test_the_tenth_message_and_all_after_it_become_one_event(told: Told) -> None:
+def test_the_tenth_message_and_all_after_it_become_one_event(told: CorrelatorAtTime) -> None:
     for number in range(9):
         assert told.surely(f"message {number}").count == 1
     tenth = told.surely("message 9")
@@ -112,20 +112,20 @@ def test_the_tenth_message_and_all_after_it_become_one_event(told: Told) -> None
     assert told.surely("message 0", reason="Other").count == 1  # the reason is another
 
 
-def test_messages_long_apart_are_not_similar(told: Told) -> None:
+def test_messages_long_apart_are_not_similar(told: CorrelatorAtTime) -> None:
     for number in range(9):
         told.surely(f"message {number}")
     told.now = 601.0
     assert told.surely("message 9").occurrence.message == "message 9"
 
 
-def test_the_same_message_over_and_over_is_not_ten_messages(told: Told) -> None:
+def test_the_same_message_over_and_over_is_not_ten_messages(told: CorrelatorAtTime) -> None:
     for _ in range(20):
         entry = told.surely("again")
     assert entry.occurrence.message == "again"
 
 
-def test_after_a_burst_one_event_in_five_minutes_is_written(told: Told) -> None:
+def test_after_a_burst_one_event_in_five_minutes_is_written(told: CorrelatorAtTime) -> None:
     assert [told("again") is not None for _ in range(27)] == [True] * 25 + [False] * 2
     told.now = 299.0
     assert told("again") is None
@@ -154,7 +154,7 @@ def test_a_message_is_cut_between_characters(message: str, longest: int) -> None
         assert message.startswith(short[:-1])
 
 
-def test_messages_are_measured_in_bytes(told: Told) -> None:
+def test_messages_are_measured_in_bytes(told: CorrelatorAtTime) -> None:
     message = told.surely("é" * 600).occurrence.message
     assert message == "é" * 510 + "…"
 
@@ -171,7 +171,7 @@ def test_a_long_name_is_cut_so_that_the_event_has_a_valid_one(name: str, kept: s
     assert (entry.name, entry.occurrence.regarding.name) == (f"{kept}.1886999c36a18000", name)
 
 
-class Wire:
+class FakeTransport:
     """A Transport that keeps what it is sent, and answers as it is told."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class Recording:
     """A recorder that runs during a block."""
 
     def __init__(self) -> None:
-        self.wire, self.clock, self.metrics = Wire(), FakeClock(), Metrics()
+        self.wire, self.clock, self.metrics = FakeTransport(), FakeClock(), Metrics()
         self.recorder = EventRecorder(
             Client(self.wire),
             clock=self.clock,
