@@ -162,7 +162,7 @@ async def until_shipped(api: ApiClient) -> list[Object]:
     return await until(there, within=BY_THE_END, what="the runtimes of the chart being there")
 
 
-async def test_helm_says_that_it_is_deployed_and_its_record_is_small(
+async def test_helm_release_is_deployed_and_its_record_is_small(
     installed: Installed, api: ApiClient
 ) -> None:
     assert f"{NAME}\t{NAMESPACE}" in await installed.release("list")
@@ -179,7 +179,7 @@ async def test_the_manager_has_applied_the_runtimes(installed: Installed, api: A
     assert labels == {"kftrainer"}
 
 
-async def test_the_certificate_is_there_and_believed(installed: Installed, api: ApiClient) -> None:
+async def test_certificate_exists_and_is_trusted(installed: Installed, api: ApiClient) -> None:
     secret = await api.get(SECRET_PATH)
     assert {"ca.crt", "ca.key", "tls.crt", "tls.key"} <= {*secret["data"]}
     assert await bundles(api) == {secret["data"]["ca.crt"]}
@@ -210,7 +210,7 @@ async def bundles(api: ApiClient) -> set[str]:
     return {each["clientConfig"]["caBundle"] for each in found["webhooks"]}
 
 
-async def test_a_suspended_job_goes_on_and_keeps_its_job_set(ground: Ground) -> None:
+async def test_suspended_job_resumes_with_the_same_job_set(ground: Ground) -> None:
     await keep_a_job_set_twice(ground)
 
 
@@ -249,7 +249,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-async def test_what_is_somebody_elses_is_left_alone(ground: Ground, kind: str) -> None:
+async def test_objects_of_other_owners_are_not_modified(ground: Ground, kind: str) -> None:
     name, taken = FOREIGN[kind]
     api_version, _, kind = kind.rpartition("/")
     spec = {"spec": JOB_SET_PROBE["spec"]} if kind == "JobSet" else {}
@@ -313,7 +313,7 @@ async def test_wrong_jobs_are_refused_after_a_second_look(ground: Ground) -> Non
     assert "podTemplateOverrides" in heard.denial
 
 
-async def test_client_without_the_path_token_learns_nothing_about_runtimes(
+async def test_client_without_the_path_token_gets_no_information_about_runtimes(
     installed: Installed, ground: Ground
 ) -> None:
     await ground.create(runtime("torch"))
@@ -357,7 +357,7 @@ async def test_a_runtime_in_use_stays_until_the_last_job_is_gone(ground: Ground)
     await ground.until_gone("TrainingRuntime", "torch")
 
 
-async def test_a_shipped_runtime_in_use_is_held_and_comes_back(
+async def test_deleted_shipped_runtime_in_use_is_kept_and_recreated(
     api: ApiClient, lives_namespace: str
 ) -> None:
     lives = Ground(api, lives_namespace)
@@ -379,7 +379,7 @@ async def test_a_shipped_runtime_in_use_is_held_and_comes_back(
     await until(is_another, within=BY_THE_END, what="the manager applying the runtime again")
 
 
-async def test_metrics_are_for_those_whom_the_chart_names(
+async def test_metrics_are_served_to_the_users_named_in_the_chart(
     installed: Installed, api: ApiClient, namespace: str
 ) -> None:
     readers = {

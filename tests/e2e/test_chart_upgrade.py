@@ -239,7 +239,7 @@ async def test_an_upgrade_and_a_rollback(
         assert await parts(ground) == lasting
 
 
-async def test_an_uninstall_keeps_what_people_have_unless_they_say_otherwise(
+async def test_uninstall_keeps_user_objects_by_default(
     release: Release,
     chart_cluster: Cluster,
     ports: Sequence[Ports],

@@ -166,7 +166,7 @@ async def test_what_is_misspelt_has_no_answer(watched: Watched) -> None:
         await watched.until_answered("kftrainer_trainjob{}", what="it", within=3)
 
 
-async def test_a_stranger_is_shown_nothing(watched: Watched) -> None:
+async def test_unauthorized_user_gets_no_metrics(watched: Watched) -> None:
     async def refused() -> bool:
         return "401" in await watched.prometheus.complaint_about(STRANGER)
 

@@ -210,7 +210,7 @@ async def test_initializers_are_over_before_the_training_begins(lives: Ground, n
     assert max(before) <= jobs["node"]["metadata"]["creationTimestamp"]
 
 
-async def test_initializers_are_told_what_to_fetch(lives: Ground) -> None:
+async def test_initializers_get_their_storage_uris(lives: Ground) -> None:
     await lives.until_ended("llama-1b")
     told = {
         container["name"]: variable["value"]
@@ -285,7 +285,7 @@ async def test_what_has_settled_is_not_written(
     assert all(reconciles(manager, lives.namespace, name) > 1 for name in looked_at)
 
 
-async def test_a_gang_has_a_pod_group_which_goes_with_the_job(ground: Ground) -> None:
+async def test_pod_group_of_a_gang_is_deleted_with_the_job(ground: Ground) -> None:
     """The last one: the garbage collector notices new kinds only every thirty seconds."""
     asking = {"requests": {"cpu": "500m", "memory": "1Gi"}}
     await ground.create(

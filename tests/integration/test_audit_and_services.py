@@ -45,7 +45,7 @@ async def answered(plane: ControlPlane, user: str, requests: int) -> list[Audite
     return await until(told, within=WITHIN, what=f"{requests} requests of {user} in the audit log")
 
 
-async def test_the_audit_log_tells_what_was_granted_and_what_was_not(plane: ControlPlane) -> None:
+async def test_audit_log_contains_granted_and_denied_requests(plane: ControlPlane) -> None:
     async with plane.client("kubernetes-admin") as admin:
         start = plane.audit_log.stat().st_size
         await admin.apply(CONFIG_MAP)
@@ -66,7 +66,7 @@ async def test_the_audit_log_tells_what_was_granted_and_what_was_not(plane: Cont
     assert [each.verbs for each in applied] == [{"patch", "create"}, {"patch"}]
 
 
-async def test_the_api_server_asks_at_the_socket_for_who_answers_for_a_service(
+async def test_api_server_resolves_services_through_the_socket(
     plane: ControlPlane,
 ) -> None:
     asked: list[str] = []

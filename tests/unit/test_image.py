@@ -105,7 +105,7 @@ def test_its_python_is_new_enough() -> None:
     assert tuple(map(int, version)) >= tuple(map(int, wanted))
 
 
-def test_it_runs_our_command_as_nobody_that_has_a_name() -> None:
+def test_image_runs_the_command_as_a_numeric_user() -> None:
     [entry] = said("ENTRYPOINT")
     [program] = json.loads(entry)
     assert program in PROJECT["scripts"]
@@ -126,7 +126,7 @@ def test_it_runs_our_command_as_nobody_that_has_a_name() -> None:
     )
 
 
-def test_the_health_check_is_a_program_that_says_no() -> None:
+def test_health_check_fails_when_the_server_is_unreachable() -> None:
     [health] = said("HEALTHCHECK")
     [*_, code] = json.loads(health[health.index("[") :])
     done = subprocess.run(
@@ -177,7 +177,7 @@ def test_secrets_are_those_that_the_dockerfile_mounts(tmp_path: Path) -> None:
     assert [each.split(",")[0].removeprefix("id=") for each in given] == mounted
 
 
-def test_the_environment_says_how_old_files_are() -> None:
+def test_source_date_epoch_is_read_from_the_environment() -> None:
     assert recipe.epoch({"SOURCE_DATE_EPOCH": "17"}) == 17
 
 
@@ -198,7 +198,7 @@ def test_what_installs_packages_is_removed_and_nothing_else(tmp_path: Path) -> N
     assert [file for file in kept if file.exists()] == kept
 
 
-def test_complaints_tell_what_should_not_be_there(tmp_path: Path) -> None:
+def test_findings_name_unwanted_files(tmp_path: Path) -> None:
     ours = tmp_path / contents.PREFIX
     ours.mkdir(parents=True)
     for name, mode in (("gcc", 0o755), ("pip", 0o644), ("open", 0o666), ("su", 0o4755)):

@@ -115,7 +115,7 @@ async def test_everything_that_we_own_is_described(api: ApiClient) -> None:
         assert ours == []
 
 
-async def test_kubectl_get_shows_what_people_look_for(
+async def test_kubectl_get_prints_the_documented_columns(
     kubectl: Kubectl, api: ApiClient, namespace: str
 ) -> None:
     kubectl(

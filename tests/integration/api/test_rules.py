@@ -341,7 +341,7 @@ async def test_a_wrong_runtime_is_refused(
 
 
 @pytest.mark.parametrize("kind", RUNTIME_KINDS)
-async def test_a_runtime_whose_spec_says_nothing_is_refused(
+async def test_runtime_with_an_empty_spec_is_rejected(
     api: ApiClient, namespace: str, kind: str
 ) -> None:
     answer = await refused(api, {**runtime(kind=kind), "spec": {}}, namespace)

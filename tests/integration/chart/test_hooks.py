@@ -41,7 +41,7 @@ def test_helm_test_looks_at_everything(rendered: Rendering) -> None:
     assert len(arguments.runtimes) == 7
 
 
-def test_helm_test_asks_where_the_webhook_answers(rendered: Rendering) -> None:
+def test_helm_test_calls_the_configured_webhook_port(rendered: Rendering) -> None:
     objects = rendered({"watchNamespaces": TEAMS})
     assert asked_of(objects).namespace == TEAMS[0]
     [role] = [
@@ -81,7 +81,7 @@ def test_nothing_is_purged_while_the_crds_stay(rendered: Rendering) -> None:
         assert not hooks_in(rendered(values), "pre-delete")
 
 
-def test_before_the_crds_go_everything_is_deleted_in_order(rendered: Rendering) -> None:
+def test_pre_delete_hooks_delete_everything_in_order(rendered: Rendering) -> None:
     objects = hooks_in(rendered(GOES), "pre-delete")
     job = named(objects, "Job")["spec"]
     arguments = parsed(purge.add_parser, job["template"]["spec"])
@@ -100,7 +100,9 @@ def test_before_the_crds_go_everything_is_deleted_in_order(rendered: Rendering) 
 
 
 @pytest.mark.parametrize("event", ["test", "pre-delete"])
-def test_rights_come_before_the_pod_and_go_with_it(rendered: Rendering, event: str) -> None:
+def test_hook_permissions_are_created_before_the_pod_and_deleted_with_it(
+    rendered: Rendering, event: str
+) -> None:
     objects = hooks_in(rendered(GOES), event)
     runs = "Pod" if event == "test" else "Job"
     weights = {}

@@ -102,7 +102,7 @@ def test_another_name_is_everywhere(rendered: Rendering) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, PORTS], ids=["defaults", "others"])
-def test_each_port_is_said_once(rendered: Rendering, values: Values) -> None:
+def test_each_port_is_configured_once(rendered: Rendering, values: Values) -> None:
     objects = rendered(values)
     numbers = {each["name"]: each["containerPort"] for each in container_in(objects)["ports"]}
     settings = configuration_in(objects)
@@ -124,7 +124,7 @@ def test_each_port_is_said_once(rendered: Rendering, values: Values) -> None:
     assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
 
 
-def test_probes_ask_where_the_configuration_answers(rendered: Rendering) -> None:
+def test_probes_use_the_configured_port(rendered: Rendering) -> None:
     objects = rendered({"readinessProbe": {"periodSeconds": 7}})
     container, health = container_in(objects), configuration_in(objects).health
     paths = {
@@ -160,7 +160,7 @@ def test_a_new_configuration_means_new_pods(rendered: Rendering) -> None:
     assert checksums({"userRoles": {"create": False}}) == before
 
 
-def test_replicas_keep_apart_and_one_of_them_may_go(rendered: Rendering) -> None:
+def test_replicas_are_spread_and_have_a_disruption_budget(rendered: Rendering) -> None:
     objects = rendered()
     labels = deployment_in(objects)["spec"]["selector"]
     pod = pod_in(objects)
@@ -186,7 +186,7 @@ def test_without_an_election_never_two_work(rendered: Rendering) -> None:
     assert not configuration_in(objects).leader_election.leader_elect
 
 
-def test_on_the_nodes_ports_the_old_pod_goes_first(rendered: Rendering) -> None:
+def test_host_network_pods_are_recreated_instead_of_rolled(rendered: Rendering) -> None:
     strategy = deployment_in(rendered(ON_HOSTS))["spec"]["strategy"]
     rolling = {"maxSurge": 0, "maxUnavailable": 1}
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": rolling}
@@ -273,12 +273,12 @@ def test_certificates_of_others_are_for_metrics_as_well(rendered: Rendering) -> 
     assert not [each for each in pod_in(objects)["volumes"] if each["name"] == "certs"]
 
 
-def test_namespaces_are_told_to_the_manager(rendered: Rendering) -> None:
+def test_namespaces_are_passed_to_the_manager(rendered: Rendering) -> None:
     assert flags_in(rendered({"watchNamespaces": TEAMS})).namespace == TEAMS
     assert flags_in(rendered()).namespace == []
 
 
-def test_the_tokens_of_accounts_are_given_to_those_only_who_need_them(rendered: Rendering) -> None:
+def test_service_account_tokens_are_mounted_only_where_needed(rendered: Rendering) -> None:
     objects = rendered({"crds": {"install": True, "keep": False}})
     for account in of_kind(objects, "ServiceAccount"):
         assert account["automountServiceAccountToken"] is False
@@ -293,7 +293,7 @@ def test_pods_on_the_nodes_network_still_find_services(rendered: Rendering) -> N
     assert pod_in(rendered())["dnsPolicy"] == "ClusterFirst"
 
 
-def test_pull_secrets_may_be_names_and_are_said_once(rendered: Rendering) -> None:
+def test_pull_secrets_can_be_names_and_are_deduplicated(rendered: Rendering) -> None:
     values = {"global": {"imagePullSecrets": ["a"]}, "imagePullSecrets": [{"name": "a"}, "b"]}
     assert pod_in(rendered(values))["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
 

@@ -18,7 +18,7 @@ KEPT: Values = {"crds": {"install": True}}
 GOES: Values = {"crds": {"install": True, "keep": False}}
 
 
-def test_how_to_go_on(helm_program: Path) -> None:
+def test_notes_name_the_next_steps(helm_program: Path) -> None:
     told = notes(helm_program, KEPT)
     assert JOBSET in told
     assert "rollout status deployment/kubeflow-trainer-controller-manager" in told

@@ -41,7 +41,7 @@ def cluster_role(objects: list[Object], name: str = MANAGER) -> Object:
     return named(objects, "ClusterRole", name)
 
 
-def test_nobody_may_do_everything(objects: list[Object]) -> None:
+def test_no_role_has_wildcards_or_escalation_verbs(objects: list[Object]) -> None:
     for role in (*of_kind(objects, "ClusterRole"), *of_kind(objects, "Role")):
         for resource, verb in rights_in(role):
             assert "*" not in resource + verb
@@ -194,7 +194,7 @@ def test_with_namespaces_rights_are_there_only(rendered: Rendering) -> None:
     assert runtimes == {"get", *READ, *WRITE}
 
 
-def test_rights_that_are_asked_for(rendered: Rendering) -> None:
+def test_manager_role_has_the_declared_permissions(rendered: Rendering) -> None:
     extra = {"apiGroups": ["acme.example"], "resources": ["runs"], "verbs": ["create", "patch"]}
     values: Values = {"rbac": {"extraRules": [extra], "ownerReferencesPermissionEnforcement": True}}
     role = cluster_role(rendered(values))
@@ -225,7 +225,7 @@ def test_the_rights_may_be_left_to_others(rendered: Rendering) -> None:
     }
 
 
-def test_an_account_of_somebody_else(rendered: Rendering) -> None:
+def test_existing_service_account_is_used(rendered: Rendering) -> None:
     objects = rendered({"serviceAccount": {"create": False, "name": "theirs"}})
     assert [each for each in of_kind(objects, "ServiceAccount") if not is_hook(each)] == []
     pod = named(objects, "Deployment")["spec"]["template"]["spec"]
@@ -234,7 +234,7 @@ def test_an_account_of_somebody_else(rendered: Rendering) -> None:
     assert subject["name"] == "theirs"
 
 
-def test_who_may_read_metrics(rendered: Rendering) -> None:
+def test_metrics_reader_role(rendered: Rendering) -> None:
     readers = [
         {"kind": "ServiceAccount", "name": "prometheus", "namespace": "monitoring"},
         {"kind": "User", "name": "system:somebody"},
@@ -257,7 +257,7 @@ MAY = {
 }
 
 
-def test_roles_for_people(rendered: Rendering) -> None:
+def test_user_facing_roles_are_aggregated(rendered: Rendering) -> None:
     objects = rendered()
     expected: dict[str, set[str]] = {}
     for name in USERS:
@@ -277,7 +277,7 @@ def test_roles_for_people(rendered: Rendering) -> None:
     assert subject["name"] == "system:authenticated"
 
 
-def test_roles_for_people_are_not_forced_on_anybody(rendered: Rendering) -> None:
+def test_user_facing_roles_can_be_disabled(rendered: Rendering) -> None:
     off = {"aggregateToDefault": False, "clusterRuntimesForAll": False}
     objects = rendered({"userRoles": off})
     for name in USERS:
@@ -287,7 +287,7 @@ def test_roles_for_people_are_not_forced_on_anybody(rendered: Rendering) -> None
     assert "kubeflow-trainer-view-cluster-runtimes" not in bound
 
 
-def test_everybody_may_read_the_version_and_no_other_config_map(rendered: Rendering) -> None:
+def test_authenticated_users_can_read_only_the_version_config_map(rendered: Rendering) -> None:
     objects = rendered()
     role = named(objects, "Role", "kubeflow-trainer-public")
     [rule] = role["rules"]

@@ -122,7 +122,9 @@ def test_each_can_be_switched_off(rendered: Rendering, switch: str, name: str) -
     assert f"--runtime={name}" not in pod["spec"]["containers"][0]["args"]
 
 
-def test_none_at_all_is_said_so_that_old_ones_go(rendered: Rendering, tmp_path: Path) -> None:
+def test_empty_set_of_runtimes_is_explicit_so_that_old_ones_are_deleted(
+    rendered: Rendering, tmp_path: Path
+) -> None:
     off = [{"runtimes": nested(switch, {"enabled": False})} for switch in SWITCHES]
     objects = rendered(*off)
     assert files_in(objects) == {"none": ""}
@@ -132,7 +134,7 @@ def test_none_at_all_is_said_so_that_old_ones_go(rendered: Rendering, tmp_path: 
     assert "--runtimes=/etc/kftrainer/runtimes" in container["args"]
 
 
-def test_the_manager_may_be_told_to_leave_runtimes_alone(rendered: Rendering) -> None:
+def test_runtime_management_can_be_disabled(rendered: Rendering) -> None:
     objects = rendered({"runtimes": {"enabled": False}})
     names = {each["metadata"]["name"] for each in of_kind(objects, "ConfigMap")}
     assert "kubeflow-trainer-runtimes" not in names
@@ -142,7 +144,7 @@ def test_the_manager_may_be_told_to_leave_runtimes_alone(rendered: Rendering) ->
     assert not [each for each in pod["spec"]["containers"][0]["args"] if "--runtime=" in each]
 
 
-def test_resources_and_volumes_are_as_the_values_say(rendered: Rendering) -> None:
+def test_resources_and_volumes_follow_the_values(rendered: Rendering) -> None:
     asked = {"limits": {"nvidia.com/gpu": "4"}, "requests": {"memory": "1Gi"}}
     values = {
         **{

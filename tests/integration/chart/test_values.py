@@ -137,7 +137,7 @@ def test_every_switch_switches_something(helm_program: Path, path: str) -> None:
     assert render(helm_program, turned) != render(helm_program, ground)
 
 
-def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
+def test_schema_contains_exactly_the_existing_values() -> None:
     def known(schema: Mapping[str, Any], before: str = "") -> Iterator[str]:
         if "$ref" in schema:
             schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
@@ -170,7 +170,7 @@ def _is_free(path: str) -> bool:
     return any(each in path for each in free)
 
 
-def test_every_value_is_told_about() -> None:
+def test_every_value_is_documented() -> None:
     """By a comment above it, or above its neighbour, or above all that it belongs to."""
     told: dict[int, bool] = {}  # of the lines above, by how far they are indented
     above, untold = "", []
@@ -239,7 +239,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("setting", "told"), WRONG.items(), ids=WRONG)
-def test_what_is_misspelt_or_of_the_wrong_kind_is_told_with_its_path(
+def test_unknown_or_mistyped_value_is_reported_with_its_path(
     helm_program: Path, setting: str, told: str
 ) -> None:
     assert told in refused(helm_program)
@@ -367,13 +367,13 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize(("settings", "told"), CONTRADICTIONS.items(), ids=map(str, CONTRADICTIONS))
-def test_what_does_not_go_together_is_told_with_its_path(
+def test_conflicting_values_are_reported_with_their_paths(
     helm_program: Path, settings: tuple[str, ...], told: str
 ) -> None:
     assert told in refusal(helm_program, *settings)
 
 
-def test_a_release_name_that_is_too_long_is_told(helm_program: Path) -> None:
+def test_too_long_release_name_is_rejected(helm_program: Path) -> None:
     name = "a-release-with-a-name-of-more-than-forty-four-chars"
     with pytest.raises(AssertionError, match="fullnameOverride: the release name"):
         helm(helm_program, "template", name, str(CHART), values=IMAGE)
@@ -382,14 +382,14 @@ def test_a_release_name_that_is_too_long_is_told(helm_program: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["123", "1e3", "a.b"])
-def test_a_release_name_that_no_service_can_have_is_told(helm_program: Path, name: str) -> None:
+def test_release_name_invalid_for_a_service_is_rejected(helm_program: Path, name: str) -> None:
     with pytest.raises(HelmError, match=f"fullnameOverride: the release name {name} is not"):
         render(helm_program, WITHOUT_CRDS, name=name)
     assert render(helm_program, {**WITHOUT_CRDS, "fullnameOverride": "short"}, name=name)
 
 
 @pytest.mark.parametrize("name", ["cluster", "kubeflow"])
-def test_a_release_name_that_would_take_over_a_well_known_role_is_told(
+def test_release_name_colliding_with_a_well_known_role_is_rejected(
     helm_program: Path, name: str
 ) -> None:
     with pytest.raises(HelmError, match=f"the ClusterRole {name}-admin exists in every cluster"):
@@ -458,7 +458,7 @@ def test_what_is_left_empty_is_the_empty_default(helm_program: Path, name: str) 
     assert found == render(helm_program, CELLS[name])
 
 
-def test_a_repository_may_say_where_it_is(helm_program: Path) -> None:
+def test_image_repository_can_contain_a_registry(helm_program: Path) -> None:
     image = {"registry": "", "repository": "registry.example:5000/ml/kftrainer", "tag": "1"}
     objects = render(
         helm_program, {**WITHOUT_CRDS, "image": image, "runtimes": {"plain": {"image": image}}}
@@ -476,7 +476,7 @@ def test_a_mirror_may_have_a_folder_for_each_host(helm_program: Path) -> None:
 
 
 @pytest.mark.parametrize("qps", [0, 0.5, 1_000_000, 0.00001])
-def test_a_number_stays_one_for_who_reads_the_configuration(helm_program: Path, qps: float) -> None:
+def test_number_stays_a_number_in_the_configuration(helm_program: Path, qps: float) -> None:
     """Helm would write 1e+06, which is a word in YAML."""
     values = merged(WITHOUT_CRDS, {"config": {"clientConnection": {"qps": qps}}})
     config = named(render(helm_program, values), "ConfigMap", "kubeflow-trainer-config")

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_all_is_well_for_who_has_the_rights_that_it_needs(
+async def test_check_with_the_documented_permissions_passes(
     plane: ControlPlane, admin: ApiClient, team: Team, folder: Path
 ) -> None:
     user = f"tester-{team.namespace}"
@@ -50,7 +50,7 @@ async def test_all_is_well_for_who_has_the_rights_that_it_needs(
         assert await team.all("TrainJob") == []
 
 
-async def test_what_is_not_well_is_told_in_one_line(
+async def test_failed_check_is_reported_in_one_line(
     plane: ControlPlane, admin: ApiClient, team: Team, no_webhook: None
 ) -> None:
     user = f"stranger-{team.namespace}"

@@ -84,7 +84,7 @@ async def train(team: Team) -> None:
     await until(in_use, within=ANY_MOMENT, what="the shipped runtime being in use")
 
 
-async def test_everything_goes_for_who_has_the_rights_and_the_kinds_can_go_then(
+async def test_purge_with_the_documented_permissions_deletes_everything_so_that_crds_can_be_removed(
     plane: ControlPlane, admin: ApiClient, team: Team, folder: Path, pytestconfig: pytest.Config
 ) -> None:
     user = f"remover-{team.namespace}"
@@ -132,7 +132,7 @@ async def test_everything_goes_for_who_has_the_rights_and_the_kinds_can_go_then(
                 await admin.apply_crd(definition)
 
 
-async def test_without_a_yes_it_only_says_what_it_would_delete(
+async def test_purge_without_confirmation_only_lists_objects(
     plane: ControlPlane, admin: ApiClient, team: Team
 ) -> None:
     ended = await kftrainer("purge", "--kubeconfig", plane.kubeconfig)
@@ -167,7 +167,7 @@ async def end_the_use(team: Team) -> None:
     await team.until_gone("TrainJob")
 
 
-async def test_what_nobody_gives_free_is_named_and_goes_when_a_manager_is_there(
+async def test_purge_names_objects_with_finalizers_and_a_manager_releases_them(
     plane: ControlPlane, admin: ApiClient, team: Team, kubectl_program: Path
 ) -> None:
     async with ready_manager(plane):

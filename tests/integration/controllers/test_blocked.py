@@ -29,9 +29,8 @@ async def until_healed(team: Team, name: str = JOB) -> None:
     await team.until_without("Blocked", name)
 
 
-async def test_d6_a_missing_runtime_is_told_and_awaited(
-    team: Team, manager: ManagerProcess
-) -> None:
+async def test_missing_runtime_is_reported_and_retried(team: Team, manager: ManagerProcess) -> None:
+    """Defect D6."""
     job = await team.create_job()
     said = f"TrainingRuntime torch is not found in namespace {team.namespace}"
     assert await message(team, "RuntimeNotFound") == said
@@ -51,7 +50,7 @@ async def test_d6_a_missing_runtime_is_told_and_awaited(
     assert conditions_of(await team.get("TrainJob")) == {}
 
 
-async def test_a_missing_cluster_runtime_is_told_and_awaited(
+async def test_missing_cluster_runtime_is_reported_and_retried(
     team: Team, manager: ManagerProcess
 ) -> None:
     name = f"cluster-{team.namespace}"
@@ -61,9 +60,8 @@ async def test_a_missing_cluster_runtime_is_told_and_awaited(
     await until_healed(team)
 
 
-async def test_d1_a_runtime_of_no_known_kind_is_a_failure(
-    team: Team, manager: ManagerProcess
-) -> None:
+async def test_runtime_of_unknown_kind_is_a_failure(team: Team, manager: ManagerProcess) -> None:
+    """Defect D1."""
     reference = {"name": "torch", "kind": "Deployment", "apiGroup": "apps"}
     await team.create_job(runtimeRef=reference)
     job = await team.until_says("Failed", "TrainingRuntimeNotSupported")
@@ -75,7 +73,7 @@ async def test_d1_a_runtime_of_no_known_kind_is_a_failure(
     assert (await team.get("TrainJob"))["status"] == job["status"]
 
 
-async def test_a_runtime_that_cannot_be_used_is_told_and_its_change_awaited(
+async def test_invalid_runtime_is_reported_and_retried_when_it_changes(
     team: Team, manager: ManagerProcess
 ) -> None:
     broken = runtime("torch", jobs=[replicated_job("other")])
@@ -87,9 +85,10 @@ async def test_a_runtime_that_cannot_be_used_is_told_and_its_change_awaited(
     await until_healed(team)
 
 
-async def test_d45_a_name_that_is_too_long_is_told_with_the_longest_that_fits(
+async def test_too_long_name_is_reported_with_the_maximum_length(
     team: Team, manager: ManagerProcess
 ) -> None:
+    """Defect D45."""
     await team.create_runtime()
     name = "x" * 63
     await team.create_job(name)
@@ -102,7 +101,7 @@ async def test_d45_a_name_that_is_too_long_is_told_with_the_longest_that_fits(
     assert await team.children() == [f"JobSet/{'x' * 48}"]
 
 
-async def test_what_the_api_server_says_against_the_jobset_is_told(
+async def test_rejection_of_the_jobset_by_the_api_server_is_reported(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()
@@ -115,7 +114,7 @@ async def test_what_the_api_server_says_against_the_jobset_is_told(
     await until_healed(team)
 
 
-async def test_a_trouble_that_becomes_another_is_told_as_that(
+async def test_changed_failure_replaces_the_reported_one(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_job(labels={"no such label!": "x"}, suspend=True)
@@ -127,7 +126,7 @@ async def test_a_trouble_that_becomes_another_is_told_as_that(
     assert set(conditions_of(await team.get("TrainJob"))) == {"Suspended"}
 
 
-async def test_a_job_that_runs_goes_on_whatever_becomes_of_its_runtime(
+async def test_running_job_continues_when_its_runtime_changes_or_is_deleted(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()
@@ -193,9 +192,10 @@ OWNERS: dict[str, tuple[list[Object], str]] = {
 
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("kind", NEEDED)
-async def test_d44_an_object_of_somebody_else_is_left_alone_and_named(
+async def test_object_of_another_owner_is_not_modified_and_is_named(
     kind: str, owner: str, team: Team, manager: ManagerProcess
 ) -> None:
+    """Defect D44."""
     runtime_name, name, api_version, kind_name = NEEDED[kind]
     references = [{**each, "uid": SOMEBODY} for each in OWNERS[owner][0]]
     metadata = {"name": name, "ownerReferences": references}

@@ -105,7 +105,7 @@ async def uninstall(api: ApiClient, definition: Document) -> None:
     await until(gone, within=ANY_MOMENT, what=f"the end of {path}")
 
 
-async def test_kind_removed_while_running_is_reported_and_its_return_is_noticed_soon(
+async def test_kind_removed_while_running_is_reported_and_reinstallation_is_detected(
     control_plane: ControlPlane, definitions: Mapping[str, Document], team: Team
 ) -> None:
     await team.api.apply_crd(definitions["JobSet"])

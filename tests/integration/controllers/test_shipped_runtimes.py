@@ -138,7 +138,7 @@ async def keeping(shelf: Shelf, plane: ControlPlane, *flags: str) -> AsyncIterat
 
 
 @pytest.mark.parametrize("flags", [(), ("--namespace", "default")], ids=["all", "one namespace"])
-async def test_what_is_in_the_folder_is_applied_and_comes_back_when_it_is_deleted(
+async def test_runtimes_of_the_folder_are_applied_and_recreated_after_deletion(
     shelf: Shelf, plane: ControlPlane, flags: Sequence[str]
 ) -> None:
     document = shelf.put("torch", nodes=3)
@@ -296,7 +296,7 @@ async def test_runtime_that_others_create_meanwhile_is_not_taken_over(
             assert await shelf.find("torch") == made
 
 
-async def test_who_fights_over_one_is_answered_more_and_more_slowly(
+async def test_contested_runtime_is_reapplied_with_backoff(
     shelf: Shelf, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory, api: ApiClient
 ) -> None:
     """Two managers with two documents of one name, each of which takes it for its own."""
@@ -358,7 +358,7 @@ async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
         await shelf.until_gone("kept")
 
 
-async def test_who_sees_some_namespaces_only_deletes_nothing(
+async def test_manager_of_single_namespaces_does_not_delete_removed_runtimes(
     shelf: Shelf, plane: ControlPlane, namespace: str
 ) -> None:
     for name in ("kept", "dropped"):
@@ -375,7 +375,7 @@ async def test_who_sees_some_namespaces_only_deletes_nothing(
         assert "deletionTimestamp" not in found["metadata"]
 
 
-async def test_one_in_use_goes_after_its_last_job_and_comes_back_if_it_is_wanted_again(
+async def test_removed_runtime_in_use_is_deleted_after_its_last_job_and_can_be_recreated(
     shelf: Shelf, plane: ControlPlane, team: Team
 ) -> None:
     name = shelf.name("torch")
@@ -454,7 +454,7 @@ async def test_a_webhook_that_does_not_answer_yet_is_waited_for(
         ports.release_all()
 
 
-async def test_all_that_is_shipped_passes_our_own_webhook_and_what_does_not_hinders_nobody(
+async def test_shipped_runtimes_pass_the_webhook_and_a_rejected_one_does_not_block_others(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     shelf.put("a-bad-one", jobs=[{**replicated_job(), "replicas": 2}])

@@ -153,7 +153,7 @@ async def test_a_blocked_job_costs_a_look_for_its_runtime_its_status_and_an_even
 
 
 @pytest.mark.parametrize("kind", ["TrainingRuntime", "ClusterTrainingRuntime"])
-async def test_a_runtime_of_which_there_is_no_news_yet_is_not_taken_for_missing(
+async def test_runtime_not_yet_in_the_cache_is_not_reported_as_missing(
     kind: str, proxy: FaultProxy, team: Team
 ) -> None:
     async with working(proxy, team) as manager:
@@ -177,7 +177,7 @@ async def test_a_runtime_of_which_there_is_no_news_yet_is_not_taken_for_missing(
     assert await team.all("Event") == []
 
 
-async def test_a_runtime_that_cannot_be_asked_for_is_awaited_without_a_word(
+async def test_runtime_that_cannot_be_read_is_retried_without_a_condition(
     proxy: FaultProxy, team: Team
 ) -> None:
     async with working(proxy, team):
@@ -192,9 +192,7 @@ async def test_a_runtime_that_cannot_be_asked_for_is_awaited_without_a_word(
     assert await team.all("Event") == []
 
 
-async def test_a_runtime_that_may_not_be_asked_for_is_awaited(
-    proxy: FaultProxy, team: Team
-) -> None:
+async def test_runtime_whose_read_is_forbidden_is_retried(proxy: FaultProxy, team: Team) -> None:
     async with working(proxy, team):
         proxy.inject(status_answer(403, "Forbidden"), is_look_for("torch"))
         await team.create_job(suspend=True)
@@ -205,7 +203,7 @@ async def test_a_runtime_that_may_not_be_asked_for_is_awaited(
         await team.until_without("Blocked")
 
 
-async def test_a_job_is_suspended_though_its_runtime_is_gone_and_cannot_be_asked_for(
+async def test_job_is_suspended_while_its_deleted_runtime_cannot_be_read(
     proxy: FaultProxy, team: Team
 ) -> None:
     await team.create_runtime()
@@ -347,9 +345,10 @@ async def test_a_restart_over_settled_jobs_writes_nothing(proxy: FaultProxy, tea
         assert after == before_it
 
 
-async def test_d3_d4_a_finished_job_does_not_run_again_after_a_restart(
+async def test_finished_job_does_not_run_again_after_a_restart(
     proxy: FaultProxy, team: Team
 ) -> None:
+    """Defects D3 and D4."""
     await team.create_runtime("mpi")
     async with working(proxy, team) as manager:
         for name, end in (("done", COMPLETED), ("failed", FAILED)):
@@ -381,9 +380,10 @@ def is_watch_of(*plurals: str) -> Match:
     return match
 
 
-async def test_d44_objects_that_the_cache_does_not_show_yet_are_not_made_again(
+async def test_objects_missing_from_the_stale_cache_are_not_created_again(
     proxy: FaultProxy, team: Team
 ) -> None:
+    """Defect D44."""
     await team.create_runtime("mpi")
     async with working(proxy, team) as manager:
         proxy.stall_all(is_watch_of("secrets", "configmaps", "jobsets"))
@@ -452,9 +452,10 @@ CHILDREN = {"mpi": ("secrets", "configmaps", "jobsets"), "gang": ("podgroups", "
 
 @pytest.mark.parametrize("stale", [False, True], ids=["fresh", "stale"])
 @pytest.mark.parametrize("runtime", CHILDREN)
-async def test_d44_a_write_whose_answer_is_lost_is_not_done_twice(
+async def test_write_with_lost_response_is_not_repeated(
     runtime: str, stale: bool, proxy: FaultProxy, team: Team
 ) -> None:
+    """Defect D44."""
     await team.create_runtime(runtime)
     async with working(proxy, team):
         if stale:

@@ -113,7 +113,7 @@ async def test_applying_the_same_again_changes_nothing(client: Client, namespace
     assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
 
 
-async def test_a_field_of_somebody_else_is_only_taken_by_force(
+async def test_field_of_another_manager_is_taken_only_by_force(
     client: Client, key: ObjectKey
 ) -> None:
     await client.apply(CONFIG_MAPS, config_map(key.namespace, color="red"), field_manager="painter")
@@ -146,7 +146,7 @@ async def test_a_merge_patch_changes_and_removes(client: Client, key: ObjectKey)
     assert patched["data"] == {"color": "blue"}
 
 
-async def test_a_json_patch_goes_step_by_step(client: Client, key: ObjectKey) -> None:
+async def test_json_patch_applies_its_operations_in_order(client: Client, key: ObjectKey) -> None:
     await client.create(CONFIG_MAPS, config_map(key.namespace, color="red"))
     steps = [
         {"op": "test", "path": "/data/color", "value": "red"},
@@ -251,7 +251,7 @@ async def test_the_status_of_a_trainjob_can_be_applied(client: Client, namespace
         await client.apply(TRAIN_JOBS, intent, field_manager="x", subresource="status")
 
 
-async def test_an_object_that_is_not_valid_says_which_field(client: Client, namespace: str) -> None:
+async def test_invalid_object_error_names_the_field(client: Client, namespace: str) -> None:
     manifest = train_job(trainer={"numNodes": 0})
     manifest["metadata"]["namespace"] = namespace
     with pytest.raises(InvalidError) as told:
@@ -264,7 +264,7 @@ async def test_a_request_that_makes_no_sense_is_a_bad_one(client: Client, namesp
         await client.create(CONFIG_MAPS, {**config_map(namespace), "data": "no mapping"})
 
 
-async def test_whoever_has_no_rights_is_forbidden(
+async def test_user_without_permissions_is_forbidden(
     control_plane: ControlPlane, key: ObjectKey
 ) -> None:
     connection = await load_connection(control_plane.kubeconfig_for("nobody"))
@@ -273,9 +273,7 @@ async def test_whoever_has_no_rights_is_forbidden(
             await Client(transport).get(CONFIG_MAPS, key)
 
 
-async def test_nothing_is_created_in_a_namespace_that_is_going_away(
-    client: Client, namespace: str
-) -> None:
+async def test_creation_in_a_terminating_namespace_fails(client: Client, namespace: str) -> None:
     await client.delete(NAMESPACES, ObjectKey("", namespace))
     with pytest.raises(NamespaceTerminatingError):
         await client.create(CONFIG_MAPS, config_map(namespace))
@@ -291,7 +289,7 @@ async def five(client: Client, namespace: str) -> list[str]:
     return names
 
 
-async def test_a_list_comes_in_pages_of_one_moment(
+async def test_list_pages_have_one_resource_version(
     client: Client, namespace: str, five: list[str]
 ) -> None:
     pages = []
@@ -313,7 +311,7 @@ async def test_a_list_is_all_its_pages(client: Client, namespace: str, five: lis
     assert whole.items == (await client.list(CONFIG_MAPS, namespace=namespace)).items
 
 
-async def test_the_items_of_a_list_say_what_they_are(
+async def test_list_items_have_api_version_and_kind(
     client: Client, namespace: str, five: list[str]
 ) -> None:
     listed = await client.list(CONFIG_MAPS, namespace=namespace)

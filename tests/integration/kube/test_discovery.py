@@ -93,7 +93,7 @@ async def test_a_kind_that_appears_later_is_found_in_the_preferred_version(
     assert await mapper.find(group, "Table") is None, "nothing is wrong with a group that is gone"
 
 
-async def test_what_was_found_is_not_asked_for_again(transport: HttpTransport) -> None:
+async def test_discovery_results_are_cached(transport: HttpTransport) -> None:
     mapper = RestMapper(transport)
     found = await mapper.find("", "ConfigMap")
     await transport.close()

@@ -62,7 +62,7 @@ async def test_one_is_read_without_its_data(
         await client.get(SECRETS.only_metadata(), ObjectKey(namespace, "b"))
 
 
-async def test_lists_come_in_pages_without_data(
+async def test_metadata_lists_are_paged_and_contain_no_data(
     wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     colors = {"a": "red", "b": "blue", "c": "red"}
@@ -76,7 +76,7 @@ async def test_lists_come_in_pages_without_data(
     assert not is_recorded(wire)
 
 
-async def test_a_watch_tells_what_is_there_and_what_happens_without_data(
+async def test_metadata_watch_delivers_initial_and_later_events_without_data(
     wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     there = await api.create(secret(namespace, "a"))

@@ -118,7 +118,7 @@ def differences(values: list[Any], answers: list[str]) -> list[tuple[Any, str, s
     ]
 
 
-async def test_thousands_of_quantities_come_back_as_we_write_them(
+async def test_formatted_quantities_match_the_server_for_random_values(
     api: ApiClient, namespace: str
 ) -> None:
     made = generated(Random(20), 4000 - len(NOTABLE))  # noqa: S311
@@ -127,9 +127,7 @@ async def test_thousands_of_quantities_come_back_as_we_write_them(
     assert differences(texts, await stored(api, namespace, texts)) == []
 
 
-async def test_what_we_write_after_a_calculation_comes_back_unchanged(
-    api: ApiClient, namespace: str
-) -> None:
+async def test_computed_quantities_are_stored_unchanged(api: ApiClient, namespace: str) -> None:
     made = [Quantity.parse(text) for text in generated(Random(21), 4000)]  # noqa: S311
     texts = [str(one + other) for one, other in zip(made[::2], made[1::2], strict=True)]
     assert await stored(api, namespace, texts) == texts

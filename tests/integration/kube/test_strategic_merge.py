@@ -334,7 +334,7 @@ async def test_what_we_refuse_the_server_refuses(
         )
 
 
-async def test_the_comparison_sees_order_and_what_was_not_deleted(
+async def test_comparison_detects_order_and_missing_deletions(
     api: ApiClient, namespace: str
 ) -> None:
     stored = await store(api, namespace, PLAIN)

@@ -47,7 +47,7 @@ def remote_port(connected: socket.socket) -> int | None:
         return None
 
 
-async def test_every_answer_and_every_failure_is_told(
+async def test_every_response_and_failure_is_observed(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     told: list[tuple[str, str, str]] = []
@@ -225,7 +225,7 @@ async def test_a_fence_keeps_writes_back_and_lets_reads_through(
     assert told == ["GET"], "nothing else was sent"
 
 
-async def test_a_write_that_waited_for_a_connection_asks_its_fence_again(
+async def test_write_checks_its_guard_again_after_waiting_for_a_connection(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(cast("dict[str, int]", sessions.CONNECTIONS), "general", 1)

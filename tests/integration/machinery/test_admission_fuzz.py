@@ -287,7 +287,9 @@ HUGE = MOST + 1
 GOOD = orjson.dumps(review())
 
 
-async def test_huge_bodies_are_refused_however_they_come(caplog: pytest.LogCaptureFixture) -> None:
+async def test_too_large_bodies_are_rejected_in_every_transfer_encoding(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with no_trouble(caplog):
         async with house() as server:
             for request in (
@@ -320,7 +322,7 @@ def unfinished() -> Iterator[bytes]:
     yield whole + whole[:20]
 
 
-async def test_those_who_never_end_are_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+async def test_requests_that_never_end_are_closed(caplog: pytest.LogCaptureFixture) -> None:
     with no_trouble(caplog):
         async with house(IMPATIENT) as server:
 
@@ -341,7 +343,7 @@ async def test_those_who_never_end_are_cut_off(caplog: pytest.LogCaptureFixture)
                 wire.abort()
 
 
-async def test_those_who_go_away_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+async def test_disconnected_clients_are_released(caplog: pytest.LogCaptureFixture) -> None:
     with no_trouble(caplog):
         async with house() as server:
             for request in (*unfinished(), post(JOBS, GOOD), post(JOBS, GOOD) * 3):
@@ -355,7 +357,9 @@ async def test_those_who_go_away_are_forgotten(caplog: pytest.LogCaptureFixture)
             assert await server.is_well()
 
 
-async def test_what_is_no_tls_or_no_http_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_bytes_that_are_not_tls_or_http_do_not_affect_other_clients(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rng = random.Random(SEED)  # noqa: S311
     with no_trouble(caplog):
         async with house() as server:

@@ -170,7 +170,7 @@ async def test_a_secret_that_was_damaged_before_the_start_is_repaired(
         assert await one.is_trusted()
 
 
-async def test_a_deleted_secret_comes_back_and_nobody_notices(
+async def test_deleted_secret_is_recreated_without_failed_calls(
     site: Site, control_plane: ControlPlane
 ) -> None:
     async with replica(site, control_plane.kubeconfig) as one:
@@ -187,7 +187,7 @@ async def test_a_deleted_secret_comes_back_and_nobody_notices(
 
 
 class TestTheBundle:
-    async def test_comes_back_when_somebody_takes_it_away(
+    async def test_is_restored_when_another_client_removes_it(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         async with replica(site, control_plane.kubeconfig) as one:
@@ -197,7 +197,7 @@ class TestTheBundle:
                 await one.wait_well()
             assert await one.is_trusted()
 
-    async def test_is_put_into_a_configuration_that_comes_later(
+    async def test_is_written_into_a_configuration_created_later(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         await site.unregister()
@@ -214,7 +214,7 @@ class TestTheBundle:
             await site.register()
             await one.wait_well()
 
-    async def test_of_somebody_elses_webhook_is_left_alone(
+    async def test_of_another_webhook_is_not_modified(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         await site.register(site.webhook("third", "another-service"))
@@ -400,7 +400,7 @@ class TestWithFewRights:
             await until(ready, within=SOON, what="the API server trusting it")
             assert await one.is_trusted()
 
-    async def test_a_secret_that_may_not_be_created_is_told_in_words(
+    async def test_forbidden_creation_of_the_secret_is_reported(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         user = f"rotator-of-{site.namespace}"

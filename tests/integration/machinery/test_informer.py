@@ -48,7 +48,7 @@ def informer_of(client: Client, server: Server, witness: RecordingHandler) -> In
     return informer
 
 
-async def test_what_is_there_comes_first_and_is_marked_so(
+async def test_existing_objects_are_delivered_first_and_marked_as_initial(
     client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     for name in ("a", "b"):
@@ -76,7 +76,7 @@ async def test_an_empty_namespace_syncs_too(
     assert int(informer.resource_version) > 0
 
 
-async def test_changes_and_deletes_are_told_with_how_it_was(
+async def test_updates_and_deletes_carry_the_old_object(
     client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
@@ -111,7 +111,7 @@ async def test_managed_fields_are_not_kept(
     assert held["metadata"] == witness.told[0].new.metadata  # type: ignore[union-attr]
 
 
-async def test_a_late_handler_is_told_of_what_is_there_and_then_of_changes(
+async def test_late_handler_gets_existing_objects_and_then_changes(
     client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
@@ -175,7 +175,7 @@ async def test_only_what_is_selected_is_held(
     assert witness.contradictions == []
 
 
-async def test_only_what_is_to_be_kept_is_held_and_told(
+async def test_filtered_objects_are_neither_cached_nor_delivered(
     client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     reading = Reading(keep=lambda manifest: manifest["data"]["color"] == "red")

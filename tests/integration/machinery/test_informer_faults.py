@@ -163,7 +163,7 @@ async def test_a_watch_cut_in_the_middle_of_a_line_is_resumed(
         assert not any(is_list(each) for each in proxy.requests)
 
 
-async def test_a_streamed_list_cut_before_its_end_is_begun_again(
+async def test_streamed_list_cut_before_its_end_is_restarted(
     proxy: FaultProxy, server: Server
 ) -> None:
     for n in range(5):
@@ -187,7 +187,7 @@ async def test_a_server_that_streams_no_lists_is_listed_in_pages(
 
 
 @pytest.mark.parametrize("relists", [0, 1], ids=["resumable", "not-resumable"])
-async def test_an_expired_watch_is_listed_anew_and_missed_deletes_are_told(
+async def test_expired_watch_is_relisted_and_missed_deletes_are_delivered(
     proxy: FaultProxy, server: Server, relists: int
 ) -> None:
     async with synced_scene(proxy, server) as play:
@@ -208,7 +208,7 @@ def is_red(manifest: Manifest) -> bool:
 
 
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "pages"])
-async def test_a_new_list_tells_what_has_come_to_be_kept_and_what_has_ceased_to(
+async def test_relist_delivers_objects_that_start_or_stop_matching_the_filter(
     proxy: FaultProxy, server: Server, streams: bool
 ) -> None:
     if not streams:
@@ -252,9 +252,7 @@ async def test_list_whose_continuation_has_expired_is_read_again(
         assert [each.is_continuation for each in pages] == [False, True, False, *[True] * 5]
 
 
-async def test_a_busy_server_is_given_the_time_it_asks_for(
-    proxy: FaultProxy, server: Server
-) -> None:
+async def test_retry_after_of_a_busy_server_is_respected(proxy: FaultProxy, server: Server) -> None:
     async with synced_scene(proxy, server) as play:
         await play.behind_its_back()
         proxy.inject(BUSY, is_watch, times=2)
@@ -302,7 +300,7 @@ async def test_a_first_list_that_stalls_is_read_in_another_way(
         assert [is_list(each) for each in proxy.requests[:3]] == [False, True, False]
 
 
-async def test_a_watch_that_ends_at_once_again_and_again_is_no_busy_loop(
+async def test_watch_that_ends_immediately_is_retried_with_backoff(
     proxy: FaultProxy, server: Server
 ) -> None:
     proxy.inject(Cut(after=0), is_watch, times=1000)

@@ -17,7 +17,7 @@ def test_it_is_in_a_config_map_that_the_sidecar_finds(helm_program: Path) -> Non
     )
 
 
-def test_it_can_stand_elsewhere_and_be_found_by_something_else(helm_program: Path) -> None:
+def test_dashboard_namespace_and_labels_are_configurable(helm_program: Path) -> None:
     asked = {
         "enabled": True,
         "namespace": "monitoring",

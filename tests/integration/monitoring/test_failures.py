@@ -91,7 +91,7 @@ def readiness(**checks: int) -> Sequence[str]:
     ]
 
 
-async def test_that_it_is_up_and_not_ready_as_the_api_server_is_not_told_to_trust_it(
+async def test_manager_is_up_and_not_ready_while_the_ca_bundle_is_missing(
     control_plane: ControlPlane, api: ApiClient, namespace: str, webhook_port: int
 ) -> None:
     user = f"without-configurations-{namespace}"

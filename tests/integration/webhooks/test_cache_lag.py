@@ -64,7 +64,7 @@ def job_set_of(job: Object) -> Object:
     }
 
 
-async def test_a_runtime_that_the_cache_does_not_know_is_read(
+async def test_runtime_missing_from_the_cache_is_read_from_the_server(
     person: Applicant, namespace: str
 ) -> None:
     for kind in KINDS:

@@ -258,7 +258,7 @@ async def test_everything_can_be_changed_before_there_is_a_jobset(desk: Desk) ->
         check_accepted(await desk.change(**overriding(dialect, serviceAccountName="other")))
 
 
-async def test_what_clients_in_go_write_back_is_no_change(desk: Desk) -> None:
+async def test_fields_written_back_by_go_clients_are_not_a_change(desk: Desk) -> None:
     override = {
         "targetJobs": NODE,
         "metadata": {"labels": {"empty": ""}},

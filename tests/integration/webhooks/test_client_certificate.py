@@ -147,7 +147,7 @@ async def test_api_server_with_the_documented_configuration_is_served(
 
 
 @pytest.mark.parametrize("which", ["without", "foreign", "misnamed"])
-async def test_connection_of_a_stranger_is_refused(
+async def test_connection_without_a_trusted_client_certificate_is_refused(
     served: Served, clients: Clients, which: str
 ) -> None:
     with pytest.raises(REFUSED):

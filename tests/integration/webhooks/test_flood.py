@@ -117,7 +117,7 @@ async def flooding(port: int, job: Object) -> AsyncIterator[Flood]:
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-async def test_flood_of_a_stranger_does_not_stop_the_api_server(
+async def test_flood_of_an_unauthenticated_client_does_not_block_the_api_server(
     plane: ControlPlane, namespace: str, size: int
 ) -> None:
     job = train_job(namespace, size)

@@ -164,7 +164,7 @@ async def test_a_runtime_and_its_train_job_can_be_created_at_once(
         check_accepted(await person.create(job))
 
 
-async def test_a_runtime_can_be_mended_and_its_train_job_created_at_once(
+async def test_train_job_is_admitted_immediately_after_its_runtime_is_fixed(
     person: Applicant, team: Team
 ) -> None:
     """The cache may still have it without the job that fetches the dataset."""
@@ -204,7 +204,7 @@ async def test_a_priority_class_and_what_needs_it_can_be_created_at_once(
     check_accepted(await person.create(job))
 
 
-async def test_who_resumes_a_train_job_is_told_that_its_runtime_is_deprecated(
+async def test_resuming_a_train_job_warns_about_its_deprecated_runtime(
     person: Applicant, team: Team
 ) -> None:
     job = await start(team, person, torch(), suspend=True)
@@ -222,7 +222,7 @@ async def test_who_resumes_a_train_job_is_told_that_its_runtime_is_deprecated(
     check_accepted(await person.patch(stored, {"metadata": {"labels": {"a": "b"}}}))
 
 
-async def test_a_runtime_that_goes_is_left_alone(person: Applicant, team: Team) -> None:
+async def test_runtime_being_deleted_is_not_validated(person: Applicant, team: Team) -> None:
     runtime = placed(torch(), "TrainingRuntime", "torch", team.namespace)
     runtime["metadata"]["finalizers"] = ["acme.io/hold"]
     check_accepted(await person.create(runtime))

@@ -76,7 +76,7 @@ async def test_a_denial_of_a_runtime(
     assert heard.body["details"]["kind"] == kind
 
 
-async def test_all_mistakes_are_told_at_once(person: Applicant, here: str) -> None:
+async def test_all_errors_are_reported_together(person: Applicant, here: str) -> None:
     """Also those that are found at different stages: overrides, plugins, the name."""
     job = job_in(
         here,
@@ -103,7 +103,7 @@ async def test_all_mistakes_are_told_at_once(person: Applicant, here: str) -> No
     assert heard.denial.startswith("[")
 
 
-async def test_all_mistakes_of_a_runtime_are_told_at_once(
+async def test_all_errors_of_a_runtime_are_reported_together(
     person: Applicant, namespace: str
 ) -> None:
     manifest = torch(
@@ -123,7 +123,7 @@ async def test_all_mistakes_of_a_runtime_are_told_at_once(
     ]
 
 
-async def test_a_mistake_is_told_once(person: Applicant, here: str) -> None:
+async def test_each_error_is_reported_once(person: Applicant, here: str) -> None:
     twice = [{"name": "node"}, {"name": "node"}]
     override = {"targetJobs": twice, "spec": {"containers": [{"name": "typo"}]}}
     heard = await person.create(job_in(here, podTemplateOverrides=[override]))
@@ -133,7 +133,9 @@ async def test_a_mistake_is_told_once(person: Applicant, here: str) -> None:
     )
 
 
-async def test_of_very_many_mistakes_a_hundred_are_told(person: Applicant, here: str) -> None:
+async def test_number_of_reported_errors_is_limited_to_a_hundred(
+    person: Applicant, here: str
+) -> None:
     overrides = [
         {"targetJobs": [{"name": f"job-{number}"}, {"name": f"other-{number}"}]}
         for number in range(75)
@@ -143,7 +145,7 @@ async def test_of_very_many_mistakes_a_hundred_are_told(person: Applicant, here:
     assert heard.denial.count("must not have targetJob") == 100
 
 
-async def test_a_denial_comes_with_its_warnings(person: Applicant, here: str) -> None:
+async def test_denial_contains_its_warnings(person: Applicant, here: str) -> None:
     trainer = {
         "env": [{"name": "PET_NNODES"}],
         "numProcPerNode": 2,
@@ -197,7 +199,7 @@ async def test_a_name_that_is_to_be_made_up(person: Applicant, here: str) -> Non
         ),
     ],
 )
-async def test_what_the_api_server_says_before_us(
+async def test_schema_errors_are_reported_by_the_api_server(
     spec: Object, says: str, person: Applicant, here: str
 ) -> None:
     heard = await person.create(job_in(here, **spec))

@@ -153,9 +153,7 @@ async def test_large_trainjob_needs_no_webhook_for_its_finalizers(
     assert "failed calling webhook" in refused.message
 
 
-async def test_readiness_says_which_certificate_is_missing(
-    plane: ControlPlane, tmp_path: Path
-) -> None:
+async def test_readiness_names_the_missing_certificate(plane: ControlPlane, tmp_path: Path) -> None:
     ports = PortReservations(places.ports(places.cache_home()))
     flags = (*webhook_flags(ports.reserve()), "--webhook-cert-dir", str(tmp_path))
     try:

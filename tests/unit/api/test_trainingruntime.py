@@ -35,7 +35,7 @@ def test_the_template_is_not_walked() -> None:
         ({"torch": []}, "spec.mlPolicy.torch: must be an object"),
     ],
 )
-def test_a_wrong_policy_is_told_by_its_path(policy: dict[str, object], told: str) -> None:
+def test_invalid_policy_is_reported_with_its_path(policy: dict[str, object], told: str) -> None:
     with pytest.raises(InvalidDocumentError) as raised:
         TrainingRuntime.parse(runtime(mlPolicy=policy))
     assert str(raised.value).startswith(told)

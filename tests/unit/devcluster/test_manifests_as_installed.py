@@ -48,7 +48,7 @@ def test_jobset_listens_on_loopback_only() -> None:
     assert told["internalCertManagement"] == {"enable": False}
 
 
-def test_roles_are_bound_to_the_service_account_in_whose_name_jobset_comes() -> None:
+def test_roles_are_bound_to_the_service_account_of_jobset() -> None:
     role = {
         "kind": "ClusterRole",
         "metadata": {"name": "manager-role"},
@@ -63,7 +63,7 @@ def test_roles_are_bound_to_the_service_account_in_whose_name_jobset_comes() -> 
     assert renamed["rules"] == role["rules"]
 
 
-def test_job_pods_run_as_long_as_asked() -> None:
+def test_job_pods_run_for_the_configured_duration() -> None:
     stages = [
         {"metadata": {"name": "pod-ready"}, "spec": {}},
         {
@@ -85,13 +85,13 @@ def test_job_pods_run_as_long_as_asked() -> None:
     }
 
 
-def test_a_node_says_what_it_has() -> None:
+def test_node_reports_its_capacity() -> None:
     node = kwok.node(3, NODE_CAPACITY)
     assert node["metadata"]["name"] == "kwok-3"
     assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
 
 
-def test_a_shape_survives_being_told_to_another_process(tmp_path: Path) -> None:
+def test_shape_round_trips_through_serialization(tmp_path: Path) -> None:
     from kftrainer.devcluster.artifacts.parts import VOLCANO_MANIFESTS
 
     shape = Shape(

@@ -35,7 +35,7 @@ def test_words_are_read_as_kubectl_reads_them(text: str, value: Any) -> None:
     assert type(parsed.value["a"]) is type(value)
 
 
-def test_documents_know_where_they_begin() -> None:
+def test_documents_have_start_lines() -> None:
     text = "# first\n\na: 1\n---\n# second\nb: 2\n---\n---\n[3]\n"
     assert [(each.line, each.value) for each in parse(text) if each.value] == [
         (3, {"a": 1}),
@@ -44,7 +44,7 @@ def test_documents_know_where_they_begin() -> None:
     ]
 
 
-def test_items_know_where_they_begin() -> None:
+def test_items_have_start_lines() -> None:
     [parsed] = parse("kind: List\nitems:\n- a: 1\n-\n  b: 2\n")
     assert [parsed.position.nearest(f"items[{n}]").line for n in range(2)] == [3, 5]
 
@@ -117,7 +117,7 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         pytest.param("b: ä\na: \x07\n", 2, "control characters are not allowed: U+0007", id="bell"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(text: str, line: int | None, told: str) -> None:
+def test_unreadable_input_is_reported_in_one_line(text: str, line: int | None, told: str) -> None:
     with pytest.raises(ParseError) as raised:
         list(parse(text))
     assert raised.value.line == line
@@ -140,7 +140,7 @@ def test_what_cannot_be_read_is_told_in_one_line(text: str, line: int | None, to
         pytest.param('{"a": "', 1, "not valid JSON: Unterminated string starting", id="open"),
     ],
 )
-def test_json_that_cannot_be_read_is_told_in_one_line(text: str, line: int, told: str) -> None:
+def test_invalid_json_is_reported_in_one_line(text: str, line: int, told: str) -> None:
     with pytest.raises(ParseError) as raised:
         list(parse(text, only_json=True))
     assert raised.value.line == line
@@ -153,6 +153,6 @@ WORDS = st.sampled_from(["", "''", "x", "1:x", "0b_", ".", "-", "+", "2024-1-99"
 
 
 @given(TAGS, WORDS)
-def test_a_value_that_does_not_fit_its_tag_is_told_as_any_mistake(tag: str, word: str) -> None:
+def test_value_not_matching_its_tag_is_a_parse_error(tag: str, word: str) -> None:
     with contextlib.suppress(ParseError):
         list(parse(f"a: !!{tag} {word}\n"))

@@ -50,7 +50,7 @@ async def test_excluded_checks_do_not_count() -> None:
     )
 
 
-async def test_one_check_tells_its_reason() -> None:
+async def test_single_check_returns_its_reason() -> None:
     assert await get("/healthz/a", a=well) == HttpResponse(200, "ok")
     answer = await get("/healthz/b", b=sick)
     assert answer == HttpResponse(500, "internal server error: the cache is empty\n")
@@ -117,7 +117,7 @@ async def test_a_check_that_raises_has_failed_and_is_named() -> None:
     assert "[+]fine ok" in answer.body
 
 
-async def test_metrics_tell_how_each_check_of_readiness_goes_and_that_it_has_changed() -> None:
+async def test_metrics_contain_the_state_and_changes_of_each_readiness_check() -> None:
     problems: dict[str, str | None] = {"caches": "not read yet", "webhooks": None}
 
     async def caches() -> str | None:

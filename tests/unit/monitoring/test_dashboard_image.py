@@ -53,7 +53,7 @@ def test_a_curve_is_broken_where_nothing_is_known() -> None:
     assert 'd="M0 10L10 5M30 0"' in plot.line(Line("a", "red", [0, 5, None, 10]))
 
 
-def test_what_is_stacked_stands_on_the_one_before() -> None:
+def test_stacked_series_start_at_the_previous_one() -> None:
     [first, second] = stacked([Line("a", "red", [1, None]), Line("b", "blue", [2, 3])])
     assert (first.values, second.values) == ((1, 0), (3, 3))
 

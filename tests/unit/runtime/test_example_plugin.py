@@ -115,7 +115,7 @@ def test_greeter_imports_only_the_facade() -> None:
     assert [each.partition(" import ")[0] for each in imports[2:]] == ["from kftrainer.machinery"]
 
 
-def test_the_documents_tell_the_order_of_phases_and_plugins() -> None:
+def test_documented_order_of_phases_and_plugins_is_current() -> None:
     shown = (ROOT / "docs" / "plugins.md").read_text()
     told = re.findall(r"^\|[ 1-5]*\| `(\w+)` \| `(\w+)\((.*)\)` \|", shown, re.M)
     methods = [(phase, *phase.__abstractmethods__) for phase in EXTENSION_POINTS]
@@ -187,7 +187,9 @@ def test_variable_of_the_example_cannot_be_set_by_the_train_job(
     )
 
 
-def test_a_train_job_that_breaks_the_examples_rule_is_told(render: Render, installed: Path) -> None:
+def test_train_job_violating_the_rule_of_the_example_is_rejected(
+    render: Render, installed: Path
+) -> None:
     done = render(*documents(), packages=installed)
     told = f"metadata.labels[{LABEL}]: Required value: the experiment that this is a run of"
     assert told in done.stderr

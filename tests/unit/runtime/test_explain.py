@@ -218,7 +218,7 @@ def test_values_of_other_objects_have_their_sources() -> None:
     assert trace.settings_of(bare, bare.manifest) == []
 
 
-def test_removed_values_come_last() -> None:
+def test_removed_values_are_listed_last() -> None:
     document = {"a": {"b": 1, "c": 2}, "d": 4}
     with planning(document) as trace, trace.changes_of("Torch"):
         del document["a"]["b"]

@@ -18,7 +18,7 @@ def test_good_documents_are_good() -> None:
     assert [told(document) for document in corpus()] == [[] for _ in corpus()]
 
 
-def test_everything_is_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     job = train_job("1st", trainer={"numNodes": 0, "numProcPerNode": "many", "imge": "x"})
     assert told(job) == [
         "spec.trainer.imge: Unknown field: did you mean image?",

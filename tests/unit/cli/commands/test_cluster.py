@@ -54,7 +54,7 @@ async def test_what_is_fine_at_once_is_looked_at_once() -> None:
     assert (look.times, clock.monotonic()) == (1, 0.0)
 
 
-async def test_it_looks_again_less_and_less_often_and_tells_what_it_waits_for() -> None:
+async def test_polling_backs_off_and_reports_what_it_waits_for() -> None:
     clock, told = FakeClock(), list[str]()
     look = Looking("a", "b", TransportError("no answer"), "c", "c", None)
     assert await waited(clock, Waiter(clock, 60.0), look, told.append) == 5.75
@@ -79,7 +79,7 @@ async def test_a_look_that_fails_does_not_hide_what_was_seen_before() -> None:
     assert str(error) == "after 3 s: torch is not there; the last attempt failed: no answer"
 
 
-async def test_a_look_can_say_what_it_waits_for_before_it_hangs() -> None:
+async def test_hanging_poll_reports_what_it_waits_for() -> None:
     waiter = Waiter(SystemClock(), 0.0)
 
     async def hang() -> str | None:
@@ -127,7 +127,7 @@ def test_an_error_is_one_line(
 
 
 @pytest.mark.usefixtures("logging_as_before")
-def test_what_nobody_expected_is_one_line_after_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_error_is_one_line_after_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> int:
         raise ExceptionGroup("workers", [TypeError("no such\nthing")])
 

@@ -52,7 +52,7 @@ def file_with(folder: Path, **settings: object) -> str:
     return str(path)
 
 
-def test_without_a_word_all_has_its_default() -> None:
+def test_defaults_apply_without_flags() -> None:
     configuration = manager.configured(parsed())
     assert not configuration.leader_election.leader_elect
     assert configuration.metrics.address == ":8443"
@@ -193,7 +193,7 @@ def test_a_flag_with_a_value_of_no_use_is_misuse(
 @pytest.mark.parametrize(
     "flags", [("--frobnicate",), ("--concurrency", "TrainJob"), ("--qps", "many"), ("surplus",)]
 )
-def test_a_flag_that_nobody_knows_is_misuse(
+def test_unknown_flag_is_a_usage_error(
     flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -256,7 +256,7 @@ def told_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return code, capsys.readouterr().err.splitlines()
 
 
-def test_errors_in_groups_are_told_once_each_in_one_line(
+def test_grouped_errors_are_reported_once_each_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lost = [LeaseLostError("the lease\nwas lost"), KubeError("no answer")]
@@ -269,7 +269,7 @@ def test_errors_in_groups_are_told_once_each_in_one_line(
     assert told_of(group, capsys) == (1, ["kftrainer manager: waited 120 s for TrainJob"])
 
 
-def test_of_what_nobody_expected_the_log_has_the_traceback_and_the_last_line_the_gist(
+def test_unexpected_error_is_logged_with_traceback_and_summarized_in_the_last_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail() -> None:

@@ -107,7 +107,7 @@ def test_a_train_job_becomes_a_job_set(render: Command) -> None:
     assert render.objects(plain_runtime(), plain_job()) == [jobset("demo")]
 
 
-def test_documents_come_in_any_order_and_objects_in_that_of_the_train_jobs(render: Command) -> None:
+def test_objects_are_ordered_by_train_job_for_any_order_of_documents(render: Command) -> None:
     second = plain_job("second")
     second["metadata"] |= {"namespace": "team", "uid": "1-2-3"}
     found = render.objects(plain_job("third"), second, plain_runtime(), plain_job("first"))
@@ -168,7 +168,7 @@ def test_secrets_are_printed_without_what_is_in_them(render: Command) -> None:
     assert secret["data"] == {"ssh-privatekey": "<redacted>", "ssh-publickey": "<redacted>"}
 
 
-def test_secrets_are_shown_if_asked_for(render: Command) -> None:
+def test_secrets_are_shown_on_request(render: Command) -> None:
     secret, *_ = render.objects(mpi_runtime(), plain_job(), options=("--show-secrets",))
     assert list(secret["data"]) == ["ssh-privatekey", "ssh-publickey"]
     assert "<redacted>" not in secret["data"].values()
@@ -181,7 +181,7 @@ def test_a_secret_that_is_there_is_left_alone(render: Command) -> None:
     assert [each["kind"] for each in found] == ["ConfigMap", "JobSet"]
 
 
-def test_kinds_that_nobody_knows_are_passed_over(render: Command) -> None:
+def test_unknown_kinds_are_skipped(render: Command) -> None:
     strangers = [
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}, "spec": "?"},
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}},
@@ -200,7 +200,7 @@ def test_a_job_set_that_runs_leaves_nothing_to_apply(render: Command) -> None:
     )
 
 
-def test_documents_without_a_train_job_are_told(render: Command) -> None:
+def test_documents_without_a_train_job_are_an_error(render: Command) -> None:
     told = "warning: the files contain no TrainJob\n"
     assert render(plain_runtime()) == (0, "", told)
 
@@ -268,7 +268,7 @@ def test_warnings_are_those_of_validate(render: Command) -> None:
     assert err.splitlines() == render.as_validated()
 
 
-def test_a_train_job_that_is_managed_by_another_is_told(render: Command) -> None:
+def test_train_job_managed_by_another_controller_is_reported(render: Command) -> None:
     job = plain_job(managedBy="kueue.x-k8s.io/multikueue")
     code, out, err = render(plain_runtime(), job)
     assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
@@ -366,7 +366,7 @@ BAD_RUNTIMES = {
 
 
 @pytest.mark.parametrize(("broken", "told"), BAD_RUNTIMES.values(), ids=BAD_RUNTIMES)
-def test_a_broken_runtime_is_told_once_and_at_its_place(
+def test_invalid_runtime_is_reported_once_with_its_position(
     render: Command, broken: Object, told: list[str]
 ) -> None:
     problems = render.problems(broken, plain_job("a"), plain_job("b"))
@@ -435,7 +435,7 @@ BAD_JOBS = {
 
 
 @pytest.mark.parametrize(("spec", "told"), BAD_JOBS.values(), ids=BAD_JOBS)
-def test_a_bad_train_job_is_told_with_the_field(
+def test_invalid_train_job_is_reported_with_the_field(
     render: Command, spec: Object, told: list[str]
 ) -> None:
     job = {**plain_job(), "spec": {**plain_job()["spec"], **spec}}
@@ -481,9 +481,7 @@ ODD_DOCUMENTS = {
 
 
 @pytest.mark.parametrize(("document", "told"), ODD_DOCUMENTS.values(), ids=ODD_DOCUMENTS)
-def test_a_document_that_is_none_of_ours_is_told(
-    render: Command, document: object, told: str
-) -> None:
+def test_document_of_another_kind_is_reported(render: Command, document: object, told: str) -> None:
     problems = render.problems(plain_runtime(), document, plain_job("good"))
     assert problems == [f"FILE:3: {told}"] == render.as_validated()
 
@@ -514,7 +512,7 @@ def test_train_jobs_must_be_named_and_unique(render: Command, document: object, 
     assert render.problems(plain_runtime(), document, plain_job("good")) == [told]
 
 
-def test_runtime_that_is_in_no_file_is_told(render: Command) -> None:
+def test_runtime_missing_from_the_files_is_reported(render: Command) -> None:
     assert render.problems(plain_job()) == [
         "FILE:1: spec.runtimeRef.name: Not found: ClusterTrainingRuntime plain is not among "
         "the given files"
@@ -612,7 +610,7 @@ ODD_OBJECTS = {
 
 
 @pytest.mark.parametrize(("odd", "told"), ODD_OBJECTS.values(), ids=ODD_OBJECTS)
-def test_an_odd_object_that_is_there_already_is_told_at_its_place(
+def test_invalid_existing_object_is_reported_with_its_position(
     render: Command, odd: Object, told: list[str]
 ) -> None:
     problems = render.problems(gang_runtime(), odd, plain_job())
@@ -637,9 +635,7 @@ def test_nulls_in_objects_that_are_there_already_are_nothing(render: Command) ->
     assert [each["kind"] for each in found] == ["PodGroup", "JobSet"]
 
 
-def test_a_key_that_is_said_twice_is_told(
-    render: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_duplicate_key_is_reported(render: Command, capsys: pytest.CaptureFixture[str]) -> None:
     render.file.write_text("kind: TrainJob\nmetadata: {}\nkind: TrainJob\n")
     assert main(["render", "-f", str(render.file)]) == 1
     assert capsys.readouterr() == ("", f"{render.file}:3: duplicate key 'kind'\n")
@@ -656,7 +652,7 @@ def test_a_runtime_that_could_not_be_read_is_not_missed(
     assert [line.split(": ")[0] for line in err.splitlines()] == [f"{tmp_path}/runtime.yaml:2"]
 
 
-def test_a_file_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", "-f", "nonesuch.yaml"]) == 1
     assert capsys.readouterr() == ("", "nonesuch.yaml: no such file or directory\n")
 
@@ -694,7 +690,7 @@ def test_objects_of_one_name_in_two_namespaces_are_two(render: Command) -> None:
     assert found == [jobset("demo"), jobset("demo", "other")]
 
 
-def test_everything_that_is_wrong_is_told_in_the_order_of_the_documents(render: Command) -> None:
+def test_errors_are_reported_in_document_order(render: Command) -> None:
     problems = render.problems(
         plain_job("a", trainer={"args": "x"}),
         runtime("other", "ClusterTrainingRuntime", [replicated_job(), replicated_job("twin")]),
@@ -713,7 +709,7 @@ def test_everything_that_is_wrong_is_told_in_the_order_of_the_documents(render: 
     ]
 
 
-def test_a_runtime_is_looked_at_even_if_nobody_refers_to_it(render: Command) -> None:
+def test_unreferenced_runtime_is_validated(render: Command) -> None:
     [problem] = render.problems(runtime_of(_with_other_container))
     assert problem.startswith(f"FILE:1: {JOBS}[0].{POD}.containers: ")
 
@@ -745,21 +741,19 @@ def configuration(folder: Path, **plugins: list[str]) -> tuple[str, str]:
     return "--config", str(file)
 
 
-def test_the_configuration_says_which_plugins_run(render: Command, tmp_path: Path) -> None:
+def test_configuration_selects_the_plugins(render: Command, tmp_path: Path) -> None:
     options = configuration(tmp_path, disabled=["PlainML"])
     found = render.objects(plain_runtime(), plain_job(trainer={"numNodes": 5}), options=options)
     assert found == [jobset("demo")]
 
 
-def test_a_plugin_that_is_not_installed_is_told(render: Command, tmp_path: Path) -> None:
+def test_missing_plugin_is_reported(render: Command, tmp_path: Path) -> None:
     options = configuration(tmp_path, enabled=["nonesuch"])
     [line] = render.problems(plain_runtime(), options=options)
     assert line.startswith("plugins.enabled: nonesuch: no installed package declares it")
 
 
-def test_a_configuration_that_cannot_be_read_is_told_in_one_line(
-    render: Command, tmp_path: Path
-) -> None:
+def test_unreadable_configuration_is_reported_in_one_line(render: Command, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("a: [")
     [line] = render.problems(plain_runtime(), options=("--config", str(file)))
@@ -769,7 +763,7 @@ def test_a_configuration_that_cannot_be_read_is_told_in_one_line(
 # ---- --explain
 
 
-def test_explain_says_who_set_what(render: Command) -> None:
+def test_explain_shows_the_source_of_each_value(render: Command) -> None:
     job = plain_job(trainer={"numNodes": 3, "image": "mine", "env": [_env("A", "1")]})
     code, out, err = render(plain_runtime(), job, options=("--explain",))
     head = "JobSet demo: spec.replicatedJobs[node].template.spec"
@@ -788,7 +782,7 @@ def without_sources(lines: str) -> list[str]:
     return [line.partition(" ← ")[0] for line in lines.splitlines()]
 
 
-def test_explain_says_what_is_in_the_other_objects(render: Command) -> None:
+def test_explain_covers_the_other_objects(render: Command) -> None:
     job = plain_job()
     job["metadata"]["namespace"] = "team"
     code, out, _ = render(mpi_runtime(), job, options=("--explain",))
@@ -805,7 +799,7 @@ def test_explain_says_what_is_in_the_other_objects(render: Command) -> None:
     assert all(line.startswith("JobSet team/demo: ") for line in out.splitlines()[5:])
 
 
-def test_explain_says_what_is_in_a_pod_group(render: Command) -> None:
+def test_explain_covers_a_pod_group(render: Command) -> None:
     code, out, _ = render(gang_runtime(), plain_job(), options=("--explain",))
     assert code == 0
     assert without_sources(out)[:2] == [
@@ -875,7 +869,7 @@ def test_the_heads_of_a_difference_show_what_cannot_be_seen(
     ]
 
 
-def test_objects_that_came_or_went(render: Command, earlier: Earlier) -> None:
+def test_diff_shows_added_and_removed_objects(render: Command, earlier: Earlier) -> None:
     options = earlier(plain_runtime(), plain_job("a"), plain_job("b"))
     code, out, _ = render(plain_runtime(), plain_job("b"), plain_job("c"), options=options)
     lines = out.splitlines()
@@ -887,7 +881,7 @@ def test_objects_that_came_or_went(render: Command, earlier: Earlier) -> None:
     assert {line[0] for line in lines[lines.index("+++ JobSet default/a now") + 2 :]} == {"-"}
 
 
-def test_trouble_is_not_taken_for_a_difference(render: Command, tmp_path: Path) -> None:
+def test_diff_with_invalid_input_exits_with_2(render: Command, tmp_path: Path) -> None:
     missing = ("--diff", str(tmp_path / "nonesuch"))
     assert render(plain_runtime(), plain_job(), options=missing) == (
         2,

@@ -68,7 +68,7 @@ spec:
 """
 
 
-def test_what_is_fine_is_not_told(validate: Command) -> None:
+def test_valid_documents_are_not_listed(validate: Command) -> None:
     assert validate.run(a=[job()], b=[RUNTIME]) == (
         0,
         "",
@@ -121,7 +121,7 @@ def test_each_problem_is_a_line_with_the_place_of_the_field(validate: Command) -
     )
 
 
-def test_what_is_missing_is_told_where_it_should_be(validate: Command) -> None:
+def test_missing_field_is_reported_at_its_parent(validate: Command) -> None:
     text = GOOD.replace("    name: plain\n", "    kind: TrainingRuntime\n")
     assert validate(a=text) == (1, ["a:6: spec.runtimeRef.name: Required value"])
     assert validate(a=GOOD.replace("  name: demo\n", "  labels: {}\n"))[1] == [
@@ -142,7 +142,7 @@ def test_a_list_has_the_lines_of_its_items(validate: Command) -> None:
     assert validate(a="\n".join(lines)) == (1, [f"a:{line}: {told}"])
 
 
-def test_what_admission_refuses_is_told_as_well(validate: Command) -> None:
+def test_admission_errors_are_reported(validate: Command) -> None:
     override = {"targetJobs": [{"name": "nonesuch"}]}
     code, lines = validate(a=[RUNTIME], b=[job(podTemplateOverrides=[override])])
     assert code == 1
@@ -152,7 +152,7 @@ def test_what_admission_refuses_is_told_as_well(validate: Command) -> None:
     )
 
 
-def test_admission_is_not_asked_about_what_never_reaches_it(validate: Command) -> None:
+def test_admission_rules_are_skipped_after_schema_errors(validate: Command) -> None:
     override = {"targetJobs": [{"name": "nonesuch"}]}
     bad = job(podTemplateOverrides=[override], trainer={"numNodes": 0})
     assert [each["path"] for each in validate.remarks(a=[RUNTIME, bad])[1]] == [
@@ -160,7 +160,7 @@ def test_admission_is_not_asked_about_what_never_reaches_it(validate: Command) -
     ]
 
 
-def test_a_broken_runtime_is_told_once_and_not_at_its_jobs(validate: Command) -> None:
+def test_invalid_runtime_is_reported_once_and_not_at_its_jobs(validate: Command) -> None:
     no_jobs = runtime("plain", "ClusterTrainingRuntime", template={"spec": {"replicatedJobs": []}})
     code, remarks = validate.remarks(a=[job("one"), no_jobs, job("two")])
     assert code == 1
@@ -172,7 +172,7 @@ def test_a_broken_runtime_is_told_once_and_not_at_its_jobs(validate: Command) ->
     assert (code, [each["path"] for each in remarks]) == (1, ["spec.template"])
 
 
-def test_a_train_job_alone_is_judged_without_its_runtime(validate: Command) -> None:
+def test_train_job_without_runtime_is_validated_alone(validate: Command) -> None:
     assert validate(a=GOOD) == (
         0,
         [
@@ -196,7 +196,7 @@ def test_a_runtime_that_is_missing_among_others_is_refused(validate: Command) ->
     assert validate(a=on_mine, b=[of_another_kind])[0] == 0
 
 
-def test_a_runtime_that_comes_with_the_operator_need_not_be_there(validate: Command) -> None:
+def test_shipped_runtime_is_not_required_in_the_files(validate: Command) -> None:
     on_shipped = train_job(runtimeRef={"name": "torch-distributed"})
     code, [line] = validate(a=[on_shipped], b=[RUNTIME])
     assert (code, "warning: ClusterTrainingRuntime torch-distributed" in line) == (0, True)
@@ -269,7 +269,7 @@ def test_json_has_all_that_the_lines_have(validate: Command) -> None:
         ({"managedBy": "me"}, ["FieldValueInvalid"]),
     ],
 )  # fmt: skip
-def test_faults_have_the_names_of_the_api_server(
+def test_error_types_match_the_api_server(
     validate: Command, spec: Object, types: list[str]
 ) -> None:
     bad = {**job(), "spec": {**job()["spec"], **spec}}
@@ -438,11 +438,13 @@ def test_what_planning_reads_must_be_readable(validate: Command) -> None:
         ),
     ],
 )
-def test_what_no_server_would_know(validate: Command, document: Object, told: str) -> None:
+def test_document_that_no_server_accepts_is_reported(
+    validate: Command, document: Object, told: str
+) -> None:
     assert validate(a=[document]) == (1, [told])
 
 
-def test_objects_that_are_there_twice_are_told(validate: Command) -> None:
+def test_duplicate_objects_are_reported(validate: Command) -> None:
     code, lines = validate(a=[RUNTIME, job()], b=[job()])
     assert code == 0
     assert [line.split(": ", 2)[:2] for line in lines] == [["b:4", "metadata.name"]]

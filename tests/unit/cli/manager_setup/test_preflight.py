@@ -121,7 +121,7 @@ async def test_all_is_well(clock: FakeClock) -> None:
     assert trial.is_ready
 
 
-async def test_kinds_that_are_not_installed_are_told(clock: FakeClock) -> None:
+async def test_missing_kinds_are_reported(clock: FakeClock) -> None:
     trial = Trial(Server(**{OURS: [NOT_THERE]}), clock)
     told = await trial.over(SETTLE_FOR)
     assert told is not None
@@ -134,9 +134,7 @@ async def test_kinds_that_are_not_installed_are_told(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("lacking", ["kinds", "rights"])
-async def test_what_has_just_been_installed_may_come_a_moment_later(
-    clock: FakeClock, lacking: str
-) -> None:
+async def test_kinds_just_installed_are_waited_for(clock: FakeClock, lacking: str) -> None:
     server = Server()
     if lacking == "kinds":
         server.answers[OURS] = [NOT_THERE, NOT_THERE, group_of(TRAIN_JOBS)]
@@ -160,13 +158,13 @@ async def test_a_server_that_falls_silent_meanwhile_is_waited_for(clock: FakeClo
     assert trial.is_ready
 
 
-async def test_kinds_of_others_may_come_later(clock: FakeClock) -> None:
+async def test_optional_kinds_are_not_required(clock: FakeClock) -> None:
     server = Server()
     assert await Trial(server, clock).over() is None
     assert JOBSET in server.asked
 
 
-async def test_all_kinds_that_may_not_be_read_are_told(clock: FakeClock) -> None:
+async def test_all_kinds_with_forbidden_reads_are_reported(clock: FakeClock) -> None:
     ours = status(403, "Forbidden", 'trainjobs is forbidden: User "ada" cannot list')
     theirs = status(403, "Forbidden", "jobsets is forbidden")
     server = Server(
@@ -244,7 +242,7 @@ async def test_kind_without_namespaces_that_must_not_be_read_ends_the_manager(
     assert told.startswith("no permission to read")
 
 
-async def test_credentials_that_are_not_accepted_are_told_at_once(clock: FakeClock) -> None:
+async def test_rejected_credentials_are_reported_immediately(clock: FakeClock) -> None:
     server = Server(**{OURS: [status(401, "Unauthorized", "Unauthorized")]})
     told = await Trial(server, clock).over()
     assert told == "the API server rejected the credentials: Unauthorized"
@@ -258,7 +256,7 @@ async def test_credentials_that_are_not_accepted_are_told_at_once(clock: FakeClo
         status(429, "TooManyRequests", "cannot connect"),
     ],
 )
-async def test_a_server_that_does_not_answer_is_asked_again_and_then_given_up(
+async def test_unresponsive_server_is_retried_until_the_timeout(
     clock: FakeClock, trouble: Response | Exception
 ) -> None:
     server = Server(**{OURS: [trouble]})
@@ -293,7 +291,7 @@ async def test_a_server_that_answers_late_is_waited_for(clock: FakeClock) -> Non
     assert trial.is_ready
 
 
-async def test_it_stops_when_it_is_told_to_though_the_server_is_silent(clock: FakeClock) -> None:
+async def test_stop_ends_the_preflight_of_a_silent_server(clock: FakeClock) -> None:
     trial = Trial(Server(**{OURS: [None]}), clock)
     assert await trial.over(1) is None
     assert not trial.is_ready

@@ -28,7 +28,7 @@ def problem_of(folder: Path) -> str:
     return str(raised.value).replace(str(folder), "F")
 
 
-def test_an_empty_folder_is_a_mistake_unless_it_says_that_it_is_meant(tmp_path: Path) -> None:
+def test_empty_folder_is_an_error_unless_marked_as_intended(tmp_path: Path) -> None:
     none = (
         "runtimes cannot be used: F contains no .yaml file; to delete all runtimes that were "
         "applied from it earlier, add an empty file named none"
@@ -118,7 +118,7 @@ def test_two_of_one_name_are_one_too_many(tmp_path: Path) -> None:
     assert told == "runtimes cannot be used: F/b.yaml: duplicate runtime torch: also in F/a.yaml"
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     told = problem_of(written(tmp_path, {"a.yaml": "", "b.yaml": TORCH, "c.yaml": "1"}))
     assert told == (
         "runtimes cannot be used: F/a.yaml: must contain one object, but contains 0; "

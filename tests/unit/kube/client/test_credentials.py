@@ -47,7 +47,7 @@ async def token_of(kubeconfig: Path | None = None) -> str | None:
     return await (await load_connection(kubeconfig)).credentials.authorization()
 
 
-async def test_without_anything_to_load_every_place_that_was_looked_at_is_told() -> None:
+async def test_missing_credentials_error_lists_every_location() -> None:
     with pytest.raises(CredentialsError) as told:
         await load_connection()
     assert str(told.value) == (
@@ -72,9 +72,7 @@ async def test_several_files_are_one(home: Path, monkeypatch: pytest.MonkeyPatch
     assert await token_of() == "Bearer first"
 
 
-async def test_a_file_that_is_not_there_is_told(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_file_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kubeconfig(home / ".kube/config")
     with pytest.raises(CredentialsError, match=r"The kubeconfig does not exist: .*/missing\."):
         await load_connection(home / "missing")
@@ -83,7 +81,7 @@ async def test_a_file_that_is_not_there_is_told(
         await load_connection()
 
 
-async def test_a_file_that_cannot_be_looked_for_is_told_as_missing(home: Path) -> None:
+async def test_inaccessible_file_is_reported_as_missing(home: Path) -> None:
     with pytest.raises(CredentialsError, match=r"The kubeconfig does not exist: "):
         await load_connection(home / ("long" * 100))
 
@@ -92,14 +90,14 @@ async def test_a_file_that_cannot_be_looked_for_is_told_as_missing(home: Path) -
     "text",
     ["", "3", "[]", "{", "a: [", "current-context: x", "{users: 3, contexts: [], clusters: []}"],
 )
-async def test_a_file_that_is_no_kubeconfig_is_told(home: Path, text: str) -> None:
+async def test_invalid_kubeconfig_is_reported(home: Path, text: str) -> None:
     path = home / "file"
     path.write_text(text)
     with pytest.raises(CredentialsError, match=r"The kubeconfig .*/file cannot be used: ."):
         await load_connection(path)
 
 
-async def test_a_certificate_that_is_none_is_told(home: Path) -> None:
+async def test_invalid_certificate_is_reported(home: Path) -> None:
     (home / "ca.crt").write_text("no certificate")
     path = kubeconfig(home / "file", "https://127.0.0.1:1", **{"certificate-authority": "ca.crt"})
     with pytest.raises(CredentialsError, match="A certificate or key cannot be used"):
@@ -125,7 +123,7 @@ async def test_a_kubeconfig_with_a_new_token_is_read_when_the_old_one_is_refused
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kubernetes-asyncio uses old names
-async def test_an_openid_provider_that_hangs_up_is_told(home: Path) -> None:
+async def test_openid_provider_that_closes_the_connection_is_reported(home: Path) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
@@ -161,7 +159,7 @@ def exec_answer(status: Any) -> str:
     ],
 )
 @pytest.mark.parametrize("refused", [False, True])
-async def test_an_exec_plugin_that_begins_to_fail_stops_nobody(
+async def test_exec_plugin_that_starts_to_fail_does_not_fail_requests(
     home: Path, then: str | None, refused: bool
 ) -> None:
     program, path, clock = home / "plugin", kubeconfig(home / "file"), FakeClock()
@@ -198,7 +196,7 @@ class Source:
         return f"token {len(self.asked)}"
 
 
-async def test_all_who_need_a_token_at_once_look_for_it_once() -> None:
+async def test_concurrent_requests_refresh_the_token_once() -> None:
     source, clock = Source(), FakeClock()
     token = RenewedToken("token 0", source.fetch, clock)
     for expected, refused in (("token 0", []), ("token 1", [False])):

@@ -38,7 +38,7 @@ def test_what_json_has_no_room_for_is_shown_all_the_same() -> None:
     assert str(invalid("a", 2**70, "b")) == f"a: Invalid value: {2**70}: b"
 
 
-def test_the_rule_is_for_programs_and_does_not_tell_errors_apart() -> None:
+def test_rule_is_ignored_in_comparisons_of_errors() -> None:
     told = [
         (invalid("a", 1, "b", rule="first"), invalid("a", 1, "b", rule="second")),
         (required("a", rule="first"), required("a")),
@@ -51,7 +51,7 @@ def test_the_rule_is_for_programs_and_does_not_tell_errors_apart() -> None:
     assert required("a").rule == ""
 
 
-def test_findings_are_told_once() -> None:
+def test_findings_are_deduplicated() -> None:
     findings = ValidationResult()
     findings.refuse(required("a"), required("a"))
     findings.warn("w")

@@ -70,7 +70,7 @@ def test_sums_and_products_are_exact(one: Quantity, other: Quantity, times: int)
 
 
 @given(quantities)
-def test_rounding_goes_away_from_zero_and_no_further_than_it_must(quantity: Quantity) -> None:
+def test_rounding_is_away_from_zero_by_the_minimum(quantity: Quantity) -> None:
     value = abs(value_of(quantity))
     assert value <= abs(quantity.ceil()) < value + 1
     assert value <= abs(value_of(quantity.in_millis())) < value + Fraction(1, 1000)
@@ -118,7 +118,7 @@ def test_the_canonical_form(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["+5", "007", "1.500", "1.234k", "1.", "1E3", "1e+3", "01Ki"])
-def test_go_keeps_some_texts_as_they_are_until_it_calculates(text: str) -> None:
+def test_some_texts_are_unchanged_until_arithmetic_as_in_go(text: str) -> None:
     quantity = Quantity.parse(text)
     assert str(quantity) == text
     assert str(quantity + ZERO) == str(quantity * 1) != text
@@ -182,7 +182,7 @@ def test_only_nothing_is_false() -> None:
         *(True, False, None, [], {"cpu": 1}, b"1", float("nan"), float("inf")),
     ],
 )
-def test_what_is_no_quantity_is_refused_in_one_line(value: object) -> None:
+def test_invalid_quantity_is_rejected_in_one_line(value: object) -> None:
     with pytest.raises(QuantityError, match=r"^.+ is not a quantity such as 2, 500m or 1\.5Gi$"):
         Quantity.parse(value)
 
@@ -222,7 +222,7 @@ def test_quantity_of_any_length_is_written_as_dividing_step_by_step_does() -> No
         assert str(Quantity(7 * 1024**power * 10**9, Format.BINARY)) == f"7{suffix}"
 
 
-def test_an_error_learns_where_it_happened_from_the_inside_out() -> None:
+def test_error_path_is_prepended_by_callers() -> None:
     with pytest.raises(QuantityError) as raised:
         Quantity.parse("lots")
     error = raised.value

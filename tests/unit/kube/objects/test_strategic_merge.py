@@ -109,7 +109,7 @@ def test_entries_with_the_same_merge_key_are_merged() -> None:
     )
 
 
-def test_a_port_is_not_a_truth() -> None:
+def test_port_is_not_compared_as_a_boolean() -> None:
     original = main(ports=[{"containerPort": 1}])
     result = strategic_merge(
         original, main(ports=[{"containerPort": True}, {"containerPort": 1.0}])
@@ -128,9 +128,7 @@ def test_a_port_is_not_a_truth() -> None:
         ("a b", "", "a b"),
     ],
 )
-def test_new_entries_come_before_those_that_the_patch_does_not_name(
-    original: str, patch: str, result: str
-) -> None:
+def test_new_entries_precede_those_not_in_the_patch(original: str, patch: str, result: str) -> None:
     assert merged_secrets(original, secrets(patch)) == result
     finalizers = strategic_merge(
         {"metadata": {"finalizers": original.split()}}, {"metadata": {"finalizers": patch.split()}}
@@ -139,7 +137,7 @@ def test_new_entries_come_before_those_that_the_patch_does_not_name(
 
 
 @given(keys, keys)
-def test_untouched_entries_stand_between_those_of_the_patch_by_the_rule(
+def test_unpatched_entries_are_ordered_among_patched_ones_by_the_rule(
     original: list[str], patch: list[str]
 ) -> None:
     untouched, asked = [each for each in original if each not in patch], list(patch)
@@ -151,7 +149,7 @@ def test_untouched_entries_stand_between_those_of_the_patch_by_the_rule(
     assert merged_secrets(" ".join(original), secrets(" ".join(patch))) == " ".join(wanted)
 
 
-def test_entries_that_share_a_merge_key_come_together_and_the_first_is_patched() -> None:
+def test_entries_with_the_same_merge_key_are_adjacent_and_the_first_is_patched() -> None:
     ports = [{"containerPort": 53, "name": "a"}, {"containerPort": 80}, {"containerPort": 53}]
     patch = main(ports=[{"containerPort": 1}])
     first, http, second = ports
@@ -164,7 +162,7 @@ def test_entries_that_share_a_merge_key_come_together_and_the_first_is_patched()
     )
 
 
-def test_what_a_new_entry_says_is_taken_as_it_stands_but_for_directives() -> None:
+def test_new_entry_is_added_unchanged_without_directives() -> None:
     new = {"name": "new", "image": None, "env": [{"name": "A", "$patch": "delete"}]}
     result = strategic_merge(main(), pod(containers=[new]))
     assert result["spec"]["containers"][0] == {"name": "new", "image": None, "env": [{"name": "A"}]}
@@ -275,7 +273,7 @@ def test_a_patch_that_makes_no_sense_is_refused(path: str, message: str, patch: 
     assert caught.value.path == ("" if path == "the patch" else path)
 
 
-def test_it_is_told_that_it_is_the_original_that_makes_no_sense() -> None:
+def test_invalid_original_is_reported_as_such() -> None:
     with pytest.raises(StrategicMergeError, match=r"^spec\.volumes\[1\] of the original has no"):
         strategic_merge(pod(volumes=[{"name": "a"}, {}]), pod(volumes=[]))
 
@@ -362,7 +360,7 @@ def test_merging_in_place_gives_the_same_result(random: Random) -> None:
 
 
 @given(randoms)
-def test_what_a_patch_without_directives_asks_for_need_not_be_asked_for_twice(
+def test_patch_without_directives_is_idempotent(
     random: Random,
 ) -> None:
     original = template(random)
@@ -459,7 +457,7 @@ def test_a_claim_on_another_kind_of_resource_takes_the_place_of_the_old() -> Non
     assert apply(original, patch) == patch
 
 
-def test_who_says_what_is_to_happen_is_not_told_otherwise() -> None:
+def test_directives_are_never_overridden() -> None:
     original = pod(volumes=[{"name": "data", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}])
     patch = pod(
         volumes=[

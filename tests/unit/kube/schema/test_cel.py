@@ -26,12 +26,12 @@ def test_rules_are_looked_at_wherever_there_is_a_value() -> None:
     assert told({}, schema()) == []
 
 
-def test_without_a_message_the_rule_itself_is_told() -> None:
+def test_rule_without_message_is_reported_by_its_expression() -> None:
     assert told({"b": {"a": 5}}, schema()) == ["b: failed rule: self.a < 5"]
     assert told({"b": {"a": 5}}, schema(messageExpression="'x'")) == ["b: failed rule: self.a < 5"]
 
 
-def test_a_rule_may_name_the_field_and_the_fault() -> None:
+def test_rule_can_set_field_path_and_reason() -> None:
     named = schema(message="no", fieldPath=".a", reason="FieldValueForbidden")
     [error] = rule_errors({"b": {"a": 5}}, named, RULES)
     assert (error.path, error.fault) == ("b.a", ErrorType.FORBIDDEN)

@@ -61,7 +61,7 @@ def test_keys_of_labels(key: str) -> None:
         ("a/b/c", "what is before the / must be lower-case letters"),
     ],
 )
-def test_what_is_no_key(key: str, told: str) -> None:
+def test_invalid_keys_are_rejected(key: str, told: str) -> None:
     assert (key_problem(key) or "").startswith(told)
 
 

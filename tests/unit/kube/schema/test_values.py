@@ -88,6 +88,6 @@ def test_what_is_within_bounds(value: Any, schema: Any) -> None:
         ),
     ],
 )
-def test_twins_are_told_once(value: Any, schema: Any, told: str) -> None:
+def test_duplicate_items_are_reported_once(value: Any, schema: Any, told: str) -> None:
     [error] = bound_errors(value, schema, "a")
     assert str(error).startswith(told)

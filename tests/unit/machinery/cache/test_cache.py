@@ -28,12 +28,12 @@ def informer_of(resource: Resource[Manifest], wire: FakeTransport) -> Informer[M
     return Informer(Client(wire), resource, clock=FakeClock(), indexes=indexes)
 
 
-def test_a_kind_that_nobody_declared_is_not_quietly_watched() -> None:
+def test_undeclared_kind_is_not_watched() -> None:
     with pytest.raises(NotCachedError, match="Thing is not cached"):
         Cache().get(THINGS, KEY)
 
 
-def test_before_it_has_synced_nothing_is_said_to_be_missing(wire: FakeTransport) -> None:
+def test_unsynced_cache_reports_no_object_as_missing(wire: FakeTransport) -> None:
     cache = Cache()
     cache.add(informer_of(THINGS, wire))
     with pytest.raises(NotSyncedError, match="informer of Thing has not synced"):

@@ -106,7 +106,7 @@ def informer(wire: FakeTransport, clock: FakeClock) -> Informer[Manifest]:
     return Informer(Client(wire), THINGS, clock=clock)
 
 
-async def test_it_syncs_when_all_that_is_there_has_been_told(
+async def test_informer_has_synced_when_all_initial_objects_were_delivered(
     wire: FakeTransport, informer: Informer[Manifest]
 ) -> None:
     witness = RecordingHandler()
@@ -120,7 +120,7 @@ async def test_it_syncs_when_all_that_is_there_has_been_told(
         assert informer.resource_version == informer.version_in("anywhere") == "5"
 
 
-async def test_a_watch_asks_for_five_to_ten_minutes_and_resumes_behind_the_last_event(
+async def test_watch_timeout_is_five_to_ten_minutes_and_resumes_after_the_last_event(
     wire: FakeTransport, informer: Informer[Manifest]
 ) -> None:
     async with running(informer):
@@ -146,7 +146,7 @@ async def test_objects_that_are_sent_first_do_not_move_the_place_to_resume_at(
 @pytest.mark.parametrize(
     ("said", "patience"), [((), 120), ((bookmark(6),), 75)], ids=["no-bookmarks", "bookmarks"]
 )
-async def test_a_silent_watch_is_given_up_sooner_where_bookmarks_come(
+async def test_silent_watch_times_out_sooner_with_bookmarks(
     wire: FakeTransport,
     informer: Informer[Manifest],
     clock: FakeClock,
@@ -193,7 +193,7 @@ async def test_a_watch_from_a_version_that_the_server_has_not_reached_is_found_o
         assert informer.resource_version == "41"
 
 
-async def test_a_failing_handler_is_counted_and_the_others_are_told(
+async def test_failing_handler_is_counted_and_other_handlers_are_called(
     wire: FakeTransport, clock: FakeClock
 ) -> None:
     metrics, witness = Metrics(), RecordingHandler()
@@ -223,7 +223,7 @@ class BusyClock(FakeClock):
         return self._time
 
 
-async def test_who_comes_while_a_list_is_told_is_told_each_object_once(wire: FakeTransport) -> None:
+async def test_handler_added_during_a_list_gets_each_object_once(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     early, late = RecordingHandler(), RecordingHandler()
     informer.add_handler(early)
@@ -249,7 +249,9 @@ async def test_who_comes_while_a_list_is_told_is_told_each_object_once(wire: Fak
     assert (early.contradictions, late.contradictions) == ([], [])
 
 
-async def test_who_comes_late_is_told_in_slices_and_of_news_afterwards(wire: FakeTransport) -> None:
+async def test_late_handler_gets_existing_objects_in_slices_and_then_events(
+    wire: FakeTransport,
+) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     async with running(informer):
         initial = [event("ADDED", f"n-{n}", 1) for n in range(20)]
@@ -274,7 +276,7 @@ async def test_who_comes_late_is_told_in_slices_and_of_news_afterwards(wire: Fak
     assert late.contradictions == []
 
 
-async def test_who_comes_at_whatever_moment_misses_nothing(wire: FakeTransport) -> None:
+async def test_handler_added_at_any_time_misses_no_object(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     late = [RecordingHandler() for _ in range(30)]
     async with running(informer):
@@ -290,7 +292,7 @@ async def test_who_comes_at_whatever_moment_misses_nothing(wire: FakeTransport) 
     assert [(set(each.known), each.contradictions) for each in late] == [(held, [])] * 30
 
 
-async def test_who_comes_before_there_is_anything_need_not_wait(
+async def test_handler_added_to_an_empty_informer_is_synced_immediately(
     informer: Informer[Manifest],
 ) -> None:
     assert informer.add_handler(RecordingHandler()).is_set()
@@ -339,7 +341,7 @@ def red_ones(wire: FakeTransport, clock: FakeClock) -> Informer[Manifest]:
     )
 
 
-async def test_what_is_not_kept_is_not_there_but_the_watch_goes_on_behind_it(
+async def test_filtered_object_is_not_cached_and_the_watch_advances(
     wire: FakeTransport, red_ones: Informer[Manifest]
 ) -> None:
     witness = RecordingHandler()
@@ -355,7 +357,7 @@ async def test_what_is_not_kept_is_not_there_but_the_watch_goes_on_behind_it(
 
 
 @pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
-async def test_what_is_no_longer_kept_is_told_as_deleted_in_the_state_in_which_it_was(
+async def test_object_that_stops_matching_the_filter_is_delivered_as_deleted_with_its_last_state(
     wire: FakeTransport, red_ones: Informer[Manifest], kind: str
 ) -> None:
     witness = RecordingHandler()

@@ -154,7 +154,7 @@ async def test_kind_that_was_removed_is_not_readable_until_it_is_reinstalled(
         assert (group.is_readable("m"), group.list()) == (True, [])
 
 
-async def test_it_reads_from_the_namespace_that_is_asked_for_or_from_all(
+async def test_reads_use_the_requested_namespace_or_all(
     wires: Mapping[str, FakeTransport], group: MultiNamespaceInformer[Manifest]
 ) -> None:
     cache, key = Cache(), ObjectKey("n", "a")
@@ -181,7 +181,7 @@ async def test_what_is_in_another_namespace_is_not_there(
     assert (group.list("elsewhere"), group.version_in("elsewhere")) == ([], "")
 
 
-async def test_who_comes_late_has_been_told_when_all_have_told(
+async def test_late_handler_is_synced_when_all_namespaces_are(
     wires: Mapping[str, FakeTransport], group: MultiNamespaceInformer[Manifest]
 ) -> None:
     early, late = RecordingHandler(), RecordingHandler()
@@ -240,7 +240,7 @@ def test_a_kind_is_split_by_namespaces_where_some_are_named_and_it_has_them(
     assert isinstance(made, MultiNamespaceInformer) == (asked != [None])
 
 
-def test_it_says_where_it_looks(group: MultiNamespaceInformer[Manifest]) -> None:
+def test_description_names_the_namespaces(group: MultiNamespaceInformer[Manifest]) -> None:
     assert group.name == "informer of Thing in m, n"
     assert [each.name for each in group._informers.values()] == [
         "informer of Thing in m",

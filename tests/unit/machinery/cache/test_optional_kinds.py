@@ -104,7 +104,7 @@ def logs() -> Iterator[list[Any]]:
         yield captured  # type: ignore[misc]
 
 
-async def test_without_any_kind_it_is_ready_after_asking_once(scene: Scene) -> None:
+async def test_no_installed_kind_is_ready_after_one_discovery(scene: Scene) -> None:
     async with scene.running() as late:
         assert scene.ready.is_set()
         assert scene.wire.asked == ["/apis/lamp.example/v1", "/apis/chair.example/v1"]
@@ -121,7 +121,7 @@ async def test_a_kind_that_is_there_at_the_start_has_synced_when_it_is_ready(sce
         assert not late.installed(CHAIRS)
 
 
-async def test_who_is_told_of_a_kind_can_read_all_the_others(scene: Scene) -> None:
+async def test_callback_for_a_kind_can_read_all_synced_kinds(scene: Scene) -> None:
     others = FakeTransport()
     scene.wire.served = {LAMPS}
     scene.cache.add(Informer(Client(others), OTHERS, clock=FakeClock()))
@@ -132,7 +132,7 @@ async def test_who_is_told_of_a_kind_can_read_all_the_others(scene: Scene) -> No
         assert scene.ready.is_set()
 
 
-async def test_a_kind_that_comes_later_is_told_of_once_when_it_has_synced(scene: Scene) -> None:
+async def test_kind_installed_later_is_announced_once_after_sync(scene: Scene) -> None:
     async with scene.running() as late:
         scene.wire.served = {CHAIRS}
         await scene.next_round()
@@ -144,7 +144,7 @@ async def test_a_kind_that_comes_later_is_told_of_once_when_it_has_synced(scene:
         assert scene.installed == [CHAIRS]
 
 
-async def test_one_that_does_not_sync_does_not_keep_the_others_from_being_asked_for(
+async def test_kind_that_does_not_sync_does_not_block_discovery_of_others(
     scene: Scene,
 ) -> None:
     async with scene.running() as late:
@@ -178,9 +178,7 @@ def test_chance_is_an_argument() -> None:
 
 
 @pytest.mark.parametrize("trouble", [TransportError("gone"), 500, 503, 403, 401, 429])
-async def test_a_server_that_does_not_say_is_asked_again(
-    scene: Scene, trouble: int | TransportError
-) -> None:
+async def test_failed_discovery_is_retried(scene: Scene, trouble: int | TransportError) -> None:
     scene.wire.served, scene.wire.trouble = {LAMPS}, trouble
     async with scene.running() as late:
         assert scene.ready.is_set()
@@ -216,7 +214,7 @@ async def test_only_new_answers_are_logged(scene: Scene, logs: list[Any]) -> Non
         assert said() == [(lamp, "served", "info"), (chair, "missing", "info")]
 
 
-async def test_what_went_wrong_is_in_the_log(scene: Scene, logs: list[Any]) -> None:
+async def test_failures_are_logged(scene: Scene, logs: list[Any]) -> None:
     scene.wire.trouble = TransportError("nobody there")
     async with scene.running():
         assert [each["error"] for each in logs] == ["nobody there"] * 2

@@ -23,7 +23,7 @@ class Listener:
 @pytest.mark.parametrize(
     ("selected", "asked"), [(None, NO_OBJECT), ("metadata.name=ours", "metadata.name=ours")]
 )
-async def test_the_version_is_asked_for_with_no_more_rights_than_it_takes_to_watch(
+async def test_version_request_needs_only_watch_permissions(
     selected: str | None, asked: str
 ) -> None:
     listener = Listener()

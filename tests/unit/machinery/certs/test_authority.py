@@ -146,10 +146,10 @@ class TestACertificateThatWillExpire:
             held = content(GOOD, leaf(GOOD, NOW, days_left))
             assert (renewed(held, [GOOD.pem], told(GOOD)) is not None) == is_due
 
-    def test_is_replaced_whether_or_not_anybody_is_known_to_trust_its_authority(self) -> None:
+    def test_is_replaced_regardless_of_trust_in_its_authority(self) -> None:
         assert renewed(content(GOOD, leaf(GOOD, NOW, 89.9))) is not None
 
-    def test_comes_from_the_same_authority(self) -> None:
+    def test_is_issued_by_the_same_authority(self) -> None:
         after = understood(renewed(content(GOOD, leaf(GOOD, NOW, 10)), [GOOD.pem], told(GOOD)))
         assert after.leaf is not None
         assert (after.leaf.issuer, list(after.authorities)) == (
@@ -157,7 +157,7 @@ class TestACertificateThatWillExpire:
             [GOOD.certificate],
         )
 
-    def test_never_outlives_its_authority(self) -> None:
+    def test_never_expires_after_its_authority(self) -> None:
         # Such an authority is replaced, but what is in its place cannot be relied on yet.
         ca = authority(NOW, days_left=3)
         issued = leaf(ca, NOW)
@@ -190,7 +190,7 @@ class TestAnAuthorityThatWillExpire:
         assert after.leaf is not None
         assert (after.leaf.issuer, list(after.authorities)) == (new, [new, old])
 
-    def test_the_old_one_goes_when_nobody_shows_its_certificates_any_more(self) -> None:
+    def test_old_authority_is_removed_when_its_certificates_are_unused(self) -> None:
         new = authority(NOW)
         held, bundle = content(new, leaf(new, NOW), self.OLD), [new.pem + self.OLD.pem]
         assert renewed(held, bundle, told(new, self.OLD, seconds=OVERLAP - 1)) is None
@@ -203,7 +203,7 @@ class TestAnAuthorityThatWillExpire:
         after = understood(renewed(held, [new.pem + self.OLD.pem], told(new, seconds=OVERLAP)))
         assert list(after.authorities) == [new.certificate, self.OLD.certificate]
 
-    def test_one_that_has_expired_goes_at_once(self) -> None:
+    def test_expired_authority_is_removed_immediately(self) -> None:
         expired = authority(NOW, days_left=-1)
         after = understood(renewed(content(GOOD, SHOWN, expired), [GOOD.pem], told(GOOD)))
         assert list(after.authorities) == [GOOD.certificate]
@@ -267,7 +267,7 @@ class TestAnAuthorityThatIsLost:
         assert after.leaf is not None
         assert list(after.authorities) == [after.leaf.issuer] == [after.issuer]
 
-    def test_it_is_found_again_in_what_clients_were_told(self) -> None:
+    def test_authority_is_recovered_from_the_published_bundle(self) -> None:
         held = {**content(GOOD, SHOWN), CA_CERTIFICATE: b"garbage"}
         after = renewed(held, [GOOD.pem])
         assert after is not None
@@ -284,7 +284,7 @@ class TestAnAuthorityThatIsLost:
         assert list(after.authorities) == [OTHER.certificate, GOOD.certificate]
         assert after.issuer == OTHER.certificate
 
-    def test_strangers_in_a_bundle_do_not_become_ours(self) -> None:
+    def test_foreign_certificates_in_a_bundle_are_not_adopted(self) -> None:
         stranger = authority(NOW, identity=STRANGER)
         after = understood(renewed({}, [stranger.pem]))
         assert stranger.certificate not in after.authorities
@@ -308,7 +308,7 @@ def _weak_keys() -> list[bytes]:
 
 
 @pytest.mark.parametrize("key", _weak_keys(), ids=["curve", "rsa"])
-def test_keys_that_clients_refuse_are_no_keys(key: bytes) -> None:
+def test_keys_that_clients_refuse_are_invalid(key: bytes) -> None:
     assert read({CA_KEY: key}, IDENTITY, NOW).ca_key is None
 
 

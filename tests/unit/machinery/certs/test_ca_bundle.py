@@ -16,7 +16,7 @@ def trusting(*webhooks: Any) -> Any:
     return CONFIGURATION.trusting(configuration(*webhooks), [ONE.certificate, OTHER.certificate])
 
 
-def test_all_webhooks_of_our_service_are_told() -> None:
+def test_bundle_is_written_to_all_webhooks_of_our_service() -> None:
     told = trusting(webhook("a", path="/a"), webhook("b", caBundle=""))
     assert CONFIGURATION.bundles(told) == [ONE.pem + OTHER.pem] * 2
     assert told["webhooks"][0]["clientConfig"]["service"] == {"namespace": "ours", "name": "hooks"}
@@ -44,7 +44,7 @@ def test_what_was_given_is_not_changed() -> None:
     assert given == configuration(webhook("a"))
 
 
-def test_who_does_not_trust_an_authority_is_found() -> None:
+def test_configurations_without_the_authority_are_found() -> None:
     both = webhook("a", caBundle=b64encode(ONE.pem + OTHER.pem).decode())
     one = webhook("b", caBundle=b64encode(ONE.pem).decode())
     theirs = webhook("theirs", ObjectKey("theirs", "hooks"))

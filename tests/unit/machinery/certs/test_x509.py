@@ -172,7 +172,7 @@ def test_an_authority_with_the_serial_number_zero_is_used(tmp_path: Path) -> Non
     assert stored.issuer == issuer
 
 
-def test_a_certificate_that_nobody_vouches_for_is_good_for_its_hosts() -> None:
+def test_self_signed_certificate_is_valid_for_its_hosts() -> None:
     made, key = self_signed(("localhost", "127.0.0.1"), START)
     assert serves(made, ["localhost", "127.0.0.1"])
     assert made.public_key() == key.public_key()

@@ -173,7 +173,7 @@ async def test_nothing_is_reconciled_before_all_informers_have_synced() -> None:
         it.stop.set()
 
 
-async def test_nothing_is_reconciled_before_all_that_was_there_has_been_told() -> None:
+async def test_nothing_is_reconciled_before_initial_objects_were_delivered() -> None:
     it = World(succeed)
     it.informer.told.clear()
     async with asyncio.TaskGroup() as group:
@@ -188,7 +188,7 @@ async def test_nothing_is_reconciled_before_all_that_was_there_has_been_told() -
         it.stop.set()
 
 
-async def test_an_informer_that_does_not_tell_all_in_time_is_named() -> None:
+async def test_informer_that_does_not_sync_in_time_is_named() -> None:
     it = World(succeed, sync_timeout=0.01)
     it.informer.told.clear()
     with pytest.raises(NotSyncedError, match=r"widget has waited 0.01 s for Widget.example.com:"):
@@ -205,12 +205,12 @@ async def test_a_watch_that_is_added_later_begins_at_once() -> None:
         assert it.reconciler.calls == [(0, "a")]
 
 
-async def test_a_watch_that_is_added_before_the_start_is_begun_once() -> None:
+async def test_watch_added_before_the_start_is_started_once() -> None:
     async with world(succeed) as it:
         assert len(it.informer.handlers) == 1
 
 
-async def test_nobody_waits_for_a_watch_that_is_added_during_the_start() -> None:
+async def test_start_does_not_wait_for_a_watch_added_meanwhile() -> None:
     it = World(succeed)
     it.informer.synced.clear()
     async with asyncio.TaskGroup() as group:
@@ -428,7 +428,7 @@ def test_two_words_for_the_same_wish_are_one() -> None:
     assert Result(requeue=True, requeue_after=0).is_rate_limited
 
 
-async def test_a_change_comes_before_the_wish_to_look_again() -> None:
+async def test_change_postpones_a_pending_requeue() -> None:
     async def look_again(_: Request) -> Result:
         return Result(requeue_after=30)
 
@@ -479,7 +479,7 @@ async def test_what_can_never_succeed_is_looked_at_again_when_it_changes() -> No
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ExceptionGroup("all", [TypeError(), OSError()])])
-async def test_a_mistake_in_the_reconciler_is_counted_and_its_worker_lives(
+async def test_reconciler_exception_is_counted_and_the_worker_continues(
     error: Exception,
 ) -> None:
     async with world(raising(error)) as it:
@@ -488,7 +488,7 @@ async def test_a_mistake_in_the_reconciler_is_counted_and_its_worker_lives(
         assert it.results() == {"error": 2, "reconcile_errors": 2, "reconcile_panics": 2}
 
 
-async def test_a_reconciler_that_forgets_its_result_has_failed() -> None:
+async def test_reconciler_without_result_has_failed() -> None:
     async def forget(_: Request) -> Any:
         return None
 
@@ -586,7 +586,7 @@ async def test_every_reconcile_has_a_log_context_of_its_own() -> None:
     ]
 
 
-async def test_when_told_to_stop_what_is_in_flight_ends_well_and_nothing_else_begins() -> None:
+async def test_stop_finishes_requests_in_flight_and_starts_no_others() -> None:
     ended: list[Request] = []
 
     async def slowly(request: Request) -> Result:

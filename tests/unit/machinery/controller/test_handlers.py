@@ -43,7 +43,7 @@ def requests(found: Iterable[Request | None]) -> list[str]:
 
 
 @pytest.mark.parametrize("change", [ObjectEvent(KEY, None, Pod()), ObjectEvent(KEY, Pod(), None)])
-def test_an_object_calls_for_itself_when_it_comes_and_when_it_goes(
+def test_enqueue_self_handles_creation_and_deletion(
     change: ObjectEvent[Any],
 ) -> None:
     assert requests(enqueue_self(change)) == ["ns/pod"]
@@ -83,7 +83,7 @@ def test_an_owner_of_another_group_or_kind_is_not_called_for(other: dict[str, st
     assert requests(enqueue_owner(JOBS)(change)) == []
 
 
-def test_an_owner_that_is_no_controller_is_called_for_only_when_asked_to() -> None:
+def test_owner_that_is_not_controller_is_enqueued_only_on_request() -> None:
     change = ObjectEvent(KEY, None, Pod([owner("a"), owner("b", controller=False)]))
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/a"]
     assert requests(enqueue_owner(JOBS, controller_only=False)(change)) == ["ns/a", "ns/b"]
@@ -95,7 +95,7 @@ def test_an_owner_outside_of_namespaces_is_called_for_without_one() -> None:
 
 
 @pytest.mark.parametrize("references", [{}, {"ownerReferences": None}, {"ownerReferences": []}])
-def test_who_has_no_owner_calls_for_nobody(references: dict[str, Any]) -> None:
+def test_object_without_owner_enqueues_nothing(references: dict[str, Any]) -> None:
     change = ObjectEvent(KEY, None, Bare({"name": "pod", **references}))
     assert requests(enqueue_owner(JOBS)(change)) == []
 

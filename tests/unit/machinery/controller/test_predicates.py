@@ -66,7 +66,7 @@ def test_what_is_the_same_does_not_pass(predicate: Predicate) -> None:
 @pytest.mark.parametrize(
     "one", [ObjectEvent(KEY, None, Object()), ObjectEvent(KEY, Object(), None)]
 )
-def test_what_comes_or_goes_passes(predicate: Predicate, one: ObjectEvent[Any]) -> None:
+def test_creations_and_deletions_pass(predicate: Predicate, one: ObjectEvent[Any]) -> None:
     assert predicate(one)
 
 

@@ -54,7 +54,7 @@ def told() -> CorrelatorAtTime:
     return CorrelatorAtTime()
 
 
-def test_an_event_says_all_that_clients_read(told: CorrelatorAtTime) -> None:
+def test_event_has_all_fields_that_clients_read(told: CorrelatorAtTime) -> None:
     event = event_of(told.surely("off we go"), {"component": "trainer", "host": "pod-1"})
     assert event == {
         "apiVersion": "v1",
@@ -241,7 +241,7 @@ async def test_a_repeat_is_a_patch() -> None:
     )
 
 
-async def test_an_event_that_the_server_has_forgotten_is_written_anew() -> None:
+async def test_event_expired_on_the_server_is_created_again() -> None:
     async with Recording() as recording:
         recording.say("again")
         await at_rest()

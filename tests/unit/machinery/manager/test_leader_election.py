@@ -95,7 +95,7 @@ async def test_the_first_candidate_creates_the_lease(server: LeaseServer, clock:
     await election.release()
 
 
-async def test_a_candidate_waits_a_whole_duration_after_it_first_saw_another_holder(
+async def test_candidate_waits_a_full_lease_duration_after_observing_another_holder(
     server: LeaseServer, clock: FakeClock
 ) -> None:
     other = candidate(server, clock, "other")

@@ -222,7 +222,7 @@ def test_one_in_flight_does_not_hold_up_those_behind_it() -> None:
     assert taken(queue) == B
 
 
-def test_the_urgent_come_first_and_equals_in_the_order_they_came() -> None:
+def test_higher_priority_is_first_and_equal_priorities_are_fifo() -> None:
     queue = QueueCore()
     queue.add(A, 0, priority=-100)
     queue.add(B, 0)
@@ -238,7 +238,7 @@ def test_a_priority_is_raised_and_never_lowered() -> None:
     assert queue.take(0) == (A, 5)
 
 
-def test_who_is_raised_goes_behind_those_who_had_that_priority_before() -> None:
+def test_raised_request_is_queued_after_those_of_the_same_priority() -> None:
     queue = QueueCore()
     queue.add(A, 0, priority=-100)
     queue.add(B, 0)
@@ -280,7 +280,7 @@ def test_a_delay_that_ends_in_flight_waits_for_the_work_to_end() -> None:
     assert taken(queue, 7) == A
 
 
-def test_those_whose_time_has_come_are_ordered_by_their_times() -> None:
+def test_due_requests_are_ordered_by_their_times() -> None:
     queue = QueueCore()
     queue.add(A, 0, after=2)
     queue.add(B, 0, after=1)
@@ -288,7 +288,7 @@ def test_those_whose_time_has_come_are_ordered_by_their_times() -> None:
     assert [taken(queue, 3) for _ in range(3)] == [B, A, C]
 
 
-def test_work_that_nobody_began_cannot_end() -> None:
+def test_done_without_get_is_an_error() -> None:
     with pytest.raises(KeyError):
         QueueCore().done(A, 0)
 
@@ -308,7 +308,7 @@ def test_a_steady_stream_of_urgent_requests_does_not_starve_the_others() -> None
     assert turns_of_the_old == [TURNS * (n + 1) - 1 for n in range(50)]
 
 
-def test_a_little_waiting_gives_nobody_a_turn_before_the_urgent() -> None:
+def test_short_waiting_does_not_overtake_higher_priority() -> None:
     queue = QueueCore()
     queue.add(A, 0, priority=-100)
     for turn in range(10 * TURNS):
@@ -329,7 +329,7 @@ def test_what_is_put_off_again_and_again_takes_no_room_for_ever() -> None:
     assert max(len(heap._items) for heap in heaps) < 100
 
 
-def test_the_age_of_unfinished_work_is_told() -> None:
+def test_age_of_unfinished_work_is_reported() -> None:
     queue = QueueCore()
     queue.add(A, 0)
     queue.add(B, 0)

@@ -62,7 +62,7 @@ def test_one_error_is_the_message() -> None:
     )
 
 
-def test_errors_are_told_together_and_each_once() -> None:
+def test_errors_are_reported_together_and_deduplicated() -> None:
     findings = ValidationResult([required("a"), forbidden("b", "no"), required("a")])
     assert response_for(findings, REQUEST).message == "[a: Required value, b: Forbidden: no]"
 
@@ -100,7 +100,7 @@ def test_whatever_plugins_call_their_rules_each_is_there_once(rules: list[str]) 
 
 
 @pytest.mark.parametrize("rule", [None, 7, ["a"]], ids=repr)
-def test_a_rule_that_is_no_text_breaks_nothing(rule: object) -> None:
+def test_rule_that_is_not_a_string_is_converted(rule: object) -> None:
     """Nobody has checked the types of somebody else's code."""
     error = replace(required("a"), rule=rule)  # type: ignore[arg-type]
     assert broken_rules([error, error]) == (str(rule),)

@@ -113,7 +113,7 @@ class Gate:
         await until(waiting, within=WITHIN, what=f"{number} requests in progress")
 
 
-async def test_idle_connections_of_a_stranger_make_room_for_another_client() -> None:
+async def test_idle_connections_of_an_unverified_client_are_evicted_for_another_client() -> None:
     async with serving(Limits(connections=6)) as callers:
         ours = await callers.open(API_SERVER)
         assert await posted(ours) == 200
@@ -126,7 +126,7 @@ async def test_idle_connections_of_a_stranger_make_room_for_another_client() -> 
         assert await posted(theirs[0]) == 0
 
 
-async def test_busy_connections_of_a_stranger_make_room_for_another_client() -> None:
+async def test_busy_connections_of_an_unverified_client_are_evicted_for_another_client() -> None:
     gate = Gate()
     async with serving(Limits(connections=4), gate) as callers, asyncio.TaskGroup() as tasks:
         theirs = [tasks.create_task(posted(each)) for each in await callers.many(STRANGER, 4)]
@@ -137,7 +137,7 @@ async def test_busy_connections_of_a_stranger_make_room_for_another_client() -> 
         assert sorted([await each for each in theirs]) == [0, 0, 200, 200]
 
 
-async def test_requests_of_a_stranger_that_do_not_end_leave_room() -> None:
+async def test_unfinished_requests_of_an_unverified_client_do_not_block_others() -> None:
     gate, limits = Gate(), Limits(requests=4, requests_per_client=3)
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
         for each in await callers.many(STRANGER, 10):
@@ -162,7 +162,7 @@ async def test_a_request_that_waits_too_long_is_rejected() -> None:
         assert (await asked, await gate_is_passed) == (200, 429)
 
 
-async def test_large_bodies_of_a_stranger_do_not_take_all_memory() -> None:
+async def test_large_bodies_of_an_unverified_client_are_limited_in_memory() -> None:
     gate = Gate()
     limits = Limits(small_body=100, bodies=3500, large_bodies=2)
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:

@@ -89,7 +89,7 @@ MALFORMED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "words"), MALFORMED)
-def test_what_is_no_review_is_told_in_one_line(body: Any, words: str) -> None:
+def test_invalid_review_is_reported_in_one_line(body: Any, words: str) -> None:
     with pytest.raises(MalformedReviewError) as told:
         decoded(orjson.dumps(body))
     assert str(told.value) == words
@@ -99,7 +99,7 @@ def test_what_is_no_review_is_told_in_one_line(body: Any, words: str) -> None:
     "body",
     [b"", b"{", b"\xff\xfe", b'{"a": "\xc3"}', b"[" * 100_000, b'{"a":' * 100_000, b"NaN"],
 )
-def test_what_is_no_json_is_told_in_one_line(body: bytes) -> None:
+def test_invalid_json_is_reported_in_one_line(body: bytes) -> None:
     with pytest.raises(MalformedReviewError, match=r"^The body is not valid JSON: [^\n]*$"):
         decoded(body)
 
@@ -113,7 +113,7 @@ def test_an_object_that_is_nested_too_deep_for_validators_is_malformed() -> None
             decoded(orjson.dumps(each))
 
 
-def test_who_wrote_which_field_is_left_out() -> None:
+def test_managed_fields_are_removed() -> None:
     old = train_job()
     old["metadata"]["managedFields"][0]["fieldsV1"] = nested(200)
     request = decoded(orjson.dumps(review(train_job(), old, operation="UPDATE")))
@@ -189,7 +189,5 @@ def test_an_answer_that_refuses_has_a_status_and_never_a_patch() -> None:
     [("10s", 9.5), ("30s", 29.5), ("1h", 29.5), ("1s", 0.5), ("400ms", 0.2)]
     + [(nothing, 9.5) for nothing in (None, "", "0s", "soon", "-3s")],
 )
-def test_the_answer_comes_before_the_api_server_gives_up(
-    timeout: str | None, within: float
-) -> None:
+def test_response_is_sent_before_the_api_server_timeout(timeout: str | None, within: float) -> None:
     assert response_timeout(timeout) == pytest.approx(within)

@@ -210,7 +210,7 @@ each_phase = pytest.mark.parametrize("phase", EXTENSION_POINTS, ids=lambda phase
 
 
 @each_phase
-def test_a_plugin_is_asked_for_what_it_implements_and_nothing_else(phase: type) -> None:
+def test_plugin_is_called_only_for_its_extension_points(phase: type) -> None:
     asked: list[int] = []
 
     def answer(*arguments: object) -> Any:
@@ -221,7 +221,7 @@ def test_a_plugin_is_asked_for_what_it_implements_and_nothing_else(phase: type) 
     assert len(asked) == 1
 
 
-def test_objects_come_in_the_order_of_applying_and_else_in_that_of_plugins() -> None:
+def test_objects_are_ordered_by_apply_order_and_then_by_plugin() -> None:
     def builder(name: str, *resources: Resource[Any]) -> Planner:
         return Planner(name, [], lambda: [PlannedObject(each, {"by": name}) for each in resources])
 
@@ -239,7 +239,7 @@ def test_objects_come_in_the_order_of_applying_and_else_in_that_of_plugins() -> 
     ]
 
 
-def test_findings_of_all_plugins_are_told_each_once() -> None:
+def test_findings_of_all_plugins_are_deduplicated() -> None:
     first, second = required("spec.a"), required("spec.b")
     one = Planner("one", [], lambda: ValidationResult([first], ["slow"]))
     other = Planner("other", [], lambda: ValidationResult([second, first], ["slow", "old"]))
@@ -247,12 +247,12 @@ def test_findings_of_all_plugins_are_told_each_once() -> None:
     assert found == ValidationResult([first, second], ["slow", "old"])
 
 
-def test_the_status_is_what_the_status_plugin_sees() -> None:
+def test_status_is_taken_from_the_status_plugin() -> None:
     seen = Observed()
     assert Framework([Status("status", [], lambda: seen)]).observe(JOB, NO_OBJECTS) is seen
 
 
-def test_all_watches_are_told() -> None:
+def test_watches_of_all_plugins_are_returned() -> None:
     one = Planner("one", [], lambda: [Watch(JOB_SETS)])
     other = Planner("other", [], lambda: [Watch(SECRETS)])
     assert framework(one, other).watches() == [Watch(JOB_SETS), Watch(SECRETS)]
@@ -305,14 +305,14 @@ def test_a_failure_bears_the_name_of_its_plugin(
 
 
 @each_call
-def test_an_interrupt_is_not_the_plugins_fault(call: Callable[[Framework], Any]) -> None:
+def test_interrupt_is_not_reported_as_a_plugin_failure(call: Callable[[Framework], Any]) -> None:
     with pytest.raises(KeyboardInterrupt):
         call(raising(KeyboardInterrupt()))
 
 
 @pytest.mark.parametrize("call", ["enforce", "build", "observe"])
 @pytest.mark.parametrize("kind", [InvalidTrainJobError, InvalidRuntimeError])
-def test_a_mistake_in_a_document_is_not_the_plugins_fault(
+def test_invalid_document_is_not_reported_as_a_plugin_failure(
     call: str, kind: type[InvalidTrainJobError]
 ) -> None:
     error = kind("TrainJob job", required("spec.a"))
