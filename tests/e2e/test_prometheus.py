@@ -157,11 +157,11 @@ def queries() -> list[PanelQuery]:
 
 
 @pytest.mark.parametrize("asked", queries(), ids=lambda asked: f"{asked.panel}-{asked.legend}")
-async def test_every_panel_has_an_answer(watched: Watched, asked: PanelQuery) -> None:
+async def test_every_panel_has_data(watched: Watched, asked: PanelQuery) -> None:
     await watched.until_answered(asked.expr, what=asked.panel)
 
 
-async def test_what_is_misspelt_has_no_answer(watched: Watched) -> None:
+async def test_misspelt_query_has_no_data(watched: Watched) -> None:
     with pytest.raises(NotReadyError, match=r"an answer to it: kftrainer_trainjob\{\} did not"):
         await watched.until_answered("kftrainer_trainjob{}", what="it", within=3)
 
@@ -202,7 +202,7 @@ async def test_alerts_are_evaluated_and_none_fires(watched: Watched) -> None:
     assert [each["name"] for each in rules if each["state"] == "firing"] == []
 
 
-async def test_alerts_read_what_there_is(watched: Watched, api: ApiClient) -> None:
+async def test_alerts_query_existing_series(watched: Watched, api: ApiClient) -> None:
     """The last one: it takes the manager away, so that it cannot be called."""
     await watched.manager.stop()
     person = applicant_with(api)

@@ -256,7 +256,7 @@ async def test_torch_finds_its_master_among_the_pods(lives: Ground) -> None:
     assert {each["PET_NNODES"] for each in told} == {"2"}
 
 
-async def test_what_has_settled_is_not_written(
+async def test_unchanged_trainjob_is_not_written(
     lives: Ground, manager: ManagerProcess, metrics_url: str
 ) -> None:
     """Everything is looked at once more, after all is done: that takes no write."""

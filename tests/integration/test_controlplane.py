@@ -46,7 +46,7 @@ async def test_the_server_is_the_pinned_kubernetes(api: ApiClient) -> None:
     assert (await api.get("/version"))["gitVersion"] == KUBERNETES_VERSION
 
 
-async def test_the_admin_may_do_what_an_unbound_user_may_not(
+async def test_admin_is_authorized_and_an_unbound_user_is_not(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"

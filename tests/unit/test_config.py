@@ -155,7 +155,7 @@ def test_an_empty_address_means_the_default() -> None:
     assert DEFAULT.health.address == ":8081"
 
 
-def test_what_is_read_is_given_back() -> None:
+def test_configuration_round_trips() -> None:
     document = yaml.safe_load(SHIPPED)
     assert Configuration.parse(document).dump() == document
 

@@ -56,7 +56,7 @@ def is_sent(path: str) -> bool:
     return sent
 
 
-def test_what_it_copies_is_there_and_is_sent() -> None:
+def test_copied_files_exist_and_are_in_the_build_context() -> None:
     taken = list(sources())
     assert {"requirements.lock", "requirements-build.lock", "pyproject.toml", "src"} < set(taken)
     for source in taken:
@@ -84,7 +84,7 @@ def test_nothing_else_is_sent(path: str) -> None:
     assert not is_sent(path)
 
 
-def test_what_the_wheel_takes_is_copied() -> None:
+def test_files_of_the_wheel_are_copied() -> None:
     assert {PROJECT["readme"], *PROJECT["license-files"]} <= set(sources())
 
 
@@ -136,7 +136,7 @@ def test_health_check_fails_when_the_server_is_unreachable() -> None:
     assert done.returncode == 1
 
 
-def test_only_what_is_locked_is_installed() -> None:
+def test_only_locked_packages_are_installed() -> None:
     steps = [rest for rest in said("RUN") if " install " in rest or " wheel " in rest]
     installing = [part for rest in steps for part in rest.split("&&") if "bin/pip" in part]
     assert len(installing) == 4
@@ -181,7 +181,7 @@ def test_source_date_epoch_is_read_from_the_environment() -> None:
     assert recipe.epoch({"SOURCE_DATE_EPOCH": "17"}) == 17
 
 
-def test_what_installs_packages_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_package_installers_are_removed(tmp_path: Path) -> None:
     library, scripts = tmp_path / "lib", tmp_path / "bin"
     wheels = tmp_path / finish.DEBIAN_WHEELS
     gone = [

@@ -258,7 +258,7 @@ def test_runtime_without_trainjobs_is_deleted(report: Report, case: Original) ->
 
 
 @pytest.mark.parametrize("moment", ["after the switch", "after suspension and resumption"])
-def test_settled_trainjobs_cost_no_writes(report: Report, moment: str) -> None:
+def test_unchanged_trainjobs_cause_no_writes(report: Report, moment: str) -> None:
     failure = report.writes[moment != "after the switch"]
     assert not failure, failure
 

@@ -386,7 +386,7 @@ def hand_over(job: Object) -> None:
         (hand_over, "spec.managedBy", "ManagedBy value is immutable"),
     ],
 )
-async def test_what_cannot_be_changed_is_refused_on_update(
+async def test_immutable_fields_are_rejected_on_update(
     api: ApiClient, namespace: str, change: Callable[[Object], None], path: str, told: str
 ) -> None:
     job = await create(api, train_job(), namespace)

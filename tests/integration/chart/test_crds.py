@@ -39,7 +39,7 @@ def test_crds_can_be_deleted_with_the_release(helm_program: Path) -> None:
         assert each["metadata"]["annotations"] == {"note": "ours"}
 
 
-def test_they_may_be_left_to_others(helm_program: Path) -> None:
+def test_crds_can_be_excluded(helm_program: Path) -> None:
     assert not crds_in(render(helm_program, {"crds": {"install": False}}))
 
 

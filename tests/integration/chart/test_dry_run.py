@@ -43,7 +43,7 @@ async def test_the_server_takes_every_object(api: ApiClient, objects: list[Objec
             pytest.fail(f"{each['kind']} {each['metadata']['name']}: {error}")
 
 
-async def test_an_election_can_be_given_up(
+async def test_leader_election_can_be_disabled(
     api: ApiClient, namespace: str, helm_program: Path
 ) -> None:
     """The server must forget how pods were replaced one by one before."""

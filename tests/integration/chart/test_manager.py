@@ -138,7 +138,7 @@ def test_probes_use_the_configured_port(rendered: Rendering) -> None:
     assert container["readinessProbe"]["timeoutSeconds"] == 3
 
 
-def test_a_probe_may_be_left_to_kubernetes_defaults(rendered: Rendering) -> None:
+def test_probe_settings_can_be_omitted(rendered: Rendering) -> None:
     container = container_in(rendered(BARE))
     for probe in ("startupProbe", "livenessProbe"):
         assert list(container[probe]) == ["httpGet"]
@@ -202,7 +202,7 @@ def test_own_spreading_gets_the_selector(rendered: Rendering) -> None:
     assert found == {**constraint, "labelSelector": labels}
 
 
-def test_own_spreading_with_a_selector_is_left_alone(rendered: Rendering) -> None:
+def test_custom_topology_spread_with_selector_is_unchanged(rendered: Rendering) -> None:
     constraint = {
         "maxSkew": 2,
         "topologyKey": "rack",
@@ -232,7 +232,7 @@ def test_settings_reach_the_configuration(rendered: Rendering) -> None:
     assert (found.plugins.enabled, found.plugins.disabled) == (["acme"], ["Volcano"])
 
 
-def test_what_is_switched_off_is_nowhere(rendered: Rendering) -> None:
+def test_disabled_features_are_not_rendered(rendered: Rendering) -> None:
     off = {"webhook": {"enabled": False}, "metrics": {"enabled": False}}
     objects = rendered(off)
     settings = configuration_in(objects)
@@ -298,7 +298,7 @@ def test_pull_secrets_can_be_names_and_are_deduplicated(rendered: Rendering) -> 
     assert pod_in(rendered(values))["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
 
 
-def test_policies_let_through_what_is_needed(rendered: Rendering) -> None:
+def test_network_policies_allow_required_traffic(rendered: Rendering) -> None:
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     server = {"ipBlock": {"cidr": "10.0.0.1/32"}}
     extra = {"ports": [{"port": 7000}]}
@@ -324,7 +324,7 @@ def test_policies_let_through_what_is_needed(rendered: Rendering) -> None:
     assert hooks["egress"] == spec["egress"]
 
 
-def test_policies_let_through_what_usual_clusters_have(rendered: Rendering) -> None:
+def test_network_policies_allow_default_cluster_traffic(rendered: Rendering) -> None:
     """Their API servers are behind the Service at one of these ports, resolvers at these two."""
     api, names = named(rendered(), "NetworkPolicy", MANAGER)["spec"]["egress"]
     assert [each["port"] for each in api["ports"]] == [443, 6443, 8443, 16443]

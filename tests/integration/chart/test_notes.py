@@ -51,5 +51,5 @@ def test_the_first_train_job_is_one(helm_program: Path) -> None:
     ],
     ids=["metrics", "runtimes", "webhook", "crds", "namespaces", "leftovers", "readers"],
 )
-def test_what_is_not_as_usual(helm_program: Path, values: Values, said: str) -> None:
+def test_notes_warn_about_unusual_values(helm_program: Path, values: Values, said: str) -> None:
     assert said in notes(helm_program, values)

@@ -57,7 +57,7 @@ def test_bindings_are_of_roles_and_subjects_that_are_there(objects: list[Object]
                 assert ("ServiceAccount", subject["name"]) in there
 
 
-def test_what_the_manager_may_do_everywhere(rendered: Rendering) -> None:
+def test_cluster_role_of_the_manager(rendered: Rendering) -> None:
     role = cluster_role(rendered())
     assert {resource: verbs(role, resource) for resource, _ in rights_in(role)} == {
         "trainjobs.trainer.kubeflow.org": READ,
@@ -83,7 +83,7 @@ def test_what_the_manager_may_do_everywhere(rendered: Rendering) -> None:
     assert webhooks["resourceNames"] == ["validator.trainer.kubeflow.org"]
 
 
-def test_what_the_manager_may_do_in_its_own_namespace(rendered: Rendering) -> None:
+def test_namespaced_role_of_the_manager(rendered: Rendering) -> None:
     role = named(rendered(), "Role", MANAGER)
     assert [
         (rule["resources"], rule.get("resourceNames"), rule["verbs"]) for rule in role["rules"]
@@ -98,7 +98,7 @@ def test_what_the_manager_may_do_in_its_own_namespace(rendered: Rendering) -> No
     assert lease["resourceNames"] == ["mine"]
 
 
-def test_nothing_is_granted_for_what_does_not_run(rendered: Rendering) -> None:
+def test_disabled_features_have_no_permissions(rendered: Rendering) -> None:
     alone = rendered(ALONE, CERT_MANAGER)
     assert not [each for each in of_kind(alone, "Role") if each["metadata"]["name"] == MANAGER]
     assert not verbs(
@@ -209,7 +209,7 @@ def test_cache_initializer_may_not_delete_anything(rendered: Rendering) -> None:
     assert "delete" not in {verb for _, verb in rights_in(role)}
 
 
-def test_the_rights_may_be_left_to_others(rendered: Rendering) -> None:
+def test_rbac_objects_can_be_excluded(rendered: Rendering) -> None:
     objects = rendered({"rbac": {"create": False}, "crds": {"install": True, "keep": False}})
     left = {
         each["metadata"]["name"]

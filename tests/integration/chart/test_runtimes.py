@@ -67,7 +67,7 @@ def test_which_there_are(rendered: Rendering) -> None:
 
 
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda each: each["metadata"]["name"])
-def test_they_are_what_kubeflow_trainer_ships(rendered: Rendering, shipped: Object) -> None:
+def test_runtimes_match_those_of_kubeflow_trainer(rendered: Rendering, shipped: Object) -> None:
     found = runtimes_of(rendered(ALL))[shipped["metadata"]["name"]]
     assert unpinned(found) == unpinned(shipped)
     assert found["metadata"] == shipped["metadata"]
@@ -171,7 +171,7 @@ def test_resources_and_volumes_follow_the_values(rendered: Rendering) -> None:
     }
 
 
-def test_quantities_stay_words(rendered: Rendering) -> None:
+def test_quantities_are_rendered_as_strings(rendered: Rendering) -> None:
     node = node_of(runtimes_of(rendered())["torchtune-llama3.2-1b"])
     assert node["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
 

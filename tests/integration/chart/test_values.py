@@ -92,7 +92,7 @@ OTHERS = by_path(place for place, value in leaves(DEFAULTS) if not isinstance(va
 
 
 @pytest.mark.parametrize("path", [path for path in OTHERS if path not in ELSEWHERE])
-def test_every_value_is_to_be_found_in_what_is_rendered(helm_program: Path, path: str) -> None:
+def test_every_value_affects_the_rendered_objects(helm_program: Path, path: str) -> None:
     place = OTHERS[path]
     sets = {
         name: sample for name, values in SETS.items() if (sample := at(values, place)) is not None
@@ -449,7 +449,7 @@ EMPTY = [place for place, value in leaves(DEFAULTS) if value in ("", [], {})]
 
 
 @pytest.mark.parametrize("name", ["defaults", "everything", "cert-manager-monitored"])
-def test_what_is_left_empty_is_the_empty_default(helm_program: Path, name: str) -> None:
+def test_empty_values_render_like_defaults(helm_program: Path, name: str) -> None:
     """As `affinity:` with nothing behind it, which helm takes for a value that is to go."""
     said = {place for place, _ in leaves(CELLS[name])}
     said |= {place for place, _ in leaves(IMAGE)}
@@ -489,7 +489,7 @@ def test_values_of_other_charts_are_not_in_the_way(helm_program: Path) -> None:
     assert render(helm_program, merged(WITHOUT_CRDS, values))
 
 
-def test_security_can_be_left_to_openshift(helm_program: Path) -> None:
+def test_security_context_can_be_omitted_for_openshift(helm_program: Path) -> None:
     free = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
     objects = render(helm_program, merged(WITHOUT_CRDS, {"podSecurityContext": free}))
     [pod] = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]

@@ -191,7 +191,7 @@ async def test_purge_names_objects_with_finalizers_and_a_manager_releases_them(
     assert await team.all("TrainingRuntime") == []
 
 
-async def test_a_train_job_is_not_gone_before_what_was_made_for_it(
+async def test_train_job_is_deleted_after_its_dependents(
     plane: ControlPlane, admin: ApiClient, team: Team
 ) -> None:
     async with ready_manager(plane):
@@ -205,7 +205,7 @@ async def test_a_train_job_is_not_gone_before_what_was_made_for_it(
         assert (await purged(plane)).code == 0
 
 
-async def test_other_namespaces_are_left_alone(
+async def test_other_namespaces_are_not_modified(
     plane: ControlPlane, admin: ApiClient, team: Team
 ) -> None:
     other = Team(admin, await plane.create_namespace(admin))

@@ -69,7 +69,7 @@ async def test_large_trainjob_runs_to_completion_like_a_small_one(
     assert "Blocked" not in conditions_of(job)
 
 
-async def test_settled_large_trainjob_costs_no_write_and_no_further_reconciles(
+async def test_unchanged_large_trainjob_causes_no_writes_and_no_further_reconciles(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()

@@ -20,7 +20,7 @@ from tests.support.objects import API, Object, runtime
 from tests.support.permissions import allow
 
 
-async def test_other_namespaces_are_left_alone(team: Team, plane: ControlPlane) -> None:
+async def test_other_namespaces_are_not_modified(team: Team, plane: ControlPlane) -> None:
     cluster_runtime = f"cluster-{team.namespace}"
     await team.api.create(runtime(cluster_runtime, "ClusterTrainingRuntime"))
     others = [Team(team.api, await plane.create_namespace(team.api)) for _ in range(2)]

@@ -88,7 +88,7 @@ async def managing(plane: ControlPlane, namespace: str) -> AsyncIterator[Watched
         stop.set()
 
 
-async def test_settled_job_is_reconciled_again_without_a_write(
+async def test_unchanged_job_is_reconciled_again_without_a_write(
     team: Team, plane: ControlPlane
 ) -> None:
     await team.create_runtime("gang")

@@ -90,7 +90,9 @@ async def test_a_runtime_of_the_same_name_elsewhere_is_not_in_use(
     assert finalizers(await team.get("TrainingRuntime", "torch")) == [IN_USE]
 
 
-async def test_finalizers_of_others_are_left_alone(team: Team, manager: ManagerProcess) -> None:
+async def test_finalizers_of_other_controllers_are_preserved(
+    team: Team, manager: ManagerProcess
+) -> None:
     theirs = "example.org/theirs"
     manifest = a_runtime("torch")
     await team.create({**manifest, "metadata": {**manifest["metadata"], "finalizers": [theirs]}})

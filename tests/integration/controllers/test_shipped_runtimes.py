@@ -317,7 +317,7 @@ async def test_contested_runtime_is_reapplied_with_backoff(
             assert len(said(manager, "shipped_runtime_repeatedly_changed", name)) == 1
 
 
-async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
+async def test_runtimes_removed_from_the_folder_are_deleted_and_others_are_kept(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     for name in ("kept", "dropped", "released"):
@@ -435,7 +435,7 @@ async def test_runtime_that_may_not_be_applied_fails_its_reconcile_only(
         await shelf.until_there("torch")
 
 
-async def test_a_webhook_that_does_not_answer_yet_is_waited_for(
+async def test_webhook_that_is_not_yet_available_is_waited_for(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     name = shelf.name("torch")

@@ -307,7 +307,7 @@ def _is_settled(job: Object) -> bool:
 _END = {"Completed": "Complete", "Failed": "Failed"}
 
 
-async def test_a_settled_job_costs_no_request_however_often_it_is_looked_at(
+async def test_reconciles_of_an_unchanged_job_send_no_requests(
     proxy: FaultProxy, team: Team
 ) -> None:
     settled = Settled(team, 1)
@@ -323,7 +323,7 @@ async def test_a_settled_job_costs_no_request_however_often_it_is_looked_at(
         assert asked(proxy, before) == []
 
 
-async def test_a_restart_over_settled_jobs_writes_nothing(proxy: FaultProxy, team: Team) -> None:
+async def test_restart_with_unchanged_jobs_writes_nothing(proxy: FaultProxy, team: Team) -> None:
     settled = Settled(team, 5)
     assert len(settled.all) >= 50
     async with working(proxy, team) as manager:

@@ -47,13 +47,13 @@ async def create_train_job(client: Client, namespace: str) -> Manifest:
     return await client.create(TRAIN_JOBS, manifest)
 
 
-async def test_what_is_created_can_be_read(client: Client, key: ObjectKey) -> None:
+async def test_created_object_can_be_read(client: Client, key: ObjectKey) -> None:
     created = await client.create(CONFIG_MAPS, config_map(key.namespace, color="red"))
     assert await client.get(CONFIG_MAPS, key) == created
     assert created["data"] == {"color": "red"}
 
 
-async def test_a_name_can_be_left_to_the_server(client: Client, namespace: str) -> None:
+async def test_name_can_be_generated_by_the_server(client: Client, namespace: str) -> None:
     manifest = config_map(namespace)
     manifest["metadata"] = {"namespace": namespace, "generateName": "made-"}
     created = await client.create(CONFIG_MAPS, manifest)
@@ -71,7 +71,7 @@ async def test_creating_an_object_twice_is_an_error(client: Client, namespace: s
         await client.create(CONFIG_MAPS, config_map(namespace))
 
 
-async def test_what_is_not_there_is_not_found(client: Client, key: ObjectKey) -> None:
+async def test_missing_object_is_not_found(client: Client, key: ObjectKey) -> None:
     with pytest.raises(NotFoundError) as told:
         await client.get(CONFIG_MAPS, key)
     assert (told.value.status, told.value.reason) == (404, "NotFound")
@@ -96,7 +96,7 @@ async def test_an_update_of_an_old_version_is_a_conflict(client: Client, namespa
         await client.update(CONFIG_MAPS, {**old, "data": {"color": "green"}})
 
 
-async def test_apply_creates_changes_and_removes_what_it_owns(
+async def test_apply_creates_changes_and_removes_owned_fields(
     client: Client, key: ObjectKey
 ) -> None:
     for wanted in ({"color": "red", "size": "2"}, {"color": "blue"}):
@@ -165,7 +165,7 @@ async def test_writes_carry_the_name_of_their_field_manager(client: Client, key:
     assert {each["manager"] for each in fields} == {"kftrainer-tests", "sizer"}
 
 
-async def test_what_is_deleted_is_gone(client: Client, key: ObjectKey) -> None:
+async def test_deleted_object_is_removed(client: Client, key: ObjectKey) -> None:
     await client.create(CONFIG_MAPS, config_map(key.namespace))
     await client.delete(CONFIG_MAPS, key)
     with pytest.raises(NotFoundError):
@@ -324,9 +324,7 @@ async def test_an_empty_list_has_a_resource_version(client: Client, namespace: s
     assert int(listed.resource_version) > 0
 
 
-async def test_selectors_choose_what_is_listed(
-    client: Client, namespace: str, five: list[str]
-) -> None:
+async def test_selectors_filter_lists(client: Client, namespace: str, five: list[str]) -> None:
     odd = await client.list(CONFIG_MAPS, namespace=namespace, label_selector="odd=True", limit=1)
     assert [key_of(item).name for item in odd.items] == [five[1], five[3]]
     one = await client.list(
@@ -335,7 +333,7 @@ async def test_selectors_choose_what_is_listed(
     assert [key_of(item).name for item in one.items] == [five[2]]
 
 
-async def test_what_the_server_warns_of_is_logged_once(client: Client, key: ObjectKey) -> None:
+async def test_server_warning_is_logged_once(client: Client, key: ObjectKey) -> None:
     with capture_logs() as logs:
         for _ in range(2):
             manifest = {**config_map(key.namespace), "colour": "red", "size": 2}

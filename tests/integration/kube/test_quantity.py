@@ -148,7 +148,9 @@ async def test_the_shortest_texts_are_taken_and_refused_alike(
 
 
 @pytest.mark.parametrize("value", [True, False, [], ["1"], {}, {"value": "1"}, float("nan")])
-async def test_what_is_neither_text_nor_number_is_refused(api: ApiClient, value: object) -> None:
+async def test_value_that_is_neither_text_nor_number_is_rejected(
+    api: ApiClient, value: object
+) -> None:
     assert not is_taken(value)
     if value == value:  # noqa: PLR0124  NaN is sent as null, which the server takes for none
         assert await refused(api, value)
@@ -180,7 +182,7 @@ async def test_resource_lists_are_rounded_up_to_thousandths(api: ApiClient, name
     assert ours == [hard[f"requests.example.com/{n}"] for n in range(len(texts))]
 
 
-async def test_the_server_loses_what_has_no_suffix_and_we_do_not(
+async def test_quantity_beyond_the_suffixes_is_exact_unlike_on_the_server(
     api: ApiClient, namespace: str
 ) -> None:
     assert await stored(api, namespace, ["1000E", "1e21"]) == ["1", "1e21"]

@@ -185,7 +185,7 @@ async def test_a_watch_of_a_silent_server_is_left_without_waiting_for_a_goodbye(
     await until(relay.is_left, within=15, what="the end of the connection")
 
 
-async def test_closing_ends_what_a_cancelled_request_to_a_silent_server_left(
+async def test_close_ends_the_connection_of_a_cancelled_request(
     relayed: tuple[SilentRelay, HttpTransport],
 ) -> None:
     relay, transport = relayed
@@ -199,14 +199,14 @@ async def test_closing_ends_what_a_cancelled_request_to_a_silent_server_left(
     await until(relay.is_left, within=15, what="the end of the connection")
 
 
-async def test_what_was_closed_stays_closed(transport: HttpTransport) -> None:
+async def test_closed_transport_rejects_requests(transport: HttpTransport) -> None:
     await transport.request("GET", "/version")
     await transport.close()
     with pytest.raises(TransportError, match="have been closed"):
         await transport.request("GET", "/version")
 
 
-async def test_a_fence_keeps_writes_back_and_lets_reads_through(
+async def test_write_guard_blocks_writes_and_allows_reads(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     told: list[str] = []

@@ -91,7 +91,7 @@ class TestTheFirstStart:
         pairs = {each["data"][CERTIFICATE] for each in written if each.get("data")}
         assert len(pairs) == 1
 
-    async def test_a_second_start_uses_what_is_there(
+    async def test_second_start_uses_the_existing_secret(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         async with replica(site, control_plane.kubeconfig) as one:

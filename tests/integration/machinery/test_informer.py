@@ -126,7 +126,7 @@ async def test_late_handler_gets_existing_objects_and_then_changes(
     assert len(late.told) == 2
 
 
-async def test_a_handler_that_fails_keeps_neither_others_nor_itself_from_the_next_news(
+async def test_failing_handler_does_not_block_later_events(
     client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = Informer(client, CONFIG_MAPS, clock=CLOCK, namespace=server.namespace)
@@ -145,7 +145,7 @@ async def test_a_handler_that_fails_keeps_neither_others_nor_itself_from_the_nex
     assert len(calls) == 2
 
 
-async def test_only_what_is_selected_is_held(
+async def test_only_selected_objects_are_cached(
     client: Client, server: Server, witness: RecordingHandler, namespace: str
 ) -> None:
     def labelled(name: str, color: str) -> dict[str, object]:
@@ -196,9 +196,7 @@ async def test_filtered_objects_are_neither_cached_nor_delivered(
     assert told == [("a", False), ("b", False), ("a", True), ("a", False)]
 
 
-async def test_a_transform_decides_what_is_kept_and_an_index_finds_it(
-    client: Client, server: Server
-) -> None:
+async def test_transformed_objects_are_cached_and_indexed(client: Client, server: Server) -> None:
     def only_x(manifest: Manifest) -> Manifest:
         return {**manifest, "data": {"x": manifest["data"]["x"]}}
 

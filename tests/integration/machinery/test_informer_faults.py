@@ -279,9 +279,7 @@ async def test_a_burst_of_errors_is_outlived_without_a_rush(
         assert play.clock.monotonic() - began >= 0.8 + 1.6 + 3.2 + 6.4
 
 
-async def test_an_open_connection_that_has_gone_silent_is_given_up(
-    proxy: FaultProxy, server: Server
-) -> None:
+async def test_silent_open_connection_times_out(proxy: FaultProxy, server: Server) -> None:
     async with synced_scene(proxy, server, times=60) as play:
         await play.behind_its_back()
         await play.agreement()

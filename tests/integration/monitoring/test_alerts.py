@@ -108,7 +108,7 @@ def test_rules_query_the_scraped_job(helm_program: Path) -> None:
     assert jobs(rules={"enabled": True, "job": "mine"}) == {"mine"}
 
 
-def test_the_file_is_one_for_prometheus_as_it_is(promtool_program: Path) -> None:
+def test_rule_file_is_valid_for_prometheus(promtool_program: Path) -> None:
     files = HERE.parents[2] / "charts" / "kftrainer" / "files"
     promtool(promtool_program, files, "check", "rules", "--lint=all", "alerts.yaml")
 

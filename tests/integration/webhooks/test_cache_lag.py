@@ -127,7 +127,9 @@ async def test_edit_is_refused_while_the_jobset_cannot_be_read(
     assert heard.message == ""
 
 
-async def test_what_such_a_runtime_needs_is_read_as_well(person: Applicant, namespace: str) -> None:
+async def test_objects_referenced_by_such_a_runtime_are_read(
+    person: Applicant, namespace: str
+) -> None:
     ranked = placed(volcano(priorityClassName=namespace), "TrainingRuntime", "ranked", namespace)
     assert (await person.create(ranked)).accepted
     job = job_on("TrainingRuntime", "ranked", namespace)

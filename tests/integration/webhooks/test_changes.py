@@ -158,7 +158,7 @@ async def test_overrides_stay_while_there_are_pods(dialect: str, desk: Desk) -> 
     ],
     ids=lambda lasting: next(iter(lasting)),
 )
-async def test_what_of_an_override_stays_once_there_is_a_jobset(
+async def test_immutable_override_fields_are_rejected_once_a_jobset_exists(
     dialect: str, lasting: Object, desk: Desk
 ) -> None:
     before = {"tolerations": [{"operator": "Exists"}], "imagePullSecrets": [{"name": "one"}]}
@@ -168,7 +168,7 @@ async def test_what_of_an_override_stays_once_there_is_a_jobset(
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_what_of_an_override_can_change_once_there_is_a_jobset(
+async def test_mutable_override_fields_are_accepted_once_a_jobset_exists(
     dialect: str, desk: Desk
 ) -> None:
     labels = {"labels": {"team": "a"}, "annotations": {"acme.io/why": "b"}}
@@ -216,7 +216,9 @@ WHOLE = {"trainer": TRAINER, "initializer": {"dataset": {"storageUri": "hf://a/b
 
 
 @pytest.mark.parametrize("suspend", [True, False], ids=["suspended", "running"])
-async def test_what_stays_once_there_is_a_jobset(suspend: bool, desk: Desk) -> None:
+async def test_immutable_fields_are_rejected_once_a_jobset_exists(
+    suspend: bool, desk: Desk
+) -> None:
     await desk.start(suspend=suspend, **WHOLE)
     for path, change in CHANGES.items():
         heard = await desk.change(**change)
@@ -233,7 +235,9 @@ async def test_what_stays_once_there_is_a_jobset(suspend: bool, desk: Desk) -> N
 
 
 @pytest.mark.parametrize("end", [COMPLETED, FAILED], ids=["complete", "failed"])
-async def test_what_stays_after_the_end(end: Object, desk: Desk) -> None:
+async def test_immutable_fields_are_rejected_after_the_job_finished(
+    end: Object, desk: Desk
+) -> None:
     await desk.start(**WHOLE)
     await desk.team.job_set_says(end, rows=ROWS)
     await desk.team.until_says({"Completed": "Complete"}.get(end["type"], "Failed"), end["reason"])

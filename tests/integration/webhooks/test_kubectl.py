@@ -51,7 +51,7 @@ WAYS = (
 
 
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
-async def test_a_mistake_and_a_doubt(
+async def test_error_and_warning_are_printed(
     way: tuple[str, ...], kubectl: Kubectl, person: Applicant, namespace: str
 ) -> None:
     assert (await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted

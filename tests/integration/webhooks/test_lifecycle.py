@@ -95,7 +95,7 @@ async def until_told(person: Applicant, job: Object, text: str) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["edited", "deleted"])
-async def test_a_train_job_can_be_suspended_and_resumed_whatever_became_of_its_runtime(
+async def test_train_job_can_be_suspended_and_resumed_after_its_runtime_changed(
     trouble: str, person: Applicant, team: Team
 ) -> None:
     job = await start(team, person, **DATASET)
@@ -120,7 +120,7 @@ async def test_a_train_job_can_be_suspended_and_resumed_whatever_became_of_its_r
     check_accepted(await person.apply(applied), told)
 
 
-async def test_only_what_is_new_is_refused(person: Applicant, team: Team) -> None:
+async def test_only_new_errors_are_rejected_on_update(person: Applicant, team: Team) -> None:
     multikueue = "kueue.x-k8s.io/multikueue"
     job = await start(team, person, suspend=True, managedBy=multikueue, **DATASET)
     await edit_runtime(team, person, torch())
@@ -135,7 +135,7 @@ async def test_only_what_is_new_is_refused(person: Applicant, team: Team) -> Non
     check_accepted(await person.patch(job, {"spec": {"initializer": None}}))
 
 
-async def test_a_train_job_can_be_deleted_whatever_became_of_its_runtime(
+async def test_train_job_can_be_deleted_after_its_runtime_changed(
     person: Applicant, team: Team
 ) -> None:
     job = await start(team, person, **DATASET)
@@ -177,7 +177,7 @@ async def test_train_job_is_admitted_immediately_after_its_runtime_is_fixed(
         await edit_runtime(team, person, torch())
 
 
-async def test_a_priority_class_and_what_needs_it_can_be_created_at_once(
+async def test_train_job_can_be_created_immediately_after_its_priority_class(
     person: Applicant, team: Team
 ) -> None:
     name = team.namespace
@@ -233,7 +233,7 @@ async def test_runtime_being_deleted_is_not_validated(person: Applicant, team: T
     assert await person.get(runtime) is None
 
 
-async def test_what_kueue_does(person: Applicant, team: Team) -> None:
+async def test_updates_of_kueue_are_accepted(person: Applicant, team: Team) -> None:
     job = await start(team, person, suspend=True)
     await team.until_there("JobSet")
     await team.job_set_says(rows=[ROW])

@@ -82,7 +82,7 @@ async def silent(api: ApiClient, namespace: str) -> AsyncIterator[Applicant]:
         ports.release_all()
 
 
-async def test_nothing_is_accepted_while_no_manager_answers(
+async def test_writes_are_rejected_while_no_manager_is_available(
     plane: ControlPlane, namespace: str
 ) -> None:
     runtime = placed(torch(), "TrainingRuntime", "torch", namespace)
@@ -108,7 +108,7 @@ async def test_nothing_is_accepted_while_no_manager_answers(
         await person.delete(job)
 
 
-async def test_deletion_completes_while_no_manager_answers(
+async def test_deletion_completes_while_no_manager_is_available(
     silent: Applicant, namespace: str
 ) -> None:
     for kind in ("TrainJob", *KINDS):

@@ -23,7 +23,7 @@ def titled(panel: dict[str, Any]) -> str:
     return title
 
 
-def test_it_is_found_by_what_it_is_called() -> None:
+def test_dashboard_uid_and_row_titles() -> None:
     assert DASHBOARD["uid"] == "kftrainer"
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
         "At a glance",

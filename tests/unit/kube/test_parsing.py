@@ -29,7 +29,7 @@ from kftrainer.kube.parsing import ParseError, parse
         ("=", "="),
     ],
 )
-def test_words_are_read_as_kubectl_reads_them(text: str, value: Any) -> None:
+def test_yaml_keywords_are_parsed_as_by_kubectl(text: str, value: Any) -> None:
     [parsed] = parse(f"a: {text}")
     assert parsed.value == {"a": value}
     assert type(parsed.value["a"]) is type(value)
@@ -63,12 +63,12 @@ def test_keys_are_text() -> None:
     assert parsed.value == {"1": "a", "on": "b", "null": "c"}
 
 
-def test_what_is_merged_gives_way() -> None:
+def test_merge_keys_are_overridden_by_explicit_keys() -> None:
     [parsed] = parse("a: &a {x: 1, y z: 2}\nb:\n  <<: *a\n  x: 3\n")
     assert parsed.value["b"] == {"y z": 2, "x": 3}
 
 
-def test_what_is_referred_to_is_not_shared() -> None:
+def test_aliased_values_are_not_shared() -> None:
     [parsed] = parse("a: &a {x: 1}\nb: *a\n")
     parsed.value["a"]["x"] = 2
     assert parsed.value["b"] == {"x": 1}

@@ -57,7 +57,7 @@ async def test_single_check_returns_its_reason() -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz/other", "/readyz", "/", "/healthz/a/b"])
-async def test_what_is_not_there_is_not_found(path: str) -> None:
+async def test_missing_object_is_not_found(path: str) -> None:
     assert (await get(path, a=well)).status == 404
 
 
@@ -76,7 +76,7 @@ async def test_checks_run_at_the_same_time() -> None:
     assert (await get("/healthz", a=meets, b=meets)).status == 200
 
 
-async def test_a_check_that_hangs_has_failed() -> None:
+async def test_hanging_check_fails() -> None:
     async def hangs() -> str | None:
         await asyncio.Event().wait()
         return None
@@ -99,7 +99,7 @@ def test_addresses(address: str, bind: tuple[str | None, int] | None) -> None:
     assert parse_bind(address) == bind
 
 
-def test_an_address_without_a_port_is_refused_in_words() -> None:
+def test_address_without_a_port_is_rejected_with_a_message() -> None:
     with pytest.raises(BindError, match=r"^localhost is not a valid address"):
         parse_bind("localhost")
 

@@ -18,7 +18,7 @@ class Found:
         return len(it)
 
 
-def test_what_is_known_of_the_same_object_is_not_looked_for_again() -> None:
+def test_result_for_the_same_object_is_cached() -> None:
     found, it = Found(), [1, 2]
     memo = Memo(found, most=2)
     assert [memo.of(it), memo.of(it), found.times] == [2, 2, 1]

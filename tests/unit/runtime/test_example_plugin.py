@@ -91,7 +91,7 @@ def documents(**labels: str) -> list[Object]:
     return [job, runtime("plain", kind="ClusterTrainingRuntime", mlPolicy={"numNodes": 1})]
 
 
-def test_the_example_is_what_the_documents_show() -> None:
+def test_documented_example_is_current() -> None:
     shown = (ROOT / "docs" / "plugins.md").read_text()
     texts = [(EXAMPLE / name).read_text() for name in (PYPROJECT, MODULE)]
     assert [text in shown for text in texts] == [True, True]

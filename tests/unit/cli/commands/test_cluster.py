@@ -48,7 +48,7 @@ async def waited(
     return clock.monotonic()
 
 
-async def test_what_is_fine_at_once_is_looked_at_once() -> None:
+async def test_immediate_success_is_checked_once() -> None:
     clock, look = FakeClock(), Looking(None)
     await Waiter(clock, 0.0).until_passed(look)
     assert (look.times, clock.monotonic()) == (1, 0.0)
@@ -71,7 +71,7 @@ async def test_the_last_look_is_at_the_end_of_the_time() -> None:
     assert (clock.monotonic(), look.times) == (3.0, 5)
 
 
-async def test_a_look_that_fails_does_not_hide_what_was_seen_before() -> None:
+async def test_failed_poll_does_not_hide_earlier_findings() -> None:
     clock, look = FakeClock(), Looking("torch is not there", TransportError("no answer"))
     with pytest.raises(ExceptionGroup) as raised:
         await waited(clock, Waiter(clock, 3.0), look, lambda _: None)
@@ -92,7 +92,7 @@ async def test_hanging_poll_reports_what_it_waits_for() -> None:
     assert str(raised.value) == "after 0 s: torch is not there; the API server does not respond"
 
 
-async def test_what_would_not_pass_by_itself_is_not_waited_for() -> None:
+async def test_permanent_error_is_not_waited_for() -> None:
     look = Looking(ForbiddenError(403, "Forbidden", "you may not"))
     with pytest.raises(ForbiddenError):
         await Waiter(FakeClock(), 60.0).until_passed(look)

@@ -214,7 +214,7 @@ async def test_runtime_with_leftover_finalizer_is_reported_with_advice() -> None
 
 
 @pytest.mark.parametrize("method", ["DELETE", "GET"])
-async def test_a_server_that_fails_does_not_hide_what_is_left(
+async def test_server_failure_does_not_hide_remaining_objects(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kftrainer.cli.commands.cluster.LAST_TRY", 60.0)
@@ -268,7 +268,7 @@ async def test_object_already_deleted_is_not_an_error() -> None:
     await Purging(server).run()
 
 
-async def test_what_may_not_be_deleted_ends_it_and_what_may_pass_is_tried_again() -> None:
+async def test_forbidden_deletion_is_fatal_and_transient_errors_are_retried() -> None:
     server = ObjectServer({JOBS: [meta(f"job-{number}") for number in range(50)]})
     broken = [refusal(500, "InternalError", "oh")] * 3
     server.answer = lambda method, _: broken.pop() if broken and method == "DELETE" else None

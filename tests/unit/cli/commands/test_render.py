@@ -155,13 +155,13 @@ def test_two_runs_are_the_same_to_the_byte(render: Command, form: str) -> None:
     assert first[0] == 0
 
 
-def test_what_is_printed_can_be_read_again(render: Command) -> None:
+def test_output_can_be_parsed_again(render: Command) -> None:
     _, out, _ = render(plain_runtime(), plain_job(trainer={"args": ["1:30", "y", "0644", "~"]}))
     [printed] = yaml.safe_load_all(out)
     assert printed == jobset("demo", args=["1:30", "y", "0644", "~"])
 
 
-def test_secrets_are_printed_without_what_is_in_them(render: Command) -> None:
+def test_secrets_are_printed_without_data(render: Command) -> None:
     secret, config_map, _ = render.objects(mpi_runtime(), plain_job())
     assert secret["kind"] == "Secret"
     assert list(config_map) == ["apiVersion", "kind", "metadata", "data"]
@@ -174,7 +174,7 @@ def test_secrets_are_shown_on_request(render: Command) -> None:
     assert "<redacted>" not in secret["data"].values()
 
 
-def test_a_secret_that_is_there_is_left_alone(render: Command) -> None:
+def test_existing_secret_is_not_modified(render: Command) -> None:
     metadata = {**jobset("demo")["metadata"], "name": "demo-mpi-ssh-auth"}
     there = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
     found = render.objects(mpi_runtime(), there, plain_job())
@@ -252,7 +252,7 @@ def test_misspelled_field_is_the_same_error_as_of_validate(
     assert capsys.readouterr().out == printed
 
 
-def test_what_admission_rejects_is_the_same_error_as_of_validate(render: Command) -> None:
+def test_admission_errors_equal_those_of_validate(render: Command) -> None:
     env = [_env("OMPI_MCA_orte_default_hostfile", "x")]
     problems = render.problems(mpi_runtime(), plain_job(trainer={"env": env}))
     assert [problem.split(": ")[:2] for problem in problems] == [["FILE:3", "spec.trainer.env"]]
@@ -523,7 +523,7 @@ NASTY = "a\n\x1b[31m\x9b\u2028\u202e"
 SEEN = r"a\n\x1b[31m\x9b\u2028\u202e"
 
 
-def test_what_cannot_be_seen_is_shown_as_what_it_is(render: Command) -> None:
+def test_invisible_characters_are_escaped(render: Command) -> None:
     """A line of output stays one, and a document does not get to talk to the terminal."""
     nasty = plain_job(NASTY, labels={NASTY: 1}, **{NASTY: 1})
     nasty["metadata"]["namespace"] = NASTY
@@ -534,7 +534,7 @@ def test_what_cannot_be_seen_is_shown_as_what_it_is(render: Command) -> None:
     assert err.splitlines() == render.as_validated()
 
 
-def test_a_file_name_that_cannot_be_seen_is_shown_as_what_it_is(
+def test_invisible_characters_in_a_file_name_are_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / f"{NASTY}.yaml").write_text("a: 1\n---\n- 1\n")
@@ -674,9 +674,7 @@ def test_bad_usage(options: list[str], told: str, capsys: pytest.CaptureFixture[
     assert told in capsys.readouterr().err
 
 
-def test_the_same_file_twice_is_not_more_work_but_a_mistake(
-    render: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_same_file_twice_is_an_error(render: Command, capsys: pytest.CaptureFixture[str]) -> None:
     render.file.write_text(json.dumps(plain_runtime()))
     assert main(["render", "-f", str(render.file), str(render.file)]) == 1
     told = f"the ClusterTrainingRuntime in {render.file}:1 has the same name\n"
@@ -808,7 +806,7 @@ def test_explain_covers_a_pod_group(render: Command) -> None:
     ]
 
 
-def test_explain_shows_what_cannot_be_seen(render: Command) -> None:
+def test_explain_escapes_invisible_characters(render: Command) -> None:
     job = plain_job(trainer={"env": [_env(NASTY, "x")]})
     code, out, _ = render(plain_runtime(), job, options=("--explain",))
     assert code == 0
@@ -855,9 +853,7 @@ def test_a_difference(render: Command, earlier: Earlier, form: str) -> None:
     ]
 
 
-def test_the_heads_of_a_difference_show_what_cannot_be_seen(
-    render: Command, tmp_path: Path
-) -> None:
+def test_diff_headers_escape_invisible_characters(render: Command, tmp_path: Path) -> None:
     file = tmp_path / NASTY
     metadata = {"name": NASTY}
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata}))

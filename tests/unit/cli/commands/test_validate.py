@@ -88,7 +88,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_can_be_planned_for_is_not_refused(case: Case) -> None:
+def test_plannable_documents_are_accepted(case: Case) -> None:
     assert main(["validate", "-f", str(case.file(INPUT))]) == (case.name in REFUSED)
 
 
@@ -202,7 +202,7 @@ def test_shipped_runtime_is_not_required_in_the_files(validate: Command) -> None
     assert (code, "warning: ClusterTrainingRuntime torch-distributed" in line) == (0, True)
 
 
-def test_a_runtime_may_be_in_what_could_not_be_read(validate: Command) -> None:
+def test_missing_runtime_is_a_warning_with_unreadable_documents(validate: Command) -> None:
     other = {**RUNTIME, "metadata": {**RUNTIME["metadata"], "name": "other"}}
     on_mine = GOOD.replace("name: plain", "name: mine")
     code, lines = validate(a=on_mine, b=[other], c="a: [")
@@ -290,7 +290,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("content", "told"), UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_ends_with_2(
+def test_unreadable_input_exits_with_2(
     validate: Command, tmp_path: Path, content: str | bytes | None, told: str
 ) -> None:
     if content is None:
@@ -417,7 +417,7 @@ def test_job_set_without_a_spec_is_an_error(validate: Command) -> None:
     assert validate(a=[RUNTIME, job(), no_spec])[0] == 1
 
 
-def test_what_planning_reads_must_be_readable(validate: Command) -> None:
+def test_objects_read_by_planning_must_be_valid(validate: Command) -> None:
     limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "x"}, "spec": []}
     assert validate(a=[RUNTIME], b=[limits]) == (1, ["b:5: spec: Invalid value: must be an object"])
 
@@ -469,7 +469,7 @@ def test_values_that_may_be_secrets_are_never_shown(validate: Command) -> None:
         assert hidden not in out
 
 
-def test_what_is_printed_stays_on_its_line(validate: Command) -> None:
+def test_messages_stay_on_one_line(validate: Command) -> None:
     code, lines = validate(a=[job(**{"x\n\x1b[2Jy": 1})])
     assert code == 1
     assert lines == ["a:8: spec[x\\n\\x1b[2Jy]: Unknown field"]

@@ -281,7 +281,7 @@ async def test_unresponsive_server_is_retried_until_the_timeout(
     assert len(server.asked) == len(logged) + 1
 
 
-async def test_a_server_that_answers_late_is_waited_for(clock: FakeClock) -> None:
+async def test_slow_server_is_waited_for(clock: FakeClock) -> None:
     server = Server(**{OURS: [TransportError("x"), TransportError("x"), group_of(TRAIN_JOBS)]})
     trial = Trial(server, clock)
     assert await trial.over(1.4) is None

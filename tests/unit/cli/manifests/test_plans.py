@@ -66,7 +66,7 @@ def data_of(outcome: Outcome) -> list[dict[str, str]]:
     return [plan.manifests[0][field] for field in ("data", "stringData")]
 
 
-def test_what_is_in_a_secret_is_not_shown() -> None:
+def test_secret_data_is_not_shown() -> None:
     assert data_of(planned_by(secret())) == [{"a": "<redacted>"}, {"b": "<redacted>"}]
 
 

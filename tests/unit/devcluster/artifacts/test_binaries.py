@@ -57,7 +57,7 @@ async def test_assets_have_precedence_over_the_cache(
     assert found == {"etcd": asset}
 
 
-async def test_what_the_assets_lack_is_taken_from_the_cache(
+async def test_binaries_missing_from_the_assets_are_taken_from_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asset = executable(tmp_path / "assets" / "etcd")

@@ -7,7 +7,7 @@ from kftrainer.devcluster.components import commands, kubernetes
 from kftrainer.devcluster.shape import FULL, Shape
 
 
-def test_requests_are_logged_once_they_are_answered_and_without_what_was_in_them() -> None:
+def test_requests_are_audited_on_completion_without_bodies() -> None:
     assert kubernetes.AUDIT_POLICY["omitStages"] == ["RequestReceived"]
     assert kubernetes.AUDIT_POLICY["rules"] == [{"level": "Metadata"}]
     flags = commands.audited(policy=Path("/p"), log=Path("/l"))

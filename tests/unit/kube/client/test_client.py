@@ -90,7 +90,7 @@ async def test_page_that_is_too_large_is_read_again_with_fewer_objects_before_it
     assert len(listed.items) == 4
 
 
-async def test_single_object_is_decoded_whatever_its_size() -> None:
+async def test_single_object_of_any_size_is_decoded() -> None:
     name = "x" * MOST_PAGE_BYTES
     one = {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": name}}]}
     transport = FakeTransport((200, one), (200, one))

@@ -229,7 +229,7 @@ async def test_the_last_good_token_is_kept_and_that_is_logged() -> None:
     assert source.asked == [False, True], "not at every request"
 
 
-async def test_a_look_up_that_hangs_is_given_up_and_the_last_good_token_kept(
+async def test_hanging_token_lookup_times_out_and_keeps_the_last_valid_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def hang(_refused: bool) -> None:

@@ -263,7 +263,7 @@ async def test_rejected_stream_has_retry_after_and_is_not_retried() -> None:
         assert len(server.requests) == 1
 
 
-async def test_a_stream_that_is_left_early_hangs_up() -> None:
+async def test_stream_left_early_closes_its_connection() -> None:
     async with serving(KEPT + b"2\r\n{}\r\n", OK) as (server, transport, _):
         async with transport.stream("/pods", query={}, timeout=60) as chunks:
             assert await anext(chunks) == b"{}"

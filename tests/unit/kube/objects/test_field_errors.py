@@ -34,7 +34,7 @@ def test_long_values_are_cut() -> None:
     assert said.endswith("…: too long")
 
 
-def test_what_json_has_no_room_for_is_shown_all_the_same() -> None:
+def test_values_that_json_cannot_represent_are_shown() -> None:
     assert str(invalid("a", 2**70, "b")) == f"a: Invalid value: {2**70}: b"
 
 
@@ -60,7 +60,7 @@ def test_findings_are_deduplicated() -> None:
     assert findings == ValidationResult([required("a"), required("b")], ["w", "v"])
 
 
-def test_errors_that_are_known_are_left_out_whatever_they_hold() -> None:
+def test_known_errors_are_excluded_regardless_of_their_values() -> None:
     known = invalid("a", {"b": [1]}, "c")
     others = [invalid("a", {"b": [2]}, "c"), invalid("b", {"b": [1]}, "c"), required("a", "c")]
     assert without([known], [others[0], known, *others]) == others

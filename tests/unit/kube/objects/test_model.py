@@ -27,7 +27,7 @@ class Whole(KubeModel):
     on: bool = False
 
 
-def test_what_is_read_is_given_back_with_all_that_is_unknown() -> None:
+def test_model_round_trips_with_unknown_fields() -> None:
     document = {
         "someName": "x",
         "some_name": "not the field",

@@ -50,7 +50,7 @@ def test_the_value_is_exact_but_for_parts_of_a_nano_which_are_rounded_up(
 
 
 @given(st.one_of(quantities, sums))
-def test_what_is_written_is_read_as_the_same_and_written_alike(quantity: Quantity) -> None:
+def test_formatted_quantity_round_trips(quantity: Quantity) -> None:
     again = Quantity.parse(str(quantity))
     assert again == quantity
     assert str(again) == str(quantity)
@@ -160,7 +160,7 @@ def test_a_sum_is_written_like_its_first_part_that_is_not_zero(
     assert str(Quantity.parse(one) + Quantity.parse(other)) == total
 
 
-def test_how_quantities_are_written_makes_no_difference_to_what_they_are() -> None:
+def test_quantities_are_compared_by_value() -> None:
     kibi, plain = Quantity.parse("1Ki"), Quantity.parse("1024")
     assert kibi == plain
     assert hash(kibi) == hash(plain)

@@ -58,7 +58,7 @@ def test_objects_are_merged_field_by_field() -> None:
     }
 
 
-def test_null_deletes_what_is_there_and_adds_nothing() -> None:
+def test_null_deletes_an_existing_value_and_adds_nothing() -> None:
     original = pod(nodeSelector={"a": "1", "b": "2"}, tolerations=[{}])
     patch = pod(nodeSelector={"a": None, "x": None}, tolerations=None, affinity={"y": None})
     assert strategic_merge(original, patch) == pod(nodeSelector={"b": "2"}, affinity={})
@@ -75,7 +75,7 @@ def test_a_deleted_object_is_left_empty() -> None:
 
 
 @pytest.mark.parametrize("directive", ["replace", "delete", "merge"])
-def test_directives_about_what_is_not_there_add_nothing(directive: str) -> None:
+def test_directives_for_missing_values_add_nothing(directive: str) -> None:
     patch = pod(nodeSelector={"$patch": directive, "a": "1"}, volumes=[{"$patch": directive}])
     assert strategic_merge(pod(), patch) == pod(volumes=[])
 
@@ -86,7 +86,7 @@ def test_only_retained_keys_stay() -> None:
     assert strategic_merge(original, patch) == pod(affinity={"podAffinity": {"x": 1, "y": 2}})
 
 
-def test_what_has_another_type_is_replaced() -> None:
+def test_value_of_another_type_is_replaced() -> None:
     assert strategic_merge(pod(affinity=3), pod(affinity={"a": None})) == pod(affinity={})
 
 
@@ -200,7 +200,7 @@ def test_scalars_can_be_deleted_and_are_not_doubled() -> None:
     assert strategic_merge(original, patch) == {"metadata": {"finalizers": ["b", "c", "d"]}}
 
 
-def test_what_is_deleted_and_added_at_once_is_gone() -> None:
+def test_entry_deleted_and_added_in_one_patch_is_removed() -> None:
     patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["a", "b"]}}
     assert strategic_merge({"metadata": {}}, patch) == {"metadata": {"finalizers": ["b"]}}
 
@@ -472,7 +472,7 @@ def test_directives_are_never_overridden() -> None:
     "patch",
     [{}, {"spec": None}, pod(volumes=3), pod(volumes=[3, {}]), pod(containers={"name": "a"})],
 )
-def test_what_makes_no_sense_is_left_for_the_merge_to_refuse(patch: Object) -> None:
+def test_retain_sources_returns_invalid_patches_unchanged(patch: Object) -> None:
     original = pod(volumes=[{"name": "data", "emptyDir": {}}], containers=[{"name": "a"}])
     assert retain_sources(original, patch) == patch
 

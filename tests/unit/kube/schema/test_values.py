@@ -39,7 +39,7 @@ PORTS = {**MAP, "x-kubernetes-list-map-keys": ["port", "protocol"]}
         ([1, 2, 3], {"maxItems": 2}, ErrorType.TOO_MANY, "must have at most 2 items"),
     ],
 )
-def test_what_is_out_of_bounds(value: Any, schema: Any, fault: ErrorType, told: str) -> None:
+def test_values_out_of_bounds(value: Any, schema: Any, fault: ErrorType, told: str) -> None:
     [error] = bound_errors(value, schema, "a")
     assert (error.path, error.fault) == ("a", fault)
     assert error.detail.startswith(told)
@@ -67,7 +67,7 @@ def test_what_is_out_of_bounds(value: Any, schema: Any, fault: ErrorType, told: 
         (None, {"minItems": 1}),
     ],
 )
-def test_what_is_within_bounds(value: Any, schema: Any) -> None:
+def test_values_within_bounds(value: Any, schema: Any) -> None:
     assert list(bound_errors(value, schema, "a")) == []
 
 

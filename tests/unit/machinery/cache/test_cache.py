@@ -47,7 +47,9 @@ def test_a_kind_is_declared_once(wire: FakeTransport) -> None:
         cache.add(informer_of(THINGS, wire))
 
 
-async def test_it_is_ready_when_all_have_synced_and_answers_then(wire: FakeTransport) -> None:
+async def test_cache_is_ready_and_readable_when_all_informers_have_synced(
+    wire: FakeTransport,
+) -> None:
     cache, ready, stop = Cache(), asyncio.Event(), asyncio.Event()
     other_wire = FakeTransport()
     cache.add(informer_of(THINGS, wire))

@@ -162,7 +162,7 @@ async def test_silent_watch_times_out_sooner_with_bookmarks(
         assert wire.queries[-1]["resourceVersion"] == informer.resource_version
 
 
-async def test_a_watch_that_does_not_end_in_its_time_is_given_up(
+async def test_watch_beyond_its_timeout_is_closed(
     wire: FakeTransport, informer: Informer[Manifest], clock: FakeClock
 ) -> None:
     async with running(informer):
@@ -298,7 +298,7 @@ async def test_handler_added_to_an_empty_informer_is_synced_immediately(
     assert informer.add_handler(RecordingHandler()).is_set()
 
 
-async def test_what_was_read_is_dealt_with_before_the_watch_is_resumed(wire: FakeTransport) -> None:
+async def test_received_events_are_processed_before_the_watch_resumes(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     async with running(informer):
         initial = [event("ADDED", f"n-{n}", 1) for n in range(50)]
@@ -374,7 +374,7 @@ async def test_object_that_stops_matching_the_filter_is_delivered_as_deleted_wit
     assert witness.contradictions == []
 
 
-async def test_what_changes_while_all_is_being_sent_is_kept_as_it_is_in_the_end(
+async def test_objects_changed_during_the_initial_list_have_their_final_state(
     wire: FakeTransport, red_ones: Informer[Manifest]
 ) -> None:
     async with running(red_ones):

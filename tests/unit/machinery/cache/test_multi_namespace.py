@@ -173,7 +173,7 @@ async def test_reads_use_the_requested_namespace_or_all(
         group.has_index("color", "red")
 
 
-async def test_what_is_in_another_namespace_is_not_there(
+async def test_objects_of_other_namespaces_are_not_found(
     group: MultiNamespaceInformer[Manifest],
 ) -> None:
     elsewhere = ObjectKey("elsewhere", "a")

@@ -188,7 +188,7 @@ async def test_failed_discovery_is_retried(scene: Scene, trouble: int | Transpor
         assert late.installed(LAMPS)
 
 
-async def test_only_new_answers_are_logged(scene: Scene, logs: list[Any]) -> None:
+async def test_only_changed_discovery_results_are_logged(scene: Scene, logs: list[Any]) -> None:
     def said() -> list[tuple[str, str, str]]:
         told = [
             (each["kind"], each["result"], each["log_level"])

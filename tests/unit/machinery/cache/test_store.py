@@ -95,7 +95,7 @@ def test_undecodable_object_of_a_kept_kind_raises_on_each_read() -> None:
             entry.object  # noqa: B018
 
 
-def test_a_transform_decides_what_is_kept_but_not_what_it_is_called() -> None:
+def test_transform_changes_the_object_but_not_its_key() -> None:
     maker = CachedObjectFactory(THINGS, lambda _: {"metadata": {"uid": "u"}}, {})
     entry = maker.make({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"large": True}})
     assert (entry.key, entry.resource_version) == (ObjectKey("", "a"), "7")
@@ -233,7 +233,7 @@ def drop(store: Store[Manifest], entry: CachedObject[Manifest]) -> ObjectEvent[M
 
 
 @given(WRITES, st.integers(min_value=0, max_value=20))
-def test_whatever_happens_it_holds_what_a_plain_dict_would(
+def test_store_matches_a_dict_under_random_operations(
     writes: list[tuple[str, str, str, str]], relist_at: int
 ) -> None:
     store = store_of()

@@ -108,10 +108,10 @@ class TestFromNothing:
 
 
 class TestWhatIsGood:
-    def test_is_left_alone(self) -> None:
+    def test_is_unchanged(self) -> None:
         assert renewed(content(GOOD, SHOWN), [GOOD.pem], told(GOOD)) is None
 
-    def test_is_left_alone_however_it_is_written(self) -> None:
+    def test_is_unchanged_in_any_encoding(self) -> None:
         held = {**content(GOOD, SHOWN), CA_CERTIFICATE: b"# ours\n\n" + GOOD.pem + b"\n\n"}
         assert renewed(held, [GOOD.pem], told(GOOD)) is None
 
@@ -273,7 +273,7 @@ class TestAnAuthorityThatIsLost:
         assert after is not None
         assert after == {**held, CA_CERTIFICATE: GOOD.pem}
 
-    def test_with_everything_gone_what_servers_still_show_stays_trusted(self) -> None:
+    def test_served_certificates_stay_trusted_after_loss_of_all_data(self) -> None:
         after = understood(renewed({}, [GOOD.pem, GOOD.pem]))
         assert after.leaf is not None
         assert list(after.authorities) == [after.leaf.issuer, GOOD.certificate]
@@ -289,7 +289,7 @@ class TestAnAuthorityThatIsLost:
         after = understood(renewed({}, [stranger.pem]))
         assert stranger.certificate not in after.authorities
 
-    def test_however_often_it_is_thrown_away_the_bundle_stays_small(self) -> None:
+    def test_bundle_size_is_bounded_after_repeated_deletion(self) -> None:
         bundle = b""
         for _ in range(2 * MOST_AUTHORITIES):
             bundle = (renewed({}, [bundle]) or {})[CA_CERTIFICATE]

@@ -33,12 +33,12 @@ def test_a_webhook_at_an_address_is_not_ours() -> None:
     assert trusting({"name": "by-url", "clientConfig": {"url": "https://elsewhere"}}) is None
 
 
-def test_a_configuration_without_webhooks_is_left_alone() -> None:
+def test_configuration_without_webhooks_is_not_modified() -> None:
     assert trusting() is None
     assert CONFIGURATION.trusting({"metadata": {"name": "x"}}, [ONE.certificate]) is None
 
 
-def test_what_was_given_is_not_changed() -> None:
+def test_input_is_not_mutated() -> None:
     given = configuration(webhook("a"))
     assert CONFIGURATION.trusting(given, [ONE.certificate]) is not None
     assert given == configuration(webhook("a"))

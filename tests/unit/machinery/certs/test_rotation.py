@@ -308,7 +308,7 @@ def test_a_server_certificate_is_replaced_in_time_and_shown_at_once() -> None:
     world.check_all_is_well()
 
 
-def test_other_webhooks_and_other_content_are_left_alone() -> None:
+def test_other_webhooks_and_fields_are_not_modified() -> None:
     world = World(replicas=1)
     theirs = webhook("theirs", SECRET, caBundle=bundle_of(GOOD))
     by_url = {"name": "by-url", "clientConfig": {"url": "https://elsewhere"}}
@@ -324,7 +324,7 @@ def test_other_webhooks_and_other_content_are_left_alone() -> None:
     )
 
 
-def test_what_is_good_is_not_written() -> None:
+def test_valid_secret_is_not_written() -> None:
     world = running_world()
     world.come_to_rest()
     world.grow_old(OVERLAP)
@@ -379,7 +379,7 @@ class TestTrouble:
         world.server.fill_secret({})
         assert world.replicas[0].look()
 
-    def test_what_cannot_be_written_keeps_what_is_there_in_use(self) -> None:
+    def test_failed_write_keeps_the_existing_certificate_in_use(self) -> None:
         world = running_world(days_left=400)
         world.server.refusals["update Secret"] = FORBIDDEN
         assert not world.replicas[0].look()
@@ -413,7 +413,7 @@ class TestTrouble:
 
 
 class TestReadiness:
-    def test_waits_until_the_api_server_trusts_what_is_shown(self) -> None:
+    def test_waits_until_the_api_server_trusts_the_served_certificate(self) -> None:
         world = World(replicas=1)
         world.server.put(configuration(webhook("a")))
         world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN

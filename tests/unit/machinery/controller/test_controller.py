@@ -253,7 +253,7 @@ def test_a_controller_without_workers_is_refused() -> None:
         Controller("idle", Recording(FakeClock(), succeed), clock=FakeClock(), workers=0)
 
 
-async def test_what_was_there_before_waits_for_what_happens_now() -> None:
+async def test_initial_objects_have_lower_priority_than_events() -> None:
     held = asyncio.Event()
 
     async def hold_the_first(request: Request) -> Result:
@@ -271,7 +271,7 @@ async def test_what_was_there_before_waits_for_what_happens_now() -> None:
         assert [name for _, name in it.reconciler.calls] == ["a", "c", "b"]
 
 
-async def test_what_is_enqueued_before_it_runs_waits_outside_of_the_queue() -> None:
+async def test_requests_enqueued_before_the_start_are_buffered() -> None:
     it = World(succeed)
     for request in (A, B, A):
         it.controller.enqueue(request)
@@ -290,7 +290,7 @@ async def test_what_is_enqueued_before_it_runs_waits_outside_of_the_queue() -> N
         it.stop.set()
 
 
-async def test_only_what_passes_all_predicates_is_handled() -> None:
+async def test_only_events_passing_all_predicates_are_handled() -> None:
     it = World(succeed)
     informer = Informer(GADGETS)
     to_both = enqueue_mapped(lambda names: [Request("ns", name) for name in names])
@@ -424,7 +424,7 @@ def test_a_wish_to_look_again_in_two_ways_is_refused() -> None:
         Result(requeue=True, requeue_after=30)
 
 
-def test_two_words_for_the_same_wish_are_one() -> None:
+def test_requeue_with_zero_delay_is_rate_limited() -> None:
     assert Result(requeue=True, requeue_after=0).is_rate_limited
 
 
@@ -454,7 +454,7 @@ def raised_from(cause: BaseException) -> Exception:
         ExceptionGroup("all", [TerminalError("never"), raised_from(TerminalError("never"))]),
     ],
 )
-async def test_what_can_never_succeed_is_not_tried_again(error: Exception) -> None:
+async def test_terminal_error_is_not_retried(error: Exception) -> None:
     async with world(raising(error)) as it:
         it.informer.tell(A)
         await clock_runs(it, 1000)
@@ -462,14 +462,14 @@ async def test_what_can_never_succeed_is_not_tried_again(error: Exception) -> No
         assert it.results() == {"error": 1, "reconcile_errors": 1, "terminal_reconcile_errors": 1}
 
 
-async def test_what_failed_for_another_reason_too_is_tried_again() -> None:
+async def test_mixed_error_group_is_retried() -> None:
     async with world(raising(ExceptionGroup("both", [TerminalError(), OSError()]))) as it:
         it.informer.tell(A)
         await clock_runs(it, 1)
         assert it.results() == {"error": 2, "reconcile_errors": 2}
 
 
-async def test_what_can_never_succeed_is_looked_at_again_when_it_changes() -> None:
+async def test_terminal_error_is_reconciled_again_after_a_change() -> None:
     async with world(raising(TerminalError())) as it:
         it.informer.tell(A)
         await clock_runs(it, 10)

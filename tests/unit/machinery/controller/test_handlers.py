@@ -100,7 +100,7 @@ def test_object_without_owner_enqueues_nothing(references: dict[str, Any]) -> No
     assert requests(enqueue_owner(JOBS)(change)) == []
 
 
-def test_an_object_calls_for_what_it_maps_to_as_it_was_and_as_it_is() -> None:
+def test_enqueue_mapped_uses_the_old_and_the_new_object() -> None:
     handler = enqueue_mapped(lambda names: [Request("ns", name) for name in names])
     change = ObjectEvent(KEY, Pod(object=["a", "b"]), Pod(object=["b", "c", "c"]))
     assert requests(handler(change)) == ["ns/a", "ns/b", "ns/c"]

@@ -134,7 +134,7 @@ def test_after_a_burst_one_event_in_five_minutes_is_written(told: CorrelatorAtTi
     assert told("again") is None
 
 
-def test_tables_hold_only_so_much_and_keep_what_is_used() -> None:
+def test_tables_are_bounded_and_evict_least_recently_used() -> None:
     table: Lru[int, str] = Lru(2)
     table.put(1, "a")
     table.put(2, "b")
@@ -258,7 +258,7 @@ async def test_event_expired_on_the_server_is_created_again() -> None:
     assert anew["metadata"]["name"] != recording.wire.sent[0][1]["metadata"]["name"]
 
 
-async def test_what_is_recorded_before_the_end_is_written() -> None:
+async def test_events_recorded_before_stop_are_written() -> None:
     async with Recording() as recording:
         recording.say("bye")
     assert [method for method, _ in recording.wire.sent] == ["POST"]
@@ -288,7 +288,7 @@ async def test_an_unreachable_server_is_tried_twelve_times() -> None:
         assert len(recording.wire.sent) == 13
 
 
-async def test_what_the_server_refuses_is_not_tried_again() -> None:
+async def test_events_rejected_by_the_server_are_not_retried() -> None:
     async with Recording() as recording:
         recording.wire.answer = lambda _method: 422
         recording.say("hello")

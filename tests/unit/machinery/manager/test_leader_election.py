@@ -215,7 +215,7 @@ async def test_a_lease_in_other_hands_is_lost_at_once(
     assert server.spec["holderIdentity"] == "thief"
 
 
-async def test_a_renewal_whose_answer_was_lost_is_found_again(
+async def test_renewal_with_lost_response_is_recognized(
     server: LeaseServer, clock: FakeClock
 ) -> None:
     election = candidate(server, clock)

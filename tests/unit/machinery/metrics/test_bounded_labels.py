@@ -7,7 +7,7 @@ def held(labels: BoundedLabels, value: str) -> str:
     return label
 
 
-def test_what_finds_no_room_is_the_same_as_all_others() -> None:
+def test_excess_labels_share_one_value() -> None:
     labels = BoundedLabels(2)
     assert [held(labels, value) for value in "abcadb"] == ["a", "b", OTHER, "a", OTHER, "b"]
 

@@ -105,7 +105,7 @@ def test_alert_series_start_at_zero() -> None:
     ]
 
 
-def test_an_answer_counts_by_its_status_and_takes_its_time() -> None:
+def test_response_is_counted_by_status_with_its_duration() -> None:
     metrics = Metrics()
     webhook = metrics.for_webhook("/validate")
     webhook.responded(200, 0.05)

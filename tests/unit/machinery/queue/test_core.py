@@ -176,14 +176,14 @@ def taken(queue: QueueCore, now: float = 0.0) -> Request | None:
     return None if answer is None else answer[0]
 
 
-def test_what_is_added_many_times_is_handed_out_once() -> None:
+def test_request_added_repeatedly_is_taken_once() -> None:
     queue = QueueCore()
     for _ in range(5):
         queue.add(A, 0)
     assert [taken(queue), taken(queue)] == [A, None]
 
 
-def test_what_is_in_flight_is_not_handed_out_to_a_second_worker() -> None:
+def test_request_in_flight_is_not_given_to_a_second_worker() -> None:
     queue = QueueCore()
     queue.add(A, 0)
     assert taken(queue) == A
@@ -191,7 +191,7 @@ def test_what_is_in_flight_is_not_handed_out_to_a_second_worker() -> None:
     assert (taken(queue), len(queue), queue.takeable) == (None, 1, 0)
 
 
-def test_what_is_added_in_flight_is_handed_out_once_more_when_done() -> None:
+def test_request_added_in_flight_is_taken_again_when_done() -> None:
     queue = QueueCore()
     queue.add(A, 0)
     taken(queue)
@@ -203,7 +203,7 @@ def test_what_is_added_in_flight_is_handed_out_once_more_when_done() -> None:
     assert taken(queue) is None
 
 
-def test_what_was_added_in_flight_keeps_its_place_in_the_line() -> None:
+def test_request_added_in_flight_keeps_its_queue_position() -> None:
     queue = QueueCore()
     queue.add(A, 0)
     taken(queue)
@@ -317,7 +317,7 @@ def test_short_waiting_does_not_overtake_higher_priority() -> None:
     assert A not in handed_out
 
 
-def test_what_is_put_off_again_and_again_takes_no_room_for_ever() -> None:
+def test_repeatedly_delayed_request_does_not_leak_memory() -> None:
     queue = QueueCore()
     queue.add(B, 0, after=1e5)
     for n in range(10_000):

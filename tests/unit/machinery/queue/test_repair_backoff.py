@@ -57,7 +57,7 @@ async def test_something_else_is_written_at_once() -> None:
     assert backoff.pause(TORCH, "suspended") == 4
 
 
-async def test_calm_writes_are_dropped_when_there_are_many() -> None:
+async def test_unchanged_entries_are_evicted_beyond_the_limit() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=1.0, longest=60.0)
     for number in range(SWEEP_AT):

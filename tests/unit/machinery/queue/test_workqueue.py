@@ -62,12 +62,12 @@ async def workers(
             task.cancel()
 
 
-async def test_a_worker_gets_what_is_there_with_its_priority(queue: WorkQueue) -> None:
+async def test_worker_gets_a_queued_request_with_its_priority(queue: WorkQueue) -> None:
     queue.add(A, priority=-100)
     assert await queue.next() == (A, -100)
 
 
-async def test_a_waiting_worker_gets_what_is_added(queue: WorkQueue, clock: FakeClock) -> None:
+async def test_waiting_worker_gets_an_added_request(queue: WorkQueue, clock: FakeClock) -> None:
     async with workers(queue, clock, 1) as team:
         queue.add(A)
         await at_rest()
@@ -273,7 +273,7 @@ async def test_an_open_queue_is_not_drained_though_nothing_is_in_work(queue: Wor
         queue.shut_down()
 
 
-async def test_the_machines_clock_wakes_a_worker_too() -> None:
+async def test_real_clock_wakes_a_worker() -> None:
     queue = WorkQueue(SystemClock(), Exponential())
     queue.add(A, after=0.01)
     async with asyncio.timeout(10):

@@ -190,7 +190,7 @@ async def test_handshakes_that_do_not_end_do_not_delay_another_client() -> None:
         assert await posted(await callers.open(API_SERVER, trusting())) == 200
 
 
-async def test_a_handshake_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_handshake_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_listener, "HANDSHAKE_WITHIN", 0.2)
     tls = self_signed(SystemClock().now())
     async with serving(Limits(handshakes=1), tls=tls) as callers:

@@ -96,7 +96,7 @@ def question(  # noqa: PLR0913  as many as a request has parts
     return HttpRequest(method, path, query, headers, read or at_once)
 
 
-async def test_a_review_is_answered_with_a_review() -> None:
+async def test_review_gets_a_review_response() -> None:
     response = await Desk(allow).response()
     assert response == {"uid": UID, "allowed": True, "status": {"code": 200}}
 

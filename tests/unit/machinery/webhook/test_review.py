@@ -50,7 +50,7 @@ def test_a_deletion_has_an_old_object_only() -> None:
     assert (request.object, request.old_object) == (None, shown(train_job()))
 
 
-def test_what_is_not_there_is_empty() -> None:
+def test_missing_fields_are_empty() -> None:
     request = decoded(orjson.dumps(review(name=None, namespace=None, dryRun=None)))
     assert (request.name, request.namespace, request.dry_run) == ("", "", False)
 
@@ -153,7 +153,7 @@ def test_values_are_counted_at_all_levels() -> None:
     assert excess_of(value, most=4) == "has more than 4 values"
 
 
-def test_an_answer_that_allows() -> None:
+def test_allowing_response() -> None:
     assert orjson.loads(encoded("u", ALLOWED)) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -161,7 +161,7 @@ def test_an_answer_that_allows() -> None:
     }
 
 
-def test_an_answer_that_refuses_has_a_status_and_never_a_patch() -> None:
+def test_denying_response_has_a_status_and_no_patch() -> None:
     verdict = AdmissionResponse(
         allowed=False,
         warnings=("mind",),

@@ -164,7 +164,7 @@ async def test_bodies_together_have_a_limit_too() -> None:
         assert await caller.post(b"x" * 1000) == (200, b"1000 bytes")
 
 
-async def test_a_body_that_does_not_end_in_time_is_given_up() -> None:
+async def test_unfinished_body_times_out() -> None:
     async with serving(Limits(body_within=0.2, drain_within=0.1)) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Content-Length: 10\r\n\r\n", b"1234")
@@ -445,7 +445,7 @@ async def test_pipelined_headers_have_the_same_timeout() -> None:
         assert await caller.is_closed()
 
 
-async def test_requests_sent_one_behind_the_other_are_all_answered() -> None:
+async def test_pipelined_requests_all_get_responses() -> None:
     async with serving(Limits()) as server:
         caller = await server.call()
         await caller.send((HEAD + b"Content-Length: 3\r\n\r\nabc") * 5)
@@ -481,7 +481,7 @@ async def test_invalid_http_is_logged_in_one_line_without_traceback(
     assert [record.message for record in caplog.records] == []
 
 
-async def test_requests_under_way_are_answered_before_the_server_is_gone() -> None:
+async def test_requests_in_flight_get_responses_before_shutdown() -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
     async def wait(_: HttpRequest) -> HttpResponse:

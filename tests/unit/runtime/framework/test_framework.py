@@ -321,7 +321,7 @@ def test_invalid_document_is_not_reported_as_a_plugin_failure(
     assert raised.value is error
 
 
-def test_a_mistake_that_a_validation_raises_is_a_finding_beside_the_others() -> None:
+def test_error_raised_by_a_validation_is_one_of_the_findings() -> None:
     wrong = [required("spec.a"), forbidden("spec.b", "never")]
 
     def act() -> Any:
@@ -332,7 +332,7 @@ def test_a_mistake_that_a_validation_raises_is_a_finding_beside_the_others() -> 
     assert found == ValidationResult([*wrong, required("spec.c")])
 
 
-def test_a_mistake_in_the_runtime_is_a_finding_at_the_reference_to_it() -> None:
+def test_runtime_error_is_a_finding_at_the_runtime_ref() -> None:
     error = InvalidRuntimeError("TrainingRuntime runtime", required("spec.a"))
     reference = {"name": "torch-distributed"}
     told = invalid("spec.runtimeRef", reference, "TrainingRuntime runtime: spec.a: Required value")

@@ -109,7 +109,7 @@ def test_those_enabled_run_after_ours_and_in_their_own_order(install: Install) -
     assert named(enabled=("b-side", "acme")) == [*OURS, "b-side", "acme"]
 
 
-def test_what_is_installed_but_not_enabled_is_not_even_imported(install: Install) -> None:
+def test_installed_plugin_that_is_not_enabled_is_not_imported(install: Install) -> None:
     install("raise RuntimeError")
     assert (named(), MODULE in sys.modules) == (OURS, False)
 
@@ -137,7 +137,7 @@ def test_a_plugin_named_as_a_built_in_one_is_refused(install: Install) -> None:
     )
 
 
-def test_a_plugin_need_not_inherit_what_it_implements(install: Install) -> None:
+def test_plugin_can_implement_extension_points_structurally(install: Install) -> None:
     install(GOOD.replace("(EnforceMLPolicy)", ""))
     assert named(enabled=("acme",)) == [*OURS, "acme"]
 

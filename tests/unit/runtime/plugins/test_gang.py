@@ -136,7 +136,7 @@ def test_a_trainer_is_counted_though_it_waits_for_a_job_on_its_own() -> None:
     assert gang(job(DATASET), job("cache"), node(after=after)) == (["node"], ["node"])
 
 
-def test_what_is_over_in_a_chain_is_over_for_all_that_follow() -> None:
+def test_completed_dependency_in_a_chain_applies_to_all_later_jobs() -> None:
     jobs = [
         job("first"),
         job("second", after={"first": "Complete"}),
@@ -146,7 +146,7 @@ def test_what_is_over_in_a_chain_is_over_for_all_that_follow() -> None:
     assert gang(*jobs) == (["side", "node"], ["side", "node"])
 
 
-def test_what_is_over_for_a_job_is_over_for_those_that_wait_for_it_to_be_ready() -> None:
+def test_completed_dependency_applies_to_jobs_waiting_for_ready() -> None:
     jobs = [
         job("first"),
         job("workers", after={"first": "Complete"}),
@@ -383,7 +383,7 @@ def running(name: str, document: Object, namespace: str = NAMESPACE) -> list[Obj
     return [made, {**job_set, "spec": {}}]
 
 
-def test_a_limit_range_wakes_the_train_jobs_of_its_namespace_that_have_no_pods() -> None:
+def test_limit_range_event_enqueues_train_jobs_of_its_namespace_without_pods() -> None:
     plain = runtime()
     finished = {"type": "Complete", "status": "True", "reason": "AllJobsCompleted", "message": ""}
     finished["lastTransitionTime"] = "2026-01-01T00:00:00Z"
@@ -446,7 +446,7 @@ def test_a_namesake_of_the_other_kind_is_another_runtime() -> None:
     assert woken(shared, own, stored("local", own)) == []
 
 
-def test_a_runtime_class_does_not_wake_train_jobs_of_foreign_runtimes() -> None:
+def test_runtime_class_event_does_not_enqueue_train_jobs_of_foreign_runtimes() -> None:
     shared = runtime("shared", "ClusterTrainingRuntime", [of_class(node())])
     foreign = stored("foreign", shared)
     foreign["spec"]["runtimeRef"]["apiGroup"] = "example.com"

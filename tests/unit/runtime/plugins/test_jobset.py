@@ -85,7 +85,7 @@ def test_fields_of_the_template_pass_through() -> None:
         (False, {}, False),
     ],
 )
-def test_a_jobset_that_runs_is_left_alone(
+def test_running_jobset_is_not_modified(
     suspend: bool, existing: Object | None, applied: bool
 ) -> None:
     others = [] if existing is None else [jobset(**existing)]
@@ -330,7 +330,7 @@ def test_names_of_claims_must_fit() -> None:
         plan(job_on(document, name="a" * 33), document)
 
 
-def test_what_was_planned_shares_nothing_with_the_job() -> None:
+def test_plan_shares_no_objects_with_the_job() -> None:
     job = TrainJob.parse(job_on(PLAIN, trainer={"env": [{"name": "A", "value": "a"}]}))
     container = container_of(plan(job.dump(), PLAIN)["JobSet"])
     container["env"][0]["value"] = "changed"

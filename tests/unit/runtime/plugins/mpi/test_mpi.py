@@ -130,7 +130,7 @@ def test_keys_are_mounted_at_the_path_of_the_runtime() -> None:
     assert container_of(made)["volumeMounts"] == mounts
 
 
-def test_what_the_template_has_of_the_same_name_is_replaced_in_its_place() -> None:
+def test_template_entries_of_the_same_name_are_replaced_in_place() -> None:
     first = {"name": "A", "value": "a"}
     slots, last = {"name": "OMPI_MCA_orte_set_default_slots", "value": "9"}, {"name": "Z"}
     mine, data = {"name": "data", "mountPath": "/root/.ssh"}, {"name": "data", "emptyDir": {}}
@@ -167,7 +167,7 @@ def test_other_jobs_and_containers_get_nothing() -> None:
     assert pod_of(made, "metrics") == {"containers": [{"name": "metrics", "image": "trainer"}]}
 
 
-def test_runtimes_without_an_mpi_policy_are_left_alone() -> None:
+def test_runtimes_without_an_mpi_policy_are_unchanged() -> None:
     document = runtime(jobs=[launcher(), worker()], mlPolicy={"numNodes": 2})
     made = plan(job_on(document), document)
     assert list(made) == ["JobSet"]
@@ -366,7 +366,7 @@ def test_slots_are_counted_by_names_of_devices() -> None:
     assert hosts(plan(job_on(document), document)) == ["demo-node-0-0.demo slots=3"]
 
 
-def test_slots_are_those_of_a_worker_whatever_the_launcher_has() -> None:
+def test_slots_are_those_of_a_worker_not_of_the_launcher() -> None:
     document = mpi(launcher(resources=gpus(8)), worker(resources=gpus(2)))
     assert hosts(plan(job_on(document), document)) == ["demo-node-0-0.demo slots=2"]
 
@@ -561,7 +561,7 @@ def test_unknown_implementation_is_a_runtime_error() -> None:
     assert (error.path, error.detail) == ("spec.runtimeRef", message)
 
 
-def test_a_worker_that_has_no_container_for_the_keys_is_the_runtimes_mistake() -> None:
+def test_worker_without_container_for_the_keys_is_a_runtime_error() -> None:
     document = mpi(launcher(), renamed(worker(), "sshd"))
     path = "spec.template.spec.replicatedJobs[1].template.spec.template.spec.containers"
     with pytest.raises(InvalidRuntimeError) as refusal:
@@ -634,7 +634,7 @@ def test_variables_of_mpi_are_reserved() -> None:
 
 
 @pytest.mark.parametrize("trainer", [{}, {"numNodes": 4, "numProcPerNode": 2}])
-def test_what_fits_the_shipped_runtimes_passes(trainer: Object) -> None:
+def test_valid_jobs_of_shipped_runtimes_pass(trainer: Object) -> None:
     document = shipped("deepspeed")
     assert told(job_on(document, trainer=trainer), document) == []
     assert told(job_on(document), document) == []

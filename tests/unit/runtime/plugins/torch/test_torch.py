@@ -138,7 +138,7 @@ def test_master_address_uses_the_job_name_and_the_subdomain_of_the_template() ->
     assert made["env"] == pet(master="demo-worker-0-0.hosts")
 
 
-def test_other_runtimes_are_left_alone() -> None:
+def test_other_runtimes_are_unchanged() -> None:
     document = runtime(mlPolicy={"numNodes": 2})
     job = job_on(document, trainer={"command": ["tune", "run"], "numNodes": 3})
     info = info_of(job, document)
@@ -475,7 +475,7 @@ def test_runtime_without_model_is_not_planned() -> None:
 # Admission
 
 
-def test_what_is_well_is_admitted() -> None:
+def test_valid_job_is_admitted() -> None:
     document = torch()
     assert refused(document, env=[{"name": "A", "value": "a"}], numProcPerNode="gpu") == []
     assert findings(job_on(document), document).errors == []
@@ -525,7 +525,7 @@ def test_immutable_settings_are_refused_at_admission() -> None:
     assert error.startswith("spec.trainer.args[0]: ")
 
 
-def test_qlora_on_several_devices_is_refused_with_what_the_node_has() -> None:
+def test_qlora_on_several_devices_error_names_the_devices() -> None:
     asked = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, numProcPerNode=2)
     assert asked[0] == (
         "spec.trainer.numProcPerNode: Invalid value: 2: must be auto or 1 for llama3_2/1B "

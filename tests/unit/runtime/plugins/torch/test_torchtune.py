@@ -118,7 +118,7 @@ def test_several_processes_meet_at_the_first_node(nodes: int, processes: int) ->
     ]
 
 
-def test_of_the_templates_command_only_what_jobs_cannot_change_is_kept() -> None:
+def test_only_immutable_parts_of_the_template_command_are_kept() -> None:
     assert tuning().command("host:29500", TEMPLATE)[5:] == [
         "output_dir=/workspace/output",
         "tokenizer.path=/workspace/model/a=b",
@@ -196,7 +196,7 @@ def test_lora_on_several_nodes_is_rejected(method: Method) -> None:
     assert told(found) == [f"spec.trainer.numNodes: Invalid value: 2: {LORA_ON_NODES}"]
 
 
-def test_what_fits_can_be_planned() -> None:
+def test_valid_job_can_be_planned() -> None:
     assert told(planning_errors(tuning(FULL, 2), RUNTIME, ["batch_size=2"])) == []
     assert told(planning_errors(tuning(QLORA, 1), RUNTIME, [MODULES])) == []
 
