@@ -1,4 +1,4 @@
-"""What the API server's audit log tells: who asked for what, and which rights that took."""
+"""Reads the API server's audit log: requests of users and the permissions they used."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ BY_A_WEBHOOK = "denied the request"  # it answers like RBAC, but not for want of
 
 @dataclass(frozen=True, slots=True)
 class AuditedRequest:
-    """A request of a user, and how it was answered."""
+    """One audited request of a user and its response code."""
 
     user: str
     verb: str
@@ -26,7 +26,7 @@ class AuditedRequest:
 
     @property
     def verbs(self) -> frozenset[str]:
-        """The verbs it took, or would have taken elsewhere.
+        """Return the verbs that the request needs on any API server.
 
         An apply that made the object took two. A watch that is sent all that is there first stands
         for a list, which it is where API servers cannot do that.
@@ -53,7 +53,7 @@ class Permission:
     namespace: str = ""  # of the only namespace, if it is about one
 
     def is_used_by(self, asked: AuditedRequest) -> bool:
-        """Whether the request would not have been possible without it."""
+        """Return whether the request needs this permission."""
         return (
             self.verb in asked.verbs
             and (self.group, self.resource) == (asked.group, asked.resource)
@@ -92,20 +92,20 @@ def _asked(event: Mapping[str, Any]) -> AuditedRequest:
 
 
 def refused(asked: Iterable[AuditedRequest]) -> Sequence[str]:
-    """The requests that nobody had granted, each once."""
+    """Return the denied requests without duplicates."""
     forbidden = (each for each in asked if each.code == FORBIDDEN)
     return [*dict.fromkeys(str(each) for each in forbidden if BY_A_WEBHOOK not in each.message)]
 
 
 def unused(rights: Iterable[Permission], asked: Sequence[AuditedRequest]) -> Sequence[str]:
-    """The rights that no request took."""
+    """Return the permissions that no request used."""
     return [str(each) for each in rights if not any(map(each.is_used_by, asked))]
 
 
 def permissions_of(
     objects: Iterable[Mapping[str, Any]], account: str, namespace: str
 ) -> list[Permission]:
-    """What those roles among the objects grant that are bound to the ServiceAccount."""
+    """Return the permissions of the roles that are bound to the ServiceAccount."""
     found = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     granted: list[Permission] = []
     for (kind, _), binding in found.items():

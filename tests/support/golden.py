@@ -1,4 +1,4 @@
-"""Golden cases: what there is, and the whole objects that planning must make of it.
+"""Golden cases: input documents and the complete objects of their plan.
 
 `original` holds what Kubeflow Trainer 2.1 did, and is never changed: where we do better, the case
 has a file `.mended.yaml` beside it that names the defect. `own` holds cases of ours.
@@ -24,7 +24,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A folder and a name in it; the files are read when they are asked for."""
+    """A case by folder and name; files are read on access."""
 
     name: str
 
@@ -49,7 +49,7 @@ class Case:
         return FOLDER / f"{self.name}{ending}"
 
     def planned(self, namespace: str | None = None) -> list[PlannedObject]:
-        """What we make of it, in another namespace if one is given."""
+        """The planned objects, in another namespace if one is given."""
         documents = [_moved(each, namespace) for each in self.documents]
         [job] = [TrainJob.parse(each) for each in documents if each["kind"] == "TrainJob"]
         return list(RUNTIMES.of(job).new_objects(job, GivenObjects(documents)))

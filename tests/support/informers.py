@@ -1,4 +1,4 @@
-"""Informers for tests: one that runs, and a witness of all that it tells."""
+"""Runs informers in tests and records the events of their handlers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -48,7 +48,7 @@ async def running(service: Runnable) -> AsyncIterator[None]:
 
 
 class RecordingHandler:
-    """A handler that believes only what it is told, and notes what contradicts what it was told."""
+    """A handler that records events and inconsistencies between them."""
 
     def __init__(self) -> None:
         self.told: list[ObjectEvent[Manifest]] = []
@@ -56,7 +56,7 @@ class RecordingHandler:
         self.contradictions: list[str] = []
 
     def __call__(self, change: ObjectEvent[Manifest]) -> None:
-        """Take note of the change."""
+        """Record the event."""
         self.told.append(change)
         before = self.known.get(change.key)
         old, new = _version(change.old), _version(change.new)

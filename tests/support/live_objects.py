@@ -1,4 +1,4 @@
-"""An API server of which single objects are read, without HTTP."""
+"""An in-memory API server for reads of single objects."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The wire to an API server that holds a few objects; for tests that rule over time."""
+"""An in-memory API server with a few objects, for tests with a fake clock."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -12,13 +12,13 @@ Object = dict[str, Any]
 
 
 def refusal(code: int, reason: str, message: str = "") -> Response:
-    """An error as the API server tells it."""
+    """An error in the format of the API server."""
     told = {"kind": "Status", "code": code, "reason": reason, "message": message}
     return Response(code, {}, orjson.dumps(told))
 
 
 class ObjectServer:
-    """A Transport to a server that lists and deletes, and lets a test answer the rest.
+    """A Transport to a server that lists and deletes; tests respond to the rest.
 
     Objects are kept by the paths of their collections; one with finalizers stays when it is
     deleted. `answer` may answer any request before the server does.
@@ -33,7 +33,7 @@ class ObjectServer:
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, **_: object
     ) -> Response:
-        """Answer at once."""
+        """Return the response immediately."""
         self.asked.append(f"{method} {path}")
         if body:
             self.bodies.append(orjson.loads(body))
@@ -63,7 +63,7 @@ class ObjectServer:
         return refusal(404, "NotFound", f"{name} not found")
 
     def stream(self, path: str, **_: object) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Nobody watches."""
+        """Watches are not supported."""
         raise NotImplementedError
 
     async def close(self) -> None:

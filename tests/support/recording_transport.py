@@ -1,4 +1,4 @@
-"""A transport that remembers every byte of the answers that came over it."""
+"""A transport that records the bytes of all responses."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,19 +10,19 @@ from kftrainer.kube.client.transport import HttpTransport, Response
 
 
 class RecordingTransport(HttpTransport):
-    """A transport like any other; `recording_transport` makes them."""
+    """An HttpTransport that records; `recording_transport` creates one."""
 
     heard = b""
 
     async def request(self, *about: Any, **options: Any) -> Response:
-        """The answer, which is remembered."""
+        """Return the response and record it."""
         response = await super().request(*about, **options)
         self.heard += response.body
         return response
 
     @asynccontextmanager
     async def stream(self, *about: Any, **options: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The answer, which is remembered as it is read."""
+        """Return the response and record it as it is read."""
         async with super().stream(*about, **options) as chunks:
             yield self._remembered(chunks)
 
@@ -34,7 +34,7 @@ class RecordingTransport(HttpTransport):
 
 @asynccontextmanager
 async def recording_transport(kubeconfig: Path) -> AsyncIterator[RecordingTransport]:
-    """One that is closed after the block."""
+    """A recording transport that is closed after the block."""
     connection = await load_connection(kubeconfig)
     async with RecordingTransport(connection, user_agent="tests") as transport:
         yield transport

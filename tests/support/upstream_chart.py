@@ -1,4 +1,4 @@
-"""Kubeflow Trainer's own chart and runtimes, fetched from its Go module: nothing is kept here."""
+"""Kubeflow Trainer's own chart and runtimes, fetched from its Go module."""
 
 import shutil
 from pathlib import Path

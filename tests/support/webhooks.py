@@ -1,4 +1,4 @@
-"""The webhook as the API server sees it: registered, called for every object, heard by people."""
+"""Registers the webhook of a manager with the API server and writes objects through it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -41,7 +41,7 @@ NOT_READ_IN_TIME = "admission_read_timeout"
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOutcome:
-    """What the API server answered: to a write that went well, or to one that was refused."""
+    """The API server's response to a write: accepted or rejected, with warnings."""
 
     status: int
     body: Mapping[str, Any]
@@ -49,23 +49,23 @@ class AdmissionOutcome:
 
     @property
     def accepted(self) -> bool:
-        """Whether it went well."""
+        """Whether the write was accepted."""
         return self.status < OK
 
     @property
     def message(self) -> str:
-        """Why it was refused."""
+        """The error message of the API server."""
         return "" if self.accepted else str(self.body.get("message", ""))
 
     @property
     def denial(self) -> str:
-        """The same, as our webhook said it; empty if it was not our webhook that refused."""
+        """The error message of our webhook; empty if it did not reject the write."""
         _, colon, said = self.message.partition(" denied the request: ")
         return said if colon else ""
 
 
 class Applicant:
-    """Somebody who writes objects and listens to warnings; `applicant` makes them.
+    """A client that writes objects and records warnings; `applicant` creates one.
 
     A manager that cannot read in time what its cache has not heard of refuses what hangs on that,
     and its log says so: whoever knows the manager then asks again.
@@ -83,7 +83,7 @@ class Applicant:
         return await self._send("POST", path, manifest, dry_run=dry_run)
 
     async def create_nameless(self, manifest: Mapping[str, Any]) -> AdmissionOutcome:
-        """Create an object whose name the API server makes up."""
+        """Create an object with a generated name."""
         metadata = {**manifest["metadata"], "name": "any"}
         path = await self._api.path_of({**manifest, "metadata": metadata})
         return await self._send("POST", path.rpartition("/")[0], manifest)
@@ -112,7 +112,7 @@ class Applicant:
     ) -> AdmissionOutcome:
         """Read the object, and replace it by what the change makes of it.
 
-        As clients do, again if somebody else, such as the manager, was faster.
+        Retries on conflicts, as clients do.
         """
 
         async def replaced() -> AdmissionOutcome | None:
@@ -167,7 +167,7 @@ class Applicant:
 async def _judged_in_time(
     send: Callable[[], Awaitable[AdmissionOutcome]], manager: ManagerProcess
 ) -> AdmissionOutcome:
-    """What is heard when the manager could read what it judges by."""
+    """Repeat the write until the manager could read all inputs of its decision."""
 
     async def judged() -> AdmissionOutcome | None:
         sent_at = SystemClock().now()
@@ -180,7 +180,7 @@ async def _judged_in_time(
 
 
 def applicant_with(api: ApiClient, manager: ManagerProcess | None = None) -> Applicant:
-    """The client's user, as one who listens to warnings; as long as the client lives."""
+    """An Applicant with this client, for the lifetime of the client."""
     return Applicant(api, manager)
 
 
@@ -188,13 +188,13 @@ def applicant_with(api: ApiClient, manager: ManagerProcess | None = None) -> App
 async def applicant(
     plane: ControlPlane, manager: ManagerProcess | None = None
 ) -> AsyncIterator[Applicant]:
-    """The administrator, as one who listens to warnings."""
+    """An Applicant with the administrator's credentials."""
     async with plane.client() as api:
         yield applicant_with(api, manager)
 
 
 async def register(api: ApiClient, port: int) -> None:
-    """Tell the API server of a manager at this port of this machine."""
+    """Register a manager at this local port with the API server."""
     for manifest in registration.external_objects(
         SERVICE, DEFAULT_NAMESPACE, host=LOOPBACK, port=port
     ):
@@ -202,7 +202,7 @@ async def register(api: ApiClient, port: int) -> None:
 
 
 async def unregister(api: ApiClient) -> None:
-    """Leave nothing behind for the next tests, whose first TrainJob may come at once."""
+    """Remove the registration, and wait until the API server no longer calls it."""
     for path in (CONFIGURATION_PATH, SECRET_PATH):
         if await api.get_or_none(path) is not None:
             await api.delete(path)
