@@ -309,8 +309,8 @@ async def test_wrong_jobs_are_refused_after_a_second_look(ground: Ground) -> Non
     await ground.until_running("train", 1)
     job = train_job("train")
     job["metadata"]["namespace"] = ground.namespace
-    heard = await person.patch(job, {"spec": {"podTemplateOverrides": []}})
-    assert "podTemplateOverrides" in heard.denial
+    outcome = await person.patch(job, {"spec": {"podTemplateOverrides": []}})
+    assert "podTemplateOverrides" in outcome.denial
 
 
 async def test_client_without_the_path_token_gets_no_information_about_runtimes(
@@ -393,8 +393,8 @@ async def test_metrics_are_served_to_the_users_named_in_the_chart(
                 header = {"Authorization": f"Bearer {shown}"}
                 async with session.get(ports.metrics_url, headers=header, ssl=False) as page:
                     assert page.status == status
-                    told = await page.text()
-                    assert ("kftrainer_build_info" in told) == (status == 200)
+                    output = await page.text()
+                    assert ("kftrainer_build_info" in output) == (status == 200)
 
 
 async def test_helm_test_runs_a_check_that_finds_everything_well(
@@ -452,5 +452,5 @@ async def test_no_right_was_missing_and_none_is_left_over(
     for account in (MANAGER, account_of(hook(objects, "test"))):
         rights = permissions_of(objects, account, NAMESPACE)
         assert rights
-        asked = await requests_by(account, log, installed.audited_from, rights)
-        assert not refused(asked), account
+        requests = await requests_by(account, log, installed.audited_from, rights)
+        assert not refused(requests), account

@@ -181,10 +181,10 @@ async def test_unauthorized_user_gets_no_metrics(watched: Watched) -> None:
 
 
 async def test_series_of_trainjobs_have_their_own_namespaces(watched: Watched) -> None:
-    asked = f'count by (namespace) (kftrainer_trainjobs{{job="{JOB}"}})'
+    query = f'count by (namespace) (kftrainer_trainjobs{{job="{JOB}"}})'
 
     async def counted() -> set[str] | None:
-        found = {each.labels["namespace"] for each in await watched.prometheus.query(asked)}
+        found = {each.labels["namespace"] for each in await watched.prometheus.query(query)}
         return found if watched.namespace in found else None
 
     assert "kubeflow-system" not in await until(counted, within=WITHIN, what="TrainJobs")

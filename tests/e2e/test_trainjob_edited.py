@@ -164,8 +164,8 @@ async def test_job_is_suspended_with_an_invalid_runtime(
     await ground.patch("TrainingRuntime", "torch", {"spec": broken})
 
     async def noticed() -> bool:
-        told = manager.log_entries("plan_not_updated")
-        return any(each["namespace"] == ground.namespace for each in told)
+        entries = manager.log_entries("plan_not_updated")
+        return any(each["namespace"] == ground.namespace for each in entries)
 
     await until(noticed, within=BY_THE_END, what="the manager noticing the broken runtime")
     assert summary(await ground.get("TrainJob")) == {}

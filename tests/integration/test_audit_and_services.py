@@ -69,10 +69,10 @@ async def test_audit_log_contains_granted_and_denied_requests(plane: ControlPlan
 async def test_api_server_resolves_services_through_the_socket(
     plane: ControlPlane,
 ) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append((await reader.readline()).decode())
+        requests.append((await reader.readline()).decode())
         writer.write(b"HTTP/1.1 502 Nobody\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
@@ -93,7 +93,7 @@ async def test_api_server_resolves_services_through_the_socket(
 
         await until(is_called, within=WITHIN, what="the API server calling the webhook")
         await _forget(api)
-    assert set(asked) == {f"CONNECT {address}:443 HTTP/1.1\r\n"}
+    assert set(requests) == {f"CONNECT {address}:443 HTTP/1.1\r\n"}
 
 
 async def _forget(api: ApiClient) -> None:

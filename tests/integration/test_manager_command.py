@@ -64,11 +64,11 @@ class Command:
         async with asyncio.timeout(ANY_MOMENT):
             out, err = await self._process.communicate()
         assert out == b"", "standard output is not for logs"
-        said = "".join(self._said) + err.decode()
-        assert "Traceback" not in said
-        assert "exception" not in said
+        message = "".join(self._said) + err.decode()
+        assert "Traceback" not in message
+        assert "exception" not in message
         assert self._process.returncode is not None
-        return self._process.returncode, said.splitlines()
+        return self._process.returncode, message.splitlines()
 
 
 @asynccontextmanager

@@ -52,13 +52,13 @@ class Permission:
     name: str = ""  # of the only object, if it is about one
     namespace: str = ""  # of the only namespace, if it is about one
 
-    def is_used_by(self, asked: AuditedRequest) -> bool:
+    def is_used_by(self, request: AuditedRequest) -> bool:
         """Return whether the request needs this permission."""
         return (
-            self.verb in asked.verbs
-            and (self.group, self.resource) == (asked.group, asked.resource)
-            and self.name in ("", asked.name)
-            and self.namespace in ("", asked.namespace)
+            self.verb in request.verbs
+            and (self.group, self.resource) == (request.group, request.resource)
+            and self.name in ("", request.name)
+            and self.namespace in ("", request.namespace)
         )
 
     def __str__(self) -> str:
@@ -91,15 +91,15 @@ def _asked(event: Mapping[str, Any]) -> AuditedRequest:
     )
 
 
-def refused(asked: Iterable[AuditedRequest]) -> Sequence[str]:
+def refused(requests: Iterable[AuditedRequest]) -> Sequence[str]:
     """Return the denied requests without duplicates."""
-    forbidden = (each for each in asked if each.code == FORBIDDEN)
+    forbidden = (each for each in requests if each.code == FORBIDDEN)
     return [*dict.fromkeys(str(each) for each in forbidden if BY_A_WEBHOOK not in each.message)]
 
 
-def unused(rights: Iterable[Permission], asked: Sequence[AuditedRequest]) -> Sequence[str]:
+def unused(rights: Iterable[Permission], requests: Sequence[AuditedRequest]) -> Sequence[str]:
     """Return the permissions that no request used."""
-    return [str(each) for each in rights if not any(map(each.is_used_by, asked))]
+    return [str(each) for each in rights if not any(map(each.is_used_by, requests))]
 
 
 def permissions_of(
@@ -125,10 +125,10 @@ def _is_of(binding: Mapping[str, Any], account: str, namespace: str) -> bool:
 
 
 def _rights(role: Mapping[str, Any], namespace: str) -> Iterator[Permission]:
-    told = f"{role['kind']} {role['metadata']['name']}"
+    message = f"{role['kind']} {role['metadata']['name']}"
     for rule in role["rules"]:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
                 for verb in rule["verbs"]:
                     for name in rule.get("resourceNames", [""]):
-                        yield Permission(told, group, resource, verb, name, namespace)
+                        yield Permission(message, group, resource, verb, name, namespace)

@@ -51,13 +51,13 @@ class RecordingHandler:
     """A handler that records events and inconsistencies between them."""
 
     def __init__(self) -> None:
-        self.told: list[ObjectEvent[Manifest]] = []
+        self.events: list[ObjectEvent[Manifest]] = []
         self.known: dict[ObjectKey, str] = {}
         self.contradictions: list[str] = []
 
     def __call__(self, change: ObjectEvent[Manifest]) -> None:
         """Record the event."""
-        self.told.append(change)
+        self.events.append(change)
         before = self.known.get(change.key)
         old, new = _version(change.old), _version(change.new)
         if change.new is None and before is None:

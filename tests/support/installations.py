@@ -158,18 +158,18 @@ async def requests_by(
 
     The audit entry of a request is written shortly after its response.
     """
-    asked: list[AuditedRequest] = []
+    requests: list[AuditedRequest] = []
 
     async def all_used() -> bool:
-        asked[:] = requests_of(log, user_of(account), start=start)
-        return not unused(rights, asked)
+        requests[:] = requests_of(log, user_of(account), start=start)
+        return not unused(rights, requests)
 
     try:
         await until(all_used, within=WITHIN, what=f"a use of each right of {account}", every=0.5)
     except NotReadyError as error:
-        error.add_note(f"unused: {unused(rights, asked)}; refused: {refused(asked)}")
+        error.add_note(f"unused: {unused(rights, requests)}; refused: {refused(requests)}")
         raise
-    return asked
+    return requests
 
 
 async def wipe(release: Release, api: ApiClient) -> None:

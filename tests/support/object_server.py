@@ -13,8 +13,8 @@ Object = dict[str, Any]
 
 def refusal(code: int, reason: str, message: str = "") -> Response:
     """An error in the format of the API server."""
-    told = {"kind": "Status", "code": code, "reason": reason, "message": message}
-    return Response(code, {}, orjson.dumps(told))
+    fields = {"kind": "Status", "code": code, "reason": reason, "message": message}
+    return Response(code, {}, orjson.dumps(fields))
 
 
 class ObjectServer:
@@ -26,7 +26,7 @@ class ObjectServer:
 
     def __init__(self, collections: Mapping[str, list[Object]]) -> None:
         self.collections = {path: [*objects] for path, objects in collections.items()}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.bodies: list[Any] = []  # of writes
         self.answer: Callable[[str, str], Response | None] = lambda _method, _path: None
 
@@ -34,7 +34,7 @@ class ObjectServer:
         self, method: str, path: str, *, body: bytes | None = None, **_: object
     ) -> Response:
         """Return the response immediately."""
-        self.asked.append(f"{method} {path}")
+        self.requests.append(f"{method} {path}")
         if body:
             self.bodies.append(orjson.loads(body))
         if (answer := self.answer(method, path)) is not None:

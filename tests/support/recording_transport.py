@@ -12,12 +12,12 @@ from kftrainer.kube.client.transport import HttpTransport, Response
 class RecordingTransport(HttpTransport):
     """An HttpTransport that records; `recording_transport` creates one."""
 
-    heard = b""
+    received = b""
 
     async def request(self, *about: Any, **options: Any) -> Response:
         """Return the response and record it."""
         response = await super().request(*about, **options)
-        self.heard += response.body
+        self.received += response.body
         return response
 
     @asynccontextmanager
@@ -28,7 +28,7 @@ class RecordingTransport(HttpTransport):
 
     async def _remembered(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
-            self.heard += chunk
+            self.received += chunk
             yield chunk
 
 

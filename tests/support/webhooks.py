@@ -116,8 +116,8 @@ class Applicant:
         """
 
         async def replaced() -> AdmissionOutcome | None:
-            heard = await self.replace(change(await self.read(manifest)), **options)
-            return None if heard.status == CONFLICT else heard
+            outcome = await self.replace(change(await self.read(manifest)), **options)
+            return None if outcome.status == CONFLICT else outcome
 
         return await until(replaced, within=REPLACED_WITHIN, what="nobody else being faster")
 
@@ -171,10 +171,10 @@ async def _judged_in_time(
 
     async def judged() -> AdmissionOutcome | None:
         sent_at = SystemClock().now()
-        heard = await send()
-        late = manager.log_entries(NOT_READ_IN_TIME) if heard.denial else []
+        outcome = await send()
+        late = manager.log_entries(NOT_READ_IN_TIME) if outcome.denial else []
         is_late = any(datetime.fromisoformat(each["timestamp"]) >= sent_at for each in late)
-        return None if is_late else heard
+        return None if is_late else outcome
 
     return await until(judged, within=JUDGED_WITHIN, what="the manager reading what it judges by")
 
@@ -225,8 +225,8 @@ async def until_missed(api: ApiClient) -> None:
 async def _is_missed(api: ApiClient) -> bool:
     probe = train_job("probe", runtimeRef={"name": "there-is-none"})
     probe["metadata"]["namespace"] = "default"
-    said = await applicant_with(api).create(probe, dry_run=True)
-    return "failed calling webhook" in said.message
+    outcome = await applicant_with(api).create(probe, dry_run=True)
+    return "failed calling webhook" in outcome.message
 
 
 def webhook_flags(port: int) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def test_a_block_without_durations_has_those_that_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("webhok: {}", "webhok: is not a known field"),
         ("webhook: {port: -1}", "webhook.port: must be between 1 and 65535, or 0"),
@@ -114,10 +114,10 @@ def test_a_block_without_durations_has_those_that_work() -> None:
         ("plugins: {disabled: [a, a]}", "plugins.disabled: duplicate names: a"),
     ],
 )
-def test_invalid_setting_is_reported_with_its_path(text: str, told: str) -> None:
+def test_invalid_setting_is_reported_with_its_path(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         config.parse(HEAD + text, "manager.yaml")
-    assert str(raised.value).startswith(f"invalid configuration: manager.yaml: {told}")
+    assert str(raised.value).startswith(f"invalid configuration: manager.yaml: {message}")
 
 
 def test_all_errors_are_reported_together() -> None:
@@ -171,7 +171,7 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("webhook: {port: 1}\nwebhook: {port: 2}\n", "duplicate key 'webhook'"),
         ("webhook: {port: 1, port: 2}\n", "duplicate key 'port'"),
@@ -183,10 +183,10 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         (MERGE_BOMB, "expand to more than 400000 values"),
     ],
 )
-def test_invalid_yaml_is_rejected(text: str, told: str) -> None:
+def test_invalid_yaml_is_rejected(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         config.parse(HEAD + text, "f")
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_an_empty_file_is_refused() -> None:

@@ -204,10 +204,10 @@ def test_findings_name_unwanted_files(tmp_path: Path) -> None:
     for name, mode in (("gcc", 0o755), ("pip", 0o644), ("open", 0o666), ("su", 0o4755)):
         (ours / name).touch()
         (ours / name).chmod(mode)
-    told = "; ".join(contents.complaints(tmp_path, epoch=0))
+    message = "; ".join(contents.complaints(tmp_path, epoch=0))
     for each in ("gcc is a compiler", "pip installs", "open can be written", "su changes the user"):
-        assert f"/{contents.PREFIX}/{each}" in told
-    assert "open is younger than 0" in told
+        assert f"/{contents.PREFIX}/{each}" in message
+    assert "open is younger than 0" in message
 
 
 def test_the_image_is_built_looked_into_and_run() -> None:

@@ -81,9 +81,9 @@ async def test_both_ways_of_kubectl_apply_install_them(
 
 
 async def test_kubectl_explain_reads_well(kubectl: Kubectl) -> None:
-    told = kubectl("explain", "trainjob.spec.trainer")
-    assert "The training itself" in told
-    assert "numNodes\t<integer>\n    Number of nodes." in told
+    output = kubectl("explain", "trainjob.spec.trainer")
+    assert "The training itself" in output
+    assert "numNodes\t<integer>\n    Number of nodes." in output
     for field in ("trainjob.spec.podTemplateOverrides.spec", "ctr.spec.mlPolicy.mpi"):
         assert "<no description>" not in kubectl("explain", field)
 

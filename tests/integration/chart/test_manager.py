@@ -214,7 +214,7 @@ def test_custom_topology_spread_with_selector_is_unchanged(rendered: Rendering) 
 
 
 def test_settings_reach_the_configuration(rendered: Rendering) -> None:
-    said = {
+    fields = {
         "leaderElection": {"renewDeadline": "12s", "leaseDuration": "1m", "resourceName": "mine"},
         "controller": {
             "groupKindConcurrency": {"TrainJob": 9, "TrainingRuntime.trainer.kubeflow.org": 3}
@@ -222,7 +222,7 @@ def test_settings_reach_the_configuration(rendered: Rendering) -> None:
         "clientConnection": {"qps": 12.5, "burst": 7},
         "plugins": {"enabled": ["acme"], "disabled": ["Volcano"]},
     }
-    found = configuration_in(rendered({"config": said}))
+    found = configuration_in(rendered({"config": fields}))
     assert found.leader_election.renew_deadline.seconds == 12
     assert found.leader_election.lease_duration.seconds == 60
     assert found.leader_election.resource_name == "mine"
@@ -316,8 +316,8 @@ def test_network_policies_allow_required_traffic(rendered: Rendering) -> None:
     assert more == extra
     api, names, more = spec["egress"]
     assert api == {"ports": [{"port": 6443, "protocol": "TCP"}], "to": [server]}
-    asked = {(each["port"], each["protocol"]) for each in names["ports"]}
-    assert asked == {(port, protocol) for port in (53, 5353) for protocol in ("TCP", "UDP")}
+    requested = {(each["port"], each["protocol"]) for each in names["ports"]}
+    assert requested == {(port, protocol) for port in (53, 5353) for protocol in ("TCP", "UDP")}
     assert more == extra
     hooks = named(objects, "NetworkPolicy", "kubeflow-trainer-hooks")["spec"]
     assert hooks["ingress"] == []

@@ -145,23 +145,23 @@ def test_runtime_management_can_be_disabled(rendered: Rendering) -> None:
 
 
 def test_resources_and_volumes_follow_the_values(rendered: Rendering) -> None:
-    asked = {"limits": {"nvidia.com/gpu": "4"}, "requests": {"memory": "1Gi"}}
+    requested = {"limits": {"nvidia.com/gpu": "4"}, "requests": {"memory": "1Gi"}}
     values = {
         **{
-            name: {"resources": asked}
+            name: {"resources": requested}
             for name in ("plain", "torchDistributed", "deepspeedDistributed", "mlxDistributed")
         },
-        "torchDistributedWithCache": {"enabled": True, "resources": asked},
+        "torchDistributedWithCache": {"enabled": True, "resources": requested},
         "torchtune": {
-            "resources": asked,
+            "resources": requested,
             "storage": {"size": "1Ti", "className": "fast", "accessModes": ["ReadWriteMany"]},
         },
     }
     found = runtimes_of(rendered({"runtimes": values}))
     for runtime in found.values():
-        assert node_of(runtime)["resources"] == asked
+        assert node_of(runtime)["resources"] == requested
         if "mpi" in runtime["spec"]["mlPolicy"]:
-            assert all(each["resources"] == asked for each in containers_of(runtime))
+            assert all(each["resources"] == requested for each in containers_of(runtime))
     template = found["torchtune-llama3.2-1b"]["spec"]["template"]["spec"]
     [claim] = template["volumeClaimPolicies"][0]["templates"]
     assert claim["spec"] == {

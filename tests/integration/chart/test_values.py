@@ -238,11 +238,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("setting", "told"), WRONG.items(), ids=WRONG)
+@pytest.mark.parametrize(("setting", "message"), WRONG.items(), ids=WRONG)
 def test_unknown_or_mistyped_value_is_reported_with_its_path(
-    helm_program: Path, setting: str, told: str
+    helm_program: Path, setting: str, message: str
 ) -> None:
-    assert told in refused(helm_program)
+    assert message in refused(helm_program)
 
 
 @cache
@@ -366,11 +366,13 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize(("settings", "told"), CONTRADICTIONS.items(), ids=map(str, CONTRADICTIONS))
+@pytest.mark.parametrize(
+    ("settings", "message"), CONTRADICTIONS.items(), ids=map(str, CONTRADICTIONS)
+)
 def test_conflicting_values_are_reported_with_their_paths(
-    helm_program: Path, settings: tuple[str, ...], told: str
+    helm_program: Path, settings: tuple[str, ...], message: str
 ) -> None:
-    assert told in refusal(helm_program, *settings)
+    assert message in refusal(helm_program, *settings)
 
 
 def test_too_long_release_name_is_rejected(helm_program: Path) -> None:

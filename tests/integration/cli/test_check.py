@@ -74,9 +74,10 @@ async def test_failed_check_is_reported_in_one_line(
         await register(admin, ports.reserve())
 
         async def unreached() -> bool:
-            said = await complaint("check", *flags)
+            message = await complaint("check", *flags)
             return (
-                "the API server cannot call the webhook: Internal error occurred: failed " in said
+                "the API server cannot call the webhook: Internal error occurred: failed "
+                in message
             )
 
         await until(unreached, within=COMPLAINS_WITHIN, what="the webhook being asked")
@@ -94,8 +95,8 @@ async def test_where_the_manager_does_not_look_that_is_a_possibility(
 ) -> None:
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
     async with admitting_manager(plane, "--runtimes", str(folder), "--namespace", "default"):
-        said = await complaint("check", *flags)
-        assert said.endswith("or the manager does not watch this namespace")
+        message = await complaint("check", *flags)
+        assert message.endswith("or the manager does not watch this namespace")
         ended = await kftrainer("check", "--kubeconfig", plane.kubeconfig)
         assert ended.code == 0, "in the namespace default"
         assert ended.out[-1] == f"ok: a valid TrainJob is admitted with runtime {min(NAMES)}"
@@ -130,8 +131,8 @@ async def test_manager_whose_image_cannot_be_pulled_is_diagnosed(
     await admin.request("PATCH", path, body=change, content_type=MERGE)
 
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
-    told = await complaint("check", *flags, "--manager", f"{team.namespace}/manager")
-    assert told == (
+    message = await complaint("check", *flags, "--manager", f"{team.namespace}/manager")
+    assert message == (
         f"after 1 s: the manager is not running: Deployment {team.namespace}/manager has 0 of 2 "
         "replicas ready: pod one, container manager: ImagePullBackOff: Back-off pulling image"
     )

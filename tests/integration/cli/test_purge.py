@@ -173,8 +173,8 @@ async def test_purge_names_objects_with_finalizers_and_a_manager_releases_them(
     async with ready_manager(plane):
         await use_a_runtime(team)
     await end_the_use(team)
-    told = await purged_in_vain(plane)
-    said, _, command = told.partition("; to remove it manually: kubectl ")
+    message = await purged_in_vain(plane)
+    said, _, command = message.partition("; to remove it manually: kubectl ")
     assert said == (
         f"after 5 s: left: 1 TrainingRuntime: {team.namespace}/torch (kept by {IN_USE}); nothing "
         f"removes the finalizer {IN_USE}: no manager is running, or it watches other namespaces "
@@ -199,8 +199,8 @@ async def test_train_job_is_deleted_after_its_dependents(
         await team.create_job()
         await team.until_there("JobSet")
         await team.patch("JobSet", "train", {"metadata": {"finalizers": ["acme.io/hold"]}})
-        said = await purged_in_vain(plane)
-        assert f"left: 1 TrainJob: {team.namespace}/train (kept by foregroundDeletion); " in said
+        message = await purged_in_vain(plane)
+        assert f"left: 1 TrainJob: {team.namespace}/train (kept by foregroundDeletion); " in message
         await team.patch("JobSet", "train", {"metadata": {"finalizers": None}})
         assert (await purged(plane)).code == 0
 

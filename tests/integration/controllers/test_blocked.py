@@ -19,8 +19,8 @@ EVENT = "TrainJobResourcesCreationFailed"
 async def message(team: Team, reason: str, name: str = JOB) -> str:
     """Wait until the TrainJob is blocked for this reason; what it says."""
     job = await team.until_says("Blocked", reason, name=name)
-    said: str = conditions_of(job)["Blocked"]["message"]
-    return said
+    text: str = conditions_of(job)["Blocked"]["message"]
+    return text
 
 
 async def until_healed(team: Team, name: str = JOB) -> None:
@@ -32,11 +32,11 @@ async def until_healed(team: Team, name: str = JOB) -> None:
 async def test_missing_runtime_is_reported_and_retried(team: Team, manager: ManagerProcess) -> None:
     """Defect D6."""
     job = await team.create_job()
-    said = f"TrainingRuntime torch is not found in namespace {team.namespace}"
-    assert await message(team, "RuntimeNotFound") == said
+    text = f"TrainingRuntime torch is not found in namespace {team.namespace}"
+    assert await message(team, "RuntimeNotFound") == text
     event = await team.until_event(EVENT)
     assert event["type"] == "Warning"
-    assert event["message"] == f"TrainJob resources reconciliation failed: {said}"
+    assert event["message"] == f"TrainJob resources reconciliation failed: {text}"
     assert event["involvedObject"] == {
         "apiVersion": API,
         "kind": "TrainJob",
@@ -92,9 +92,9 @@ async def test_too_long_name_is_reported_with_the_maximum_length(
     await team.create_runtime()
     name = "x" * 63
     await team.create_job(name)
-    said = await message(team, "InvalidTrainJob", name)
-    assert "metadata.name" in said
-    assert "must be no more than 48 characters" in said
+    text = await message(team, "InvalidTrainJob", name)
+    assert "metadata.name" in text
+    assert "must be no more than 48 characters" in text
     await team.until_event(EVENT, name)
     await team.create_job("x" * 48)
     await team.until_there("JobSet", "x" * 48)
@@ -106,10 +106,10 @@ async def test_rejection_of_the_jobset_by_the_api_server_is_reported(
 ) -> None:
     await team.create_runtime()
     await team.create_job(labels={"no such label!": "x"})
-    said = await message(team, "ResourcesCreationFailed")
-    assert "metadata.labels: Invalid value" in said
-    assert "no such label!" in said
-    assert said in (await team.until_event(EVENT))["message"]
+    text = await message(team, "ResourcesCreationFailed")
+    assert "metadata.labels: Invalid value" in text
+    assert "no such label!" in text
+    assert text in (await team.until_event(EVENT))["message"]
     await team.patch("TrainJob", JOB, {"spec": {"labels": {"no such label!": None}}})
     await until_healed(team)
 
@@ -204,9 +204,9 @@ async def test_object_of_another_owner_is_not_modified_and_is_named(
     before = await team.api.fetch("GET", team.path(kind, name))
     await team.create_runtime(runtime_name)
     await team.create_job(runtime=runtime_name)
-    said = await message(team, "NameTaken")
-    assert f"{kind_name} {team.namespace}/{name} already exists and {OWNERS[owner][1]}" in said
-    assert said in (await team.until_event(EVENT))["message"]
+    text = await message(team, "NameTaken")
+    assert f"{kind_name} {team.namespace}/{name} already exists and {OWNERS[owner][1]}" in text
+    assert text in (await team.until_event(EVENT))["message"]
     await team.touch(manager)
     assert await team.api.fetch("GET", team.path(kind, name)) == before
     assert kind == "JobSet" or await team.find("JobSet") is None

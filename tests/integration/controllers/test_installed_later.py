@@ -75,8 +75,8 @@ async def test_kinds_that_are_installed_later_are_awaited(
         await team.create_job(name, runtime=name)
     async with manager_process(control_plane.kubeconfig, "--namespace", team.namespace):
         job = await team.until_says("Blocked", "JobSetNotInstalled", name="torch")
-        said = conditions_of(job)["Blocked"]["message"]
-        assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in said
+        message = conditions_of(job)["Blocked"]["message"]
+        assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in message
         for name, (_, group) in GROUPS.items():
             job = await team.until_says("Blocked", "PodGroupNotInstalled", name=name)
             assert group in conditions_of(job)["Blocked"]["message"]
@@ -117,8 +117,8 @@ async def test_kind_removed_while_running_is_reported_and_reinstallation_is_dete
         await uninstall(team.api, definitions["JobSet"])
         await team.create_job("meanwhile")
         job = await team.until_says("Blocked", "JobSetNotInstalled", name="meanwhile")
-        said = conditions_of(job)["Blocked"]["message"]
-        assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in said
+        message = conditions_of(job)["Blocked"]["message"]
+        assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in message
         await until_logged(manager, "kind_not_installed")
         # From now on it is not tried again: only the return of the kind can wake it.
         await team.create_job("later")

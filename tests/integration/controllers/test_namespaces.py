@@ -130,8 +130,8 @@ async def test_finalizer_is_not_added_where_it_could_not_be_removed_later(
         await team.delete("TrainingRuntime", "left")
         await team.until_gone("TrainingRuntime", "left")
         assert finalizers(await team.get("TrainingRuntime", "torch")) == []
-        [said] = manager.log_entries("runtime_finalizers_not_added")
-        assert said["kind"] == "TrainingRuntime"
+        [entry] = manager.log_entries("runtime_finalizers_not_added")
+        assert entry["kind"] == "TrainingRuntime"
 
 
 async def allow_cluster_kinds(api: ApiClient, user: str) -> None:

@@ -92,20 +92,20 @@ def nodes_of(found: Object) -> int:
     return nodes
 
 
-def said(manager: ManagerProcess, event: str, name: str) -> list[Object]:
+def logged_about(manager: ManagerProcess, event: str, name: str) -> list[Object]:
     return [each for each in manager.log_entries(event) if each["name"] == name]
 
 
 async def until_said(manager: ManagerProcess, event: str, name: str, times: int = 1) -> Object:
     async def has_said() -> Object | None:
-        entries = said(manager, event, name)
+        entries = logged_about(manager, event, name)
         return entries[-1] if len(entries) >= times else None
 
     return await until(has_said, within=ANY_MOMENT, what=f"{event} of {name}")
 
 
 def looks(manager: ManagerProcess, name: str) -> int:
-    done = said(manager, "reconcile_succeeded", name)
+    done = logged_about(manager, "reconcile_succeeded", name)
     return sum(each["controller"] == CONTROLLER for each in done)
 
 
@@ -172,7 +172,7 @@ async def test_an_edit_by_hand_stays_until_the_file_changes(
         await restart(manager)
         await until_looked(manager, name, before)
         assert nodes_of(await shelf.until_there("torch", nodes=5)) == 5
-        assert len(said(manager, "shipped_runtime_applied", name)) == 1
+        assert len(logged_about(manager, "shipped_runtime_applied", name)) == 1
         shelf.put("torch", nodes=2)
         await restart(manager)
         await shelf.until_there("torch", nodes=2)
@@ -197,7 +197,7 @@ async def test_one_that_others_made_is_taken_over_when_it_is_labelled_and_not_be
         taken = await shelf.until_there("torch", nodes=2)
         entry = await until_said(manager, "shipped_runtime_applied", name)
         assert entry["why"] == "another client created it and has labelled it for this manager"
-        assert len(said(manager, "shipped_runtime_not_managed", name)) == 1
+        assert len(logged_about(manager, "shipped_runtime_not_managed", name)) == 1
     # What they wrote besides stays.
     assert taken["metadata"]["labels"] == {**labels, MANAGED_BY: "kftrainer"}
 
@@ -243,7 +243,7 @@ async def test_handed_over_runtime_becomes_exactly_the_shipped_one(
         metadata = found["metadata"]
         assert metadata["labels"] == {**original["metadata"]["labels"], MANAGED_BY: "kftrainer"}
         assert metadata["finalizers"] == ["example.com/mine"]
-        assert said(manager, "reconcile_failed", name) == []
+        assert logged_about(manager, "reconcile_failed", name) == []
     await shelf.patch("tune", {"metadata": {"finalizers": None}})
 
 
@@ -309,12 +309,12 @@ async def test_contested_runtime_is_reapplied_with_backoff(
             entry = await until_said(manager, "shipped_runtime_repeatedly_changed", name)
             assert entry["level"] == "warning"
             await until_said(manager, "shipped_runtime_applied", name, 5)
-            writes = said(manager, "shipped_runtime_applied", name)
+            writes = logged_about(manager, "shipped_runtime_applied", name)
             times = [datetime.fromisoformat(each["timestamp"]) for each in writes]
             pauses = [(after - at).total_seconds() for at, after in pairwise(times)]
             least = [0.2 * 2**number for number in range(len(pauses))]
             assert all(x > 0.9 * y for x, y in zip(pauses, least, strict=True)), pauses
-            assert len(said(manager, "shipped_runtime_repeatedly_changed", name)) == 1
+            assert len(logged_about(manager, "shipped_runtime_repeatedly_changed", name)) == 1
 
 
 async def test_runtimes_removed_from_the_folder_are_deleted_and_others_are_kept(
@@ -471,7 +471,7 @@ async def test_shipped_runtimes_pass_the_webhook_and_a_rejected_one_does_not_blo
         await until(applied, within=ANY_MOMENT, what="all that is shipped being there")
 
         async def refused() -> bool:
-            entries = said(manager, "reconcile_failed", shelf.name("a-bad-one"))
+            entries = logged_about(manager, "reconcile_failed", shelf.name("a-bad-one"))
             return any("denied the request" in each["error"] for each in entries)
 
         await until(refused, within=ANY_MOMENT, what="the wrong one being told")

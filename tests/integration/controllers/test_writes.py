@@ -59,7 +59,7 @@ def in_words(request: ProxiedRequest) -> str:
     return f"{method} {re.sub('.*/namespaces/[^/]*/', '', request.path)}"
 
 
-def asked(proxy: FaultProxy, since: int = 0) -> list[str]:
+def requests_since(proxy: FaultProxy, since: int = 0) -> list[str]:
     """All requests but watches, and but those that look after other namespaces."""
     return [
         in_words(each)
@@ -109,7 +109,7 @@ async def test_a_life_costs_a_request_per_object_and_one_per_change_of_the_statu
         await team.touch(manager)
         await team.until_in_use(runtime)
         in_use = f"PATCH trainingruntimes/{runtime}"
-        requests = asked(proxy, before)
+        requests = requests_since(proxy, before)
     requests.remove(in_use)  # by another controller, at some time
     # Secrets are not watched: this one is looked up once for each status of the JobSet.
     probes = [PROBE] if runtime == "mpi" else []
@@ -130,7 +130,7 @@ async def test_a_life_with_a_pause_costs_one_more_for_the_jobset_and_one_for_the
         await team.until_says("Complete", COMPLETED["reason"])
         await team.touch(manager)
         await team.until_in_use("mpi")
-        requests = asked(proxy, before)
+        requests = requests_since(proxy, before)
     requests.remove("PATCH trainingruntimes/mpi")
     assert requests == [*LIVES["mpi"], STATUS, f"PATCH jobsets/{JOB}", STATUS, PROBE, STATUS]
 
@@ -146,10 +146,14 @@ async def test_a_blocked_job_costs_a_look_for_its_runtime_its_status_and_an_even
         await team.touch(manager)
 
         async def told() -> bool:  # by another task, at some time
-            return "POST events" in asked(proxy, before)
+            return "POST events" in requests_since(proxy, before)
 
         await until(told, within=ANY_MOMENT, what="an Event")
-        assert sorted(asked(proxy, before)) == ["GET trainingruntimes/torch", STATUS, "POST events"]
+        assert sorted(requests_since(proxy, before)) == [
+            "GET trainingruntimes/torch",
+            STATUS,
+            "POST events",
+        ]
 
 
 @pytest.mark.parametrize("kind", ["TrainingRuntime", "ClusterTrainingRuntime"])
@@ -171,7 +175,7 @@ async def test_runtime_not_yet_in_the_cache_is_not_reported_as_missing(
         await team.job_set_says(COMPLETED)
         job = await team.until_says("Complete", COMPLETED["reason"])
         await team.touch(manager)
-        looks = [each for each in asked(proxy, before) if each.endswith(name)]
+        looks = [each for each in requests_since(proxy, before) if each.endswith(name)]
         assert [each.split(" ")[0] for each in looks] == ["GET"]
     assert set(conditions_of(job)) == {"Complete"}
     assert await team.all("Event") == []
@@ -320,7 +324,7 @@ async def test_reconciles_of_an_unchanged_job_send_no_requests(
             await team.touch(manager, name)
             if await team.find("JobSet", name):
                 await team.touch(manager, name, kind="JobSet")
-        assert asked(proxy, before) == []
+        assert requests_since(proxy, before) == []
 
 
 async def test_restart_with_unchanged_jobs_writes_nothing(proxy: FaultProxy, team: Team) -> None:
@@ -394,7 +398,7 @@ async def test_objects_missing_from_the_stale_cache_are_not_created_again(
         for _ in range(3):
             await team.touch(manager)
         await team.until_in_use("mpi")
-        requests = asked(proxy, before)
+        requests = requests_since(proxy, before)
         requests.remove("PATCH trainingruntimes/mpi")
         assert requests == LIVES["mpi"]
         assert await team.get("Secret", KEYS) == secret
@@ -436,7 +440,7 @@ async def test_a_status_that_the_cache_does_not_show_yet_is_not_written_again(
         job = await team.until_rows(ROW)
         for _ in range(3):
             await team.touch(manager, kind="JobSet")
-        assert asked(proxy, before) == [STATUS]
+        assert requests_since(proxy, before) == [STATUS]
         assert await team.get("TrainJob") == job
 
 

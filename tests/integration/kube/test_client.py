@@ -72,9 +72,9 @@ async def test_creating_an_object_twice_is_an_error(client: Client, namespace: s
 
 
 async def test_missing_object_is_not_found(client: Client, key: ObjectKey) -> None:
-    with pytest.raises(NotFoundError) as told:
+    with pytest.raises(NotFoundError) as raised:
         await client.get(CONFIG_MAPS, key)
-    assert (told.value.status, told.value.reason) == (404, "NotFound")
+    assert (raised.value.status, raised.value.reason) == (404, "NotFound")
 
 
 async def test_a_kind_that_is_not_served_is_not_found(client: Client, key: ObjectKey) -> None:
@@ -118,9 +118,9 @@ async def test_field_of_another_manager_is_taken_only_by_force(
 ) -> None:
     await client.apply(CONFIG_MAPS, config_map(key.namespace, color="red"), field_manager="painter")
     other = config_map(key.namespace, color="blue")
-    with pytest.raises(ConflictError) as told:
+    with pytest.raises(ConflictError) as raised:
         await client.apply(CONFIG_MAPS, other, field_manager="decorator", force=False)
-    assert [(cause.reason, cause.field) for cause in told.value.causes] == [
+    assert [(cause.reason, cause.field) for cause in raised.value.causes] == [
         ("FieldManagerConflict", ".data.color")
     ]
     await client.apply(CONFIG_MAPS, other, field_manager="decorator")
@@ -254,9 +254,9 @@ async def test_the_status_of_a_trainjob_can_be_applied(client: Client, namespace
 async def test_invalid_object_error_names_the_field(client: Client, namespace: str) -> None:
     manifest = train_job(trainer={"numNodes": 0})
     manifest["metadata"]["namespace"] = namespace
-    with pytest.raises(InvalidError) as told:
+    with pytest.raises(InvalidError) as raised:
         await client.create(TRAIN_JOBS, manifest)
-    assert "spec.trainer.numNodes" in {cause.field for cause in told.value.causes}
+    assert "spec.trainer.numNodes" in {cause.field for cause in raised.value.causes}
 
 
 async def test_a_request_that_makes_no_sense_is_a_bad_one(client: Client, namespace: str) -> None:

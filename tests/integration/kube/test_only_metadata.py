@@ -37,7 +37,7 @@ def cut_down(whole: Manifest) -> Object:
     return {name: whole[name] for name in ("apiVersion", "kind", "metadata")}
 
 
-async def told(events: AsyncIterator[WatchEvent]) -> WatchEvent:
+async def next_event(events: AsyncIterator[WatchEvent]) -> WatchEvent:
     """The next event, but for the bookmarks that come at any time."""
     while True:
         event = await anext(events)
@@ -46,7 +46,7 @@ async def told(events: AsyncIterator[WatchEvent]) -> WatchEvent:
 
 
 def is_recorded(wire: RecordingTransport) -> bool:
-    return PASSWORD.encode() in wire.heard
+    return PASSWORD.encode() in wire.received
 
 
 async def test_one_is_read_without_its_data(
@@ -89,15 +89,15 @@ async def test_metadata_watch_delivers_initial_and_later_events_without_data(
             timeout_seconds=60,
         ) as events,
     ):
-        assert await told(events) == Upserted(cut_down(there), added=True)
-        bookmark = await told(events)
+        assert await next_event(events) == Upserted(cut_down(there), added=True)
+        bookmark = await next_event(events)
         assert isinstance(bookmark, Bookmark)
         assert bookmark.initial_events_end
         assert int(bookmark.resource_version) >= int(there["metadata"]["resourceVersion"])
         changed = await api.apply(secret(namespace, "a", color="red"))
-        assert await told(events) == Upserted(cut_down(changed), added=False)
+        assert await next_event(events) == Upserted(cut_down(changed), added=False)
         await api.delete(await api.path_of(changed))
-        gone = await told(events)
+        gone = await next_event(events)
     assert isinstance(gone, Deleted)
     assert gone.manifest.keys() == cut_down(there).keys()
     assert (gone.manifest["apiVersion"], gone.manifest["kind"]) == ("v1", "Secret")
@@ -119,11 +119,11 @@ async def test_kinds_of_definitions_are_read_in_the_same_way(
             partial, namespace=namespace, send_initial_events=True, timeout_seconds=60
         ) as events,
     ):
-        assert await told(events) == Upserted(cut_down(whole), added=True)
-        bookmark = await told(events)
+        assert await next_event(events) == Upserted(cut_down(whole), added=True)
+        bookmark = await next_event(events)
     assert isinstance(bookmark, Bookmark)
     assert bookmark.initial_events_end
-    assert b"torch-distributed" not in wire.heard
+    assert b"torch-distributed" not in wire.received
 
 
 async def test_probe_returns_the_metadata_changes_nothing_and_takes_no_right_to_read(

@@ -209,10 +209,10 @@ async def test_closed_transport_rejects_requests(transport: HttpTransport) -> No
 async def test_write_guard_blocks_writes_and_allows_reads(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
 
     def on_response(_code: str, method: str, _host: str, _seconds: float) -> None:
-        told.append(method)
+        messages.append(method)
 
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="x/1", on_response=on_response) as transport:
@@ -222,7 +222,7 @@ async def test_write_guard_blocks_writes_and_allows_reads(
             await fenced.create(CONFIG_MAPS, config_map(namespace))
         with pytest.raises(WriteGuardError):
             await fenced.delete(CONFIG_MAPS, ObjectKey(namespace, "x"))
-    assert told == ["GET"], "nothing else was sent"
+    assert messages == ["GET"], "nothing else was sent"
 
 
 async def test_write_checks_its_guard_again_after_waiting_for_a_connection(

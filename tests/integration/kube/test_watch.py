@@ -76,8 +76,8 @@ async def test_initial_events_end_with_a_bookmark_and_live_events_follow(
         *initial, bookmark = await take(events, 3)
         later = await client.create(CONFIG_MAPS, config_map(namespace, "third"))
         live = await take(events, 1)
-    told = [each for each in initial if isinstance(each, Upserted) and each.added]
-    assert {key_of(each.manifest).name for each in told} == names
+    received = [each for each in initial if isinstance(each, Upserted) and each.added]
+    assert {key_of(each.manifest).name for each in received} == names
     assert isinstance(bookmark, Bookmark)
     assert bookmark.initial_events_end
     assert int(bookmark.resource_version) > 0
@@ -93,9 +93,9 @@ async def told_by_a_short_watch(client: Client, namespace: str) -> list[WatchEve
     ) as events:
         await client.create(CONFIG_MAPS, config_map(*elsewhere))
         async with asyncio.timeout(TOLD_WITHIN):
-            told = [event async for event in events]
+            received = [event async for event in events]
     await client.delete(CONFIG_MAPS, elsewhere)
-    return told
+    return received
 
 
 async def test_watch_ends_after_a_bookmark(client: Client, namespace: str) -> None:
@@ -124,8 +124,8 @@ async def test_selectors_filter_watch_events(client: Client, namespace: str) -> 
         timeout_seconds=60,
     ) as events:
         await client.merge_patch(CONFIG_MAPS, key, {"metadata": {"labels": None}})
-        told = await take(events, 2)
-    assert [type(event) for event in told] == [Upserted, Deleted]
+        received = await take(events, 2)
+    assert [type(event) for event in received] == [Upserted, Deleted]
 
 
 async def test_too_old_resource_version_is_expired(client: Client) -> None:
@@ -147,10 +147,10 @@ async def test_invalid_watch_options_fail_at_the_start(
     transport: HttpTransport,
 ) -> None:
     query = {"watch": "true", "sendInitialEvents": "true"}
-    with pytest.raises(InvalidError) as told:
+    with pytest.raises(InvalidError) as raised:
         async with transport.stream("/api/v1/configmaps", query=query, timeout=10):
             pass
-    assert [cause.field for cause in told.value.causes] == ["resourceVersionMatch"]
+    assert [cause.field for cause in raised.value.causes] == ["resourceVersionMatch"]
 
 
 async def test_a_stream_has_a_deadline_of_its_own(transport: HttpTransport, namespace: str) -> None:

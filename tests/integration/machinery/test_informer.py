@@ -57,13 +57,13 @@ async def test_existing_objects_are_delivered_first_and_marked_as_initial(
     assert not informer.has_synced
     async with running(informer):
         await informer.wait_synced()
-        assert [(each.key.name, each.initial) for each in witness.told] == [
+        assert [(each.key.name, each.initial) for each in witness.events] == [
             ("a", True),
             ("b", True),
         ]
         await server.put("c")
         await agreement(informer, server, witness)
-        assert (witness.told[2].key, witness.told[2].initial) == (server.key("c"), False)
+        assert (witness.events[2].key, witness.events[2].initial) == (server.key("c"), False)
 
 
 async def test_an_empty_namespace_syncs_too(
@@ -87,12 +87,12 @@ async def test_updates_and_deletes_carry_the_old_object(
         await server.delete("a")
 
         async def all_told() -> bool:
-            return len(witness.told) == 3
+            return len(witness.events) == 3
 
         await until(all_told, within=30, what="three changes")
     data = [
         (each.old and each.old.object["data"]["x"], each.new and each.new.object["data"]["x"])
-        for each in witness.told
+        for each in witness.events
     ]
     assert data == [(None, "1"), ("1", "2"), ("2", None)]
     assert informer.get(server.key("a")) is None
@@ -108,7 +108,7 @@ async def test_managed_fields_are_not_kept(
     held = informer.get(server.key("a"))
     assert held is not None
     assert "managedFields" not in held["metadata"]
-    assert held["metadata"] == witness.told[0].new.metadata  # type: ignore[union-attr]
+    assert held["metadata"] == witness.events[0].new.metadata  # type: ignore[union-attr]
 
 
 async def test_late_handler_gets_existing_objects_and_then_changes(
@@ -120,10 +120,10 @@ async def test_late_handler_gets_existing_objects_and_then_changes(
     async with running(informer):
         await informer.wait_synced()
         await informer.add_handler(late).wait()
-        assert [(each.key, each.initial) for each in late.told] == [(server.key("a"), True)]
+        assert [(each.key, each.initial) for each in late.events] == [(server.key("a"), True)]
         await server.put("a", x="2")
         await agreement(informer, server, late)
-    assert len(late.told) == 2
+    assert len(late.events) == 2
 
 
 async def test_failing_handler_does_not_block_later_events(
@@ -192,8 +192,8 @@ async def test_filtered_objects_are_neither_cached_nor_delivered(
         await server.delete("a")
         await server.put("a", color="red")
         await agreement(informer, server, witness, reading=reading)
-    told = [(each.key.name, each.new is None) for each in witness.told]
-    assert told == [("a", False), ("b", False), ("a", True), ("a", False)]
+    events = [(each.key.name, each.new is None) for each in witness.events]
+    assert events == [("a", False), ("b", False), ("a", True), ("a", False)]
 
 
 async def test_transformed_objects_are_cached_and_indexed(client: Client, server: Server) -> None:
@@ -235,7 +235,7 @@ async def test_two_thousand_updates_of_one_object_end_in_its_last_state(
                     patch = {"data": {"n": str(worker * 8 + n)}}
                     tasks.create_task(client.merge_patch(CONFIG_MAPS, server.key("a"), patch))
         await agreement(informer, server, witness)
-        assert len(witness.told) > 1000
+        assert len(witness.events) > 1000
 
 
 async def test_a_slow_handler_gets_the_last_state_of_everything(

@@ -87,8 +87,8 @@ class Stage:
     @property
     def is_watched(self) -> bool:
         """Whether the answer to the last request, which is a watch, has begun to come."""
-        asked = self.proxy.requests
-        return bool(asked) and asked[-1].is_watch and self._answers == len(asked)
+        requests = self.proxy.requests
+        return bool(requests) and requests[-1].is_watch and self._answers == len(requests)
 
 
 class Play:
@@ -160,8 +160,10 @@ class Play:
         await self._clock.advance(A_SILENCE)
 
         def is_over() -> bool:
-            asked = self._stage.proxy.requests[before:]
-            return any("fieldSelector" in each.query for each in asked) and self._stage.is_watched
+            requests = self._stage.proxy.requests[before:]
+            return (
+                any("fieldSelector" in each.query for each in requests) and self._stage.is_watched
+            )
 
         await happens(is_over, "a watch after a version")
 

@@ -172,7 +172,7 @@ async def test_streamed_list_cut_before_its_end_is_restarted(
     async with scene(proxy, server) as play:
         await play.agreement()
         assert proxy.faults_left == 0
-        assert len(play.witness.told) == 5
+        assert len(play.witness.events) == 5
 
 
 async def test_a_server_that_streams_no_lists_is_listed_in_pages(
@@ -196,9 +196,9 @@ async def test_expired_watch_is_relisted_and_missed_deletes_are_delivered(
         proxy.inject(EXPIRED, is_streamed_list, times=relists)
         proxy.reset_all()
         await play.agreement()
-        told = [(each.key.name, each.initial) for each in play.witness.told[3:]]
-        assert told[0] == ("gone", False)
-        assert sorted(told[1:]) == [("changed", False), ("new", False)]
+        events = [(each.key.name, each.initial) for each in play.witness.events[3:]]
+        assert events[0] == ("gone", False)
+        assert sorted(events[1:]) == [("changed", False), ("new", False)]
         first, seen, *again = [each.query.get("resourceVersion", "") for each in proxy.requests]
         assert (first, again) == ("", [seen, ""] if relists else [seen])
 
@@ -219,7 +219,7 @@ async def test_relist_delivers_objects_that_start_or_stop_matching_the_filter(
         await server.put(name, color="blue")
     async with scene(proxy, server, reading=Reading(keep=is_red)) as play:
         await play.agreement()
-        assert {each.key.name for each in play.witness.told} == {"stays", "leaves"}
+        assert {each.key.name for each in play.witness.events} == {"stays", "leaves"}
         proxy.stall_all()
         await server.put("leaves", color="blue")
         await server.put("comes", color="red")
@@ -227,8 +227,8 @@ async def test_relist_delivers_objects_that_start_or_stop_matching_the_filter(
         proxy.inject(EXPIRED, is_resumed_watch)
         proxy.reset_all()
         await play.agreement()
-        told = [(each.key.name, each.new is None) for each in play.witness.told[2:]]
-        assert told == [("leaves", True), ("comes", False)]
+        events = [(each.key.name, each.new is None) for each in play.witness.events[2:]]
+        assert events == [("leaves", True), ("comes", False)]
         assert any(is_list(each) for each in proxy.requests) != streams
 
 
@@ -246,7 +246,7 @@ async def test_list_whose_continuation_has_expired_is_read_again(
     async with scene(proxy, server) as play:
         await play.agreement()
         assert proxy.faults_left == 0
-        assert len(play.witness.told) == 520
+        assert len(play.witness.events) == 520
         pages = [each for each in proxy.requests if is_list(each)]
         assert [each.query["limit"] for each in pages] == ["100"] * len(pages)
         assert [each.is_continuation for each in pages] == [False, True, False, *[True] * 5]

@@ -44,12 +44,12 @@ async def permit(api: ApiClient, user: str, namespace: str) -> None:
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
     }
     await api.apply({**role, "kind": "RoleBinding", **binding})
-    asked = {"namespace": namespace, "resource": "configmaps", "verb": "watch"}
+    requested = {"namespace": namespace, "resource": "configmaps", "verb": "watch"}
     question: dict[str, Any] = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
         "metadata": {},
-        "spec": {"user": user, "resourceAttributes": asked},
+        "spec": {"user": user, "resourceAttributes": requested},
     }
 
     async def known() -> bool:

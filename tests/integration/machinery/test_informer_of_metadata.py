@@ -80,9 +80,9 @@ async def test_the_data_of_a_secret_never_crosses_the_wire(
                 return cache.list(partial) == []
 
             await until(is_gone, within=30, what="the delete")
-        assert b'"color":"red"' in wire.heard
-        assert PASSWORD.encode() not in wire.heard
-    assert [(each.old is None, each.new is None) for each in witness.told] == [
+        assert b'"color":"red"' in wire.received
+        assert PASSWORD.encode() not in wire.received
+    assert [(each.old is None, each.new is None) for each in witness.events] == [
         (True, False),
         (False, False),
         (False, True),

@@ -71,8 +71,8 @@ async def test_example_reconciles_as_documented(
         await wait_for_text(api, namespace, "one-greeting", "Hello, Grace!")
     finally:
         process.send_signal(signal.SIGTERM)
-        _, said = await process.communicate()
-    assert process.returncode == 0, said.decode()
+        _, output = await process.communicate()
+    assert process.returncode == 0, output.decode()
 
 
 class Slow:

@@ -113,16 +113,16 @@ async def test_second_scrape_uses_the_cached_authorization(
     await permit(api, namespace, "prometheus")
     metrics = Metrics()
 
-    def asked() -> list[str]:
+    def reviews_sent() -> list[str]:
         lines = metrics.render().decode().splitlines()
         return [line for line in lines if line.startswith("rest_client_requests_total")]
 
     async with serving(control_plane.kubeconfig, metrics) as url:
         assert (await scrape(url, token))[0] == 200
-        before = asked()
+        before = reviews_sent()
         assert before[0].endswith(" 2")  # whose is it, and may they
         assert (await scrape(url, token))[0] == 200
-        assert asked() == before
+        assert reviews_sent() == before
 
 
 async def test_manager_without_permission_for_reviews_reports_failure(

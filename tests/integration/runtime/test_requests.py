@@ -174,13 +174,13 @@ class Pods:
 
     def _of_the_pod(self, spec: Object) -> Object:
         """Enough for the containers together, which the server insists on."""
-        asked = pod_requests(spec)
+        requested = pod_requests(spec)
         resources: Object = {"limits": {}, "requests": {}}
         for name, plenty in self._rng.choice((CPU_OF_PODS, MEMORY_OF_PODS, BOTH_OF_PODS)).items():
             half = self._rng.choice(("limits", "requests"))
             resources[half][name] = plenty
             if half == "limits" and self._rng.random() < 0.5:
-                resources["requests"][name] = str(asked.get(name, ZERO))
+                resources["requests"][name] = str(requested.get(name, ZERO))
         if self._rng.random() < 0.5:
             self._ask_for_as_much(resources, PAGES, ("8Gi",))
         return resources

@@ -98,8 +98,8 @@ async def test_edit_is_refused_once_there_is_a_jobset_that_the_cache_does_not_sh
         assert (await person.patch(job, {"spec": change}, dry_run=True)).message == ""
     assert (await person.create(job_set_of({**job, **created.body}))).accepted
     for path, change in CHANGES.items():
-        heard = await person.patch(job, {"spec": change})
-        assert heard.denial.startswith(
+        outcome = await person.patch(job, {"spec": change})
+        assert outcome.denial.startswith(
             f"{path}: Forbidden: cannot be changed after the JobSet was "
         )
     assert (await person.patch(job, {"spec": {"suspend": False}})).message == ""
@@ -117,14 +117,16 @@ async def test_edit_is_refused_while_the_jobset_cannot_be_read(
     for fault in (status_answer(500, "InternalError"), Stall()):
         proxy.inject(fault, is_read_of_the_job_set, times=10)
         change = {"spec": CHANGES["spec.trainer.image"]}
-        heard = await applicant_with(api).patch(job, change, dry_run=True)
-        assert (heard.status, heard.body["reason"]) == (503, "ServiceUnavailable")
-        assert heard.denial == "the JobSet or the runtime of the TrainJob cannot be read: try again"
+        outcome = await applicant_with(api).patch(job, change, dry_run=True)
+        assert (outcome.status, outcome.body["reason"]) == (503, "ServiceUnavailable")
+        assert (
+            outcome.denial == "the JobSet or the runtime of the TrainJob cannot be read: try again"
+        )
         # What no JobSet could contradict needs no reading.
         assert (await person.patch(job, {"spec": {"suspend": False}}, dry_run=True)).accepted
         proxy.forget_faults()
-    heard = await person.patch(job, {"spec": CHANGES["spec.trainer.image"]}, dry_run=True)
-    assert heard.message == ""
+    outcome = await person.patch(job, {"spec": CHANGES["spec.trainer.image"]}, dry_run=True)
+    assert outcome.message == ""
 
 
 async def test_objects_referenced_by_such_a_runtime_are_read(

@@ -75,8 +75,8 @@ async def until_reviewed(person: Applicant, job: Object) -> AdmissionOutcome:
     """Send the TrainJob in a dry run until the API server serves the schema without limits."""
 
     async def reviewed() -> AdmissionOutcome | None:
-        heard = await person.create(job, dry_run=True)
-        return None if heard.status == INVALID else heard
+        outcome = await person.create(job, dry_run=True)
+        return None if outcome.status == INVALID else outcome
 
     return await until(reviewed, within=WITHIN, what="the TrainJob passing its schema")
 

@@ -41,8 +41,8 @@ GONE = (
 ROW = {"name": "node", "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
 
 
-def check_accepted(heard: AdmissionOutcome, *warnings: str) -> None:
-    assert (heard.message, heard.warnings) == ("", [*warnings])
+def check_accepted(outcome: AdmissionOutcome, *warnings: str) -> None:
+    assert (outcome.message, outcome.warnings) == ("", [*warnings])
 
 
 @pytest_asyncio.fixture
@@ -88,8 +88,8 @@ async def until_told(person: Applicant, job: Object, text: str) -> None:
     """Wait until the manager has heard of what happened to the runtime."""
 
     async def told() -> bool:
-        heard = await person.patch(job, {"spec": {"labels": {"any": "news"}}}, dry_run=True)
-        return text in heard.warnings
+        outcome = await person.patch(job, {"spec": {"labels": {"any": "news"}}}, dry_run=True)
+        return text in outcome.warnings
 
     await until(told, within=ANY_MOMENT, what=f"the webhook telling that {text}")
 
@@ -126,12 +126,12 @@ async def test_only_new_errors_are_rejected_on_update(person: Applicant, team: T
     await edit_runtime(team, person, torch())
     told = KNOWN_BEFORE + expected(NO_INITIALIZER, "TrainingRuntime", "torch")
     await until_told(person, job, told)
-    heard = await person.patch(job, {"spec": {"trainer": {"env": [{"name": "PET_NNODES"}]}}})
-    assert heard.denial == (
+    outcome = await person.patch(job, {"spec": {"trainer": {"env": [{"name": "PET_NNODES"}]}}})
+    assert outcome.denial == (
         'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid '
         "envs configured: [PET_NNODES]"
     )
-    assert heard.warnings == [told]
+    assert outcome.warnings == [told]
     check_accepted(await person.patch(job, {"spec": {"initializer": None}}))
 
 
@@ -197,9 +197,9 @@ async def test_train_job_can_be_created_immediately_after_its_priority_class(
         "together: give them schedulerName: volcano",
     )
     job = job_on("TrainingRuntime", "torch", team.namespace, suspend=True)
-    heard = await person.create(job)
+    outcome = await person.create(job)
     missing = f'PriorityClass "{name}" doesn\'t exist'
-    assert missing in heard.denial
+    assert missing in outcome.denial
     check_accepted(await person.create(priority))
     check_accepted(await person.create(job))
 
@@ -210,14 +210,14 @@ async def test_resuming_a_train_job_warns_about_its_deprecated_runtime(
     job = await start(team, person, torch(), suspend=True)
     stored = await team.get("TrainingRuntime", "torch")
     labels = {"trainer.kubeflow.org/support": "deprecated"}
-    said = (
+    message = (
         'TrainingRuntime "torch" is deprecated and will be removed in a future release of '
         f"Kubeflow Trainer. See runtime deprecation policy: {POLICY}"
     )
-    check_accepted(await person.patch(stored, {"metadata": {"labels": labels}}), said)
-    await until_told(person, job, f"Referenced {said}")
+    check_accepted(await person.patch(stored, {"metadata": {"labels": labels}}), message)
+    await until_told(person, job, f"Referenced {message}")
     resumed = {"spec": {"suspend": False}}
-    check_accepted(await person.patch(job, resumed), f"Referenced {said}")
+    check_accepted(await person.patch(job, resumed), f"Referenced {message}")
     check_accepted(await person.patch(job, {"metadata": {"labels": {"a": "b"}}}))
     check_accepted(await person.patch(stored, {"metadata": {"labels": {"a": "b"}}}))
 
@@ -306,9 +306,9 @@ async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
     check_accepted(await person.patch(broken, {"metadata": {"labels": {"team": team.namespace}}}))
     check_accepted(await person.patch(broken, {"metadata": {"finalizers": ["acme.io/hold"]}}))
     check_accepted(await person.patch(broken, {"metadata": {"finalizers": None}}))
-    heard = await person.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}}, dry_run=True)
-    assert heard.accepted
-    assert heard.warnings[0].startswith(
+    outcome = await person.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}}, dry_run=True)
+    assert outcome.accepted
+    assert outcome.warnings[0].startswith(
         "the stored object already has this error: spec.template.spec.replicatedJobs[1]"
     )
     worse = {"spec": {"template": {"spec": {"replicatedJobs": None}}}}
@@ -326,5 +326,5 @@ async def test_many_at_once(person: Applicant, team: Team) -> None:
         if number % 2:
             job["spec"]["trainer"] = {"env": [{"name": "PET_NNODES"}]}
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(person.create(job, dry_run=True)) for job in jobs]
-    assert [each.result().status for each in asked] == [201, 403] * 30
+        tasks = [group.create_task(person.create(job, dry_run=True)) for job in jobs]
+    assert [each.result().status for each in tasks] == [201, 403] * 30

@@ -175,9 +175,9 @@ def through_the_server(person: Applicant, namespace: str) -> Callable[[int], Any
     bad["spec"]["runtimeRef"]["name"] = "there-is-none"
 
     async def send(number: int) -> str | None:
-        heard = await person.create(bad if number % 10 == 0 else good, dry_run=True)
-        as_it_should = bool(heard.denial) if number % 10 == 0 else heard.accepted
-        return None if as_it_should else f"{heard.status} {heard.message}"
+        outcome = await person.create(bad if number % 10 == 0 else good, dry_run=True)
+        as_it_should = bool(outcome.denial) if number % 10 == 0 else outcome.accepted
+        return None if as_it_should else f"{outcome.status} {outcome.message}"
 
     return send
 

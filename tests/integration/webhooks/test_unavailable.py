@@ -54,9 +54,9 @@ def leaving(manifest: Object) -> Object:
     }
 
 
-def check_stored(heard: AdmissionOutcome) -> None:
+def check_stored(outcome: AdmissionOutcome) -> None:
     """Fail unless the write went well."""
-    assert (heard.accepted, heard.message) == (True, "")
+    assert (outcome.accepted, outcome.message) == (True, "")
 
 
 @pytest_asyncio.fixture
@@ -92,7 +92,7 @@ async def test_writes_are_rejected_while_no_manager_is_available(
         assert (await person.create(runtime)).accepted
         assert (await person.create(job)).accepted
         await manager.stop()
-        for heard in (
+        for outcome in (
             await person.create(job | {"metadata": {**job["metadata"], "name": "other"}}),
             await person.patch(job, {"spec": {"suspend": True}}),
             await person.patch(job, {"metadata": {"labels": {"a": "b"}}}),
@@ -102,8 +102,12 @@ async def test_writes_are_rejected_while_no_manager_is_available(
             # Nobody gets around validation by saying that the object is being deleted.
             await person.create(leaving(placed(runtime, "TrainingRuntime", "other", namespace))),
         ):
-            assert (heard.status, heard.body["reason"], heard.denial) == (500, "InternalError", "")
-            assert "failed calling webhook" in heard.message
+            assert (outcome.status, outcome.body["reason"], outcome.denial) == (
+                500,
+                "InternalError",
+                "",
+            )
+            assert "failed calling webhook" in outcome.message
         # What is there can be deleted.
         await person.delete(job)
 
@@ -170,14 +174,15 @@ async def test_readiness_names_the_missing_certificate(plane: ControlPlane, tmp_
                     return str(error)
 
             async def only_certificates_are_missing() -> bool:
-                said = await readiness()
+                message = await readiness()
                 return all(
-                    line in said for line in ("[+]caches ok", "[-]webhooks failed: reason withheld")
+                    line in message
+                    for line in ("[+]caches ok", "[-]webhooks failed: reason withheld")
                 )
 
             async def complains() -> str | None:
-                said = await readiness("/webhooks")
-                return said if str(tmp_path) in said else None
+                message = await readiness("/webhooks")
+                return message if str(tmp_path) in message else None
 
             async def ready() -> bool:
                 return await readiness() == "ok"
@@ -185,9 +190,9 @@ async def test_readiness_names_the_missing_certificate(plane: ControlPlane, tmp_
             await until(
                 only_certificates_are_missing, within=STARTED_WITHIN, what="all else being ready"
             )
-            said = await until(complains, within=SOON, what="a reason")
-            assert said.startswith("internal server error: there is no certificate yet: ")
-            assert str(tmp_path / "tls.crt") in said
+            message = await until(complains, within=SOON, what="a reason")
+            assert message.startswith("internal server error: there is no certificate yet: ")
+            assert str(tmp_path / "tls.crt") in message
             now = SystemClock().now()
             pair = leaf(authority(now), now)
             (tmp_path / "tls.key").write_bytes(pair.key_pem)

@@ -14,5 +14,5 @@ def test_invalid_namespace_is_a_usage_error(
     with pytest.raises(SystemExit) as ended:
         main([command, f"--namespace={name}"])
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert f"error: argument --namespace: {name!r} is not a valid namespace name: it " in said
+    output = capsys.readouterr().err
+    assert f"error: argument --namespace: {name!r} is not a valid namespace name: it " in output

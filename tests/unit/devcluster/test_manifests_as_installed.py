@@ -40,12 +40,12 @@ def test_webhooks_are_reached_by_url_and_pods_are_narrowed_to_those_of_jobsets()
 
 
 def test_jobset_listens_on_loopback_only() -> None:
-    told = json.loads(
+    parsed = json.loads(
         jobset.configuration(webhook_port=1, health_port=2, certificates=Path("/certs"))
     )
-    assert told["webhook"] == {"host": "127.0.0.1", "port": 1, "certDir": "/certs"}
-    assert told["health"] == {"healthProbeBindAddress": "127.0.0.1:2"}
-    assert told["internalCertManagement"] == {"enable": False}
+    assert parsed["webhook"] == {"host": "127.0.0.1", "port": 1, "certDir": "/certs"}
+    assert parsed["health"] == {"healthProbeBindAddress": "127.0.0.1:2"}
+    assert parsed["internalCertManagement"] == {"enable": False}
 
 
 def test_roles_are_bound_to_the_service_account_of_jobset() -> None:

@@ -92,9 +92,9 @@ def test_finished_step_prints_no_more() -> None:
     slow = step(stream, loop)
     loop.pass_time(2)
     slow.finish("failed")
-    told = stream.getvalue()
+    output = stream.getvalue()
     loop.pass_time(600)
-    assert stream.getvalue() == told
+    assert stream.getvalue() == output
 
 
 async def test_failed_step_is_printed_and_its_error_propagated(

@@ -83,9 +83,9 @@ def test_legend_uses_labels_of_the_query_result(panel: dict[str, Any]) -> None:
 def test_all_variables_are_known() -> None:
     listed = [each["name"] for each in DASHBOARD["templating"]["list"]]
     assert listed == ["datasource", "job", "namespace"]
-    asked = " ".join(target["expr"] for panel in SHOWN for target in panel["targets"])
-    asked += " ".join(each["query"]["query"] for each in DASHBOARD["templating"]["list"][1:])
-    assert variables_in(asked) == {"job", "namespace", *OF_GRAFANA}
+    query = " ".join(target["expr"] for panel in SHOWN for target in panel["targets"])
+    query += " ".join(each["query"]["query"] for each in DASHBOARD["templating"]["list"][1:])
+    assert variables_in(query) == {"job", "namespace", *OF_GRAFANA}
 
 
 def test_variables_are_filled_in_and_legends_named() -> None:

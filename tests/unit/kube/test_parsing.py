@@ -84,7 +84,7 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "message"),
     [
         pytest.param("a: 1\na: 2\n", 2, "duplicate key 'a'", id="a key twice"),
         pytest.param("a:\n  b: 1\n  b: 1\n", 3, "duplicate key 'b'", id="further in"),
@@ -117,16 +117,18 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         pytest.param("b: ä\na: \x07\n", 2, "control characters are not allowed: U+0007", id="bell"),
     ],
 )
-def test_unreadable_input_is_reported_in_one_line(text: str, line: int | None, told: str) -> None:
+def test_unreadable_input_is_reported_in_one_line(
+    text: str, line: int | None, message: str
+) -> None:
     with pytest.raises(ParseError) as raised:
         list(parse(text))
     assert raised.value.line == line
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "message"),
     [
         pytest.param("a: 1", 1, "not valid JSON: Expecting value", id="YAML"),
         pytest.param('{"a": 1,\n "b" 2}', 2, "not valid JSON: Expecting ':'", id="no colon"),
@@ -140,11 +142,11 @@ def test_unreadable_input_is_reported_in_one_line(text: str, line: int | None, t
         pytest.param('{"a": "', 1, "not valid JSON: Unterminated string starting", id="open"),
     ],
 )
-def test_invalid_json_is_reported_in_one_line(text: str, line: int, told: str) -> None:
+def test_invalid_json_is_reported_in_one_line(text: str, line: int, message: str) -> None:
     with pytest.raises(ParseError) as raised:
         list(parse(text, only_json=True))
     assert raised.value.line == line
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert not str(raised.value).endswith(" at")
 
 

@@ -59,7 +59,7 @@ def test_stacked_series_start_at_the_previous_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "told"),
+    ("value", "unit", "message"),
     [
         (0.25, "percentunit", "25 %"),
         (3 * 2**20, "bytes", "3 MiB"),
@@ -69,8 +69,8 @@ def test_stacked_series_start_at_the_previous_one() -> None:
         (12345, "short", "12,345"),
     ],
 )
-def test_values_are_readable(value: float, unit: str, told: str) -> None:
-    assert readable(value, unit) == told
+def test_values_are_readable(value: float, unit: str, message: str) -> None:
+    assert readable(value, unit) == message
 
 
 @pytest.mark.parametrize(

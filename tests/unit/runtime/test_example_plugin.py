@@ -191,8 +191,8 @@ def test_train_job_violating_the_rule_of_the_example_is_rejected(
     render: Render, installed: Path
 ) -> None:
     done = render(*documents(), packages=installed)
-    told = f"metadata.labels[{LABEL}]: Required value: the experiment that this is a run of"
-    assert told in done.stderr
+    message = f"metadata.labels[{LABEL}]: Required value: the experiment that this is a run of"
+    assert message in done.stderr
 
 
 def annotated(value: str) -> list[Object]:
@@ -212,7 +212,7 @@ def test_settings_of_the_example_are_read_from_the_runtime(render: Render, insta
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("http://mlflow.acme.com", "is not valid JSON"),
         ("{}", "server: is required"),
@@ -221,13 +221,13 @@ def test_settings_of_the_example_are_read_from_the_runtime(render: Render, insta
     ],
 )
 def test_invalid_settings_of_the_example_are_an_error_of_the_runtime(
-    render: Render, installed: Path, value: str, told: str
+    render: Render, installed: Path, value: str, message: str
 ) -> None:
     done = render(*annotated(value), packages=installed)
     [line] = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
     assert "metadata.annotations[acme.com/tracking]" in line
-    assert told in line
+    assert message in line
 
 
 def listed(installed: Path, folder: Path, *options: str) -> str:
@@ -309,16 +309,16 @@ BREAKAGES = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "told"), BREAKAGES.values(), ids=BREAKAGES)
+@pytest.mark.parametrize(("old", "new", "message"), BREAKAGES.values(), ids=BREAKAGES)
 def test_the_example_is_refused_in_one_line_when_it_is_broken(
-    render: Render, changed: Path, old: str, new: str, told: str
+    render: Render, changed: Path, old: str, new: str, message: str
 ) -> None:
     whole = (changed / MODULE).read_text()
     assert old in whole
     (changed / MODULE).write_text(whole.replace(old, new))
     done = render(*documents(**{LABEL: "llm"}), packages=changed)
     [line] = done.stderr.splitlines()
-    assert (done.returncode, done.stdout, told in line) == (1, "", True), line
+    assert (done.returncode, done.stdout, message in line) == (1, "", True), line
 
 
 def test_plugin_that_is_not_installed_is_refused(render: Render, installed: Path) -> None:
@@ -334,5 +334,5 @@ def test_a_failure_of_the_example_bears_its_name(render: Render, changed: Path) 
     (changed / MODULE).write_text(whole.replace("info.num_nodes(job)", "info.nodes"))
     done = render(*documents(**{LABEL: "llm"}), packages=changed)
     [line] = done.stderr.splitlines()
-    told = "plugin acme-tracking failed: AttributeError: 'Info' object has no attribute 'nodes'"
-    assert (done.returncode, done.stdout, told in line) == (1, "", True), line
+    message = "plugin acme-tracking failed: AttributeError: 'Info' object has no attribute 'nodes'"
+    assert (done.returncode, done.stdout, message in line) == (1, "", True), line

@@ -55,10 +55,10 @@ def verdict_on(document: Object, *existing: Object, old: Object | None = None) -
         dry_run=False,
     )
 
-    async def asked() -> AdmissionResponse:
+    async def reviewed() -> AdmissionResponse:
         return await validator(request)
 
-    verdict = asyncio.run(asked())
+    verdict = asyncio.run(reviewed())
     return replace(verdict, warnings=tuple(verdict.warnings))
 
 

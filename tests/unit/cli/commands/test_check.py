@@ -145,7 +145,7 @@ async def test_without_a_webhook_nothing_is_tried() -> None:
     there = "ok: found 1 ClusterTrainingRuntime"
     assert await inspecting.run(webhook=False) == [KNOWN, RUNS, there]
     paths = (OURS, MANAGER, PODS, CLUSTER)
-    assert inspecting.server.asked == [f"GET {path}" for path in paths]
+    assert inspecting.server.requests == [f"GET {path}" for path in paths]
 
 
 async def test_manager_that_does_not_run_is_diagnosed_before_anything_that_needs_it() -> None:
@@ -258,7 +258,7 @@ async def test_late_webhook_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (UNREACHED, "the API server cannot call the webhook: failed calling webhook"),
         (
@@ -272,11 +272,11 @@ async def test_late_webhook_is_waited_for() -> None:
     ],
 )
 async def test_a_wrong_train_job_must_be_refused_by_our_webhook(
-    answer: Response, said: str
+    answer: Response, message: str
 ) -> None:
     error = await Inspecting("plain", answers=lambda _: answer).error()
     assert isinstance(error, DeadlineExceededError)
-    assert str(error).startswith(f"after 5 s: {said}")
+    assert str(error).startswith(f"after 5 s: {message}")
 
 
 async def test_webhook_that_is_not_called_is_reported_with_both_causes() -> None:

@@ -99,7 +99,7 @@ async def test_permanent_error_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (CommandError("two\nlines"), "kftrainer check: two lines\n"),
         (KubeError("no answer"), "kftrainer check: no answer\n"),
@@ -117,13 +117,13 @@ async def test_permanent_error_is_not_waited_for() -> None:
 )
 @pytest.mark.usefixtures("logging_as_before")
 def test_an_error_is_one_line(
-    error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+    error: Exception, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def work() -> int:
         raise error
 
     assert run_on_cluster("check", work()) == 1
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.usefixtures("logging_as_before")

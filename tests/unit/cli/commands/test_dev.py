@@ -67,9 +67,9 @@ def test_commands_without_control_plane_name_the_start_command(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dev", *command]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("kftrainer: default ")
-    assert "start it with `kftrainer dev up`." in told
+    output = capsys.readouterr().err
+    assert output.startswith("kftrainer: default ")
+    assert "start it with `kftrainer dev up`." in output
 
 
 def test_logs_are_there_after_the_end(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_invalid_name_is_rejected(name: str, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "message"),
     [
         ("--port=0", "0 is not between 1 and 65535"),
         ("--port=http", "invalid number value: 'http'"),
@@ -97,12 +97,12 @@ def test_invalid_name_is_rejected(name: str, capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_a_wrong_number_is_refused(
-    option: str, told: str, capsys: pytest.CaptureFixture[str]
+    option: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["dev", "up", option])
     assert stopped.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_crd_file_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

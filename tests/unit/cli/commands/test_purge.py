@@ -144,7 +144,7 @@ async def test_everything_is_deleted_with_the_dependents_of_jobs() -> None:
     )
     purging = Purging(server)
     await purging.run()
-    assert [each for each in server.asked if each.startswith("DELETE")] == [
+    assert [each for each in server.requests if each.startswith("DELETE")] == [
         f"DELETE {OURS}/namespaces/a/trainjobs/one",
         f"DELETE {OURS}/namespaces/b/trainjobs/two",
         f"DELETE {OURS}/namespaces/a/trainingruntimes/mine",
@@ -177,8 +177,8 @@ async def test_namespaced_purge_deletes_cluster_runtimes_only_on_request(cluster
     await purging.run()
     left = server.collections.pop(CLUSTER)
     assert not any(server.collections.values())
-    assert f"GET {JOBS}" not in server.asked
-    assert (f"GET {CLUSTER}" in server.asked, left == []) == (cluster, cluster)
+    assert f"GET {JOBS}" not in server.requests
+    assert (f"GET {CLUSTER}" in server.requests, left == []) == (cluster, cluster)
     assert purging.told[-1] == "no TrainJobs and no TrainingRuntimes are left in a, b" + (
         ", and no ClusterTrainingRuntimes"
         if cluster
@@ -203,7 +203,7 @@ async def test_remaining_objects_are_reported_periodically_and_at_the_end() -> N
     left = "left: 1 TrainJob: a/one (kept by acme.io/hold)"
     assert str(error) == f"after 25 s: {left}"
     assert purging.told == ["deleting 1 TrainJob: a/one", left, left, left]
-    assert sum(each.startswith("DELETE") for each in server.asked) == 1
+    assert sum(each.startswith("DELETE") for each in server.requests) == 1
 
 
 async def test_runtime_with_leftover_finalizer_is_reported_with_advice() -> None:
@@ -248,7 +248,7 @@ async def test_runtimes_recreated_by_a_manager_are_not_waited_for() -> None:
     server.answer = bring_back
     purging = Purging(server)
     await purging.run()
-    assert sum(each.startswith("DELETE") for each in server.asked) == 1
+    assert sum(each.startswith("DELETE") for each in server.requests) == 1
     assert purging.told[-1] == (
         "no TrainJobs and no runtimes are left, except those that a manager has re-created: "
         "1 ClusterTrainingRuntime: torch; they are deleted with the CustomResourceDefinitions"

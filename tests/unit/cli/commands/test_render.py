@@ -201,8 +201,8 @@ def test_a_job_set_that_runs_leaves_nothing_to_apply(render: Command) -> None:
 
 
 def test_documents_without_a_train_job_are_an_error(render: Command) -> None:
-    told = "warning: the files contain no TrainJob\n"
-    assert render(plain_runtime()) == (0, "", told)
+    message = "warning: the files contain no TrainJob\n"
+    assert render(plain_runtime()) == (0, "", message)
 
 
 def test_standard_input_is_read(
@@ -365,12 +365,14 @@ BAD_RUNTIMES = {
 }
 
 
-@pytest.mark.parametrize(("broken", "told"), BAD_RUNTIMES.values(), ids=BAD_RUNTIMES)
+@pytest.mark.parametrize(("broken", "messages"), BAD_RUNTIMES.values(), ids=BAD_RUNTIMES)
 def test_invalid_runtime_is_reported_once_with_its_position(
-    render: Command, broken: Object, told: list[str]
+    render: Command, broken: Object, messages: list[str]
 ) -> None:
     problems = render.problems(broken, plain_job("a"), plain_job("b"))
-    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:1", path] for path in told]
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["FILE:1", path] for path in messages
+    ]
     assert problems == render.as_validated()
 
 
@@ -434,13 +436,15 @@ BAD_JOBS = {
 }
 
 
-@pytest.mark.parametrize(("spec", "told"), BAD_JOBS.values(), ids=BAD_JOBS)
+@pytest.mark.parametrize(("spec", "messages"), BAD_JOBS.values(), ids=BAD_JOBS)
 def test_invalid_train_job_is_reported_with_the_field(
-    render: Command, spec: Object, told: list[str]
+    render: Command, spec: Object, messages: list[str]
 ) -> None:
     job = {**plain_job(), "spec": {**plain_job()["spec"], **spec}}
     problems = render.problems(plain_runtime(), job, plain_job("good"))
-    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:3", path] for path in told]
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["FILE:3", path] for path in messages
+    ]
     assert problems == render.as_validated()
 
 
@@ -480,14 +484,16 @@ ODD_DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize(("document", "told"), ODD_DOCUMENTS.values(), ids=ODD_DOCUMENTS)
-def test_document_of_another_kind_is_reported(render: Command, document: object, told: str) -> None:
+@pytest.mark.parametrize(("document", "message"), ODD_DOCUMENTS.values(), ids=ODD_DOCUMENTS)
+def test_document_of_another_kind_is_reported(
+    render: Command, document: object, message: str
+) -> None:
     problems = render.problems(plain_runtime(), document, plain_job("good"))
-    assert problems == [f"FILE:3: {told}"] == render.as_validated()
+    assert problems == [f"FILE:3: {message}"] == render.as_validated()
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         pytest.param(
             _named({"generateName": "demo-"}),
@@ -508,8 +514,10 @@ def test_document_of_another_kind_is_reported(render: Command, document: object,
         ),
     ],
 )
-def test_train_jobs_must_be_named_and_unique(render: Command, document: object, told: str) -> None:
-    assert render.problems(plain_runtime(), document, plain_job("good")) == [told]
+def test_train_jobs_must_be_named_and_unique(
+    render: Command, document: object, message: str
+) -> None:
+    assert render.problems(plain_runtime(), document, plain_job("good")) == [message]
 
 
 def test_runtime_missing_from_the_files_is_reported(render: Command) -> None:
@@ -609,12 +617,14 @@ ODD_OBJECTS = {
 }
 
 
-@pytest.mark.parametrize(("odd", "told"), ODD_OBJECTS.values(), ids=ODD_OBJECTS)
+@pytest.mark.parametrize(("odd", "messages"), ODD_OBJECTS.values(), ids=ODD_OBJECTS)
 def test_invalid_existing_object_is_reported_with_its_position(
-    render: Command, odd: Object, told: list[str]
+    render: Command, odd: Object, messages: list[str]
 ) -> None:
     problems = render.problems(gang_runtime(), odd, plain_job())
-    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:3", path] for path in told]
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["FILE:3", path] for path in messages
+    ]
     assert problems == render.as_validated()
 
 
@@ -658,7 +668,7 @@ def test_missing_file_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ([], "the following arguments are required: -f/--filename"),
         (["-f"], "expected at least one argument"),
@@ -667,18 +677,18 @@ def test_missing_file_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]
         (["-f", "x", "--diff", "y", "--explain"], "not allowed with argument"),
     ],
 )
-def test_bad_usage(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["render", *options])
     assert stopped.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_same_file_twice_is_an_error(render: Command, capsys: pytest.CaptureFixture[str]) -> None:
     render.file.write_text(json.dumps(plain_runtime()))
     assert main(["render", "-f", str(render.file), str(render.file)]) == 1
-    told = f"the ClusterTrainingRuntime in {render.file}:1 has the same name\n"
-    assert capsys.readouterr().err.endswith(told)
+    message = f"the ClusterTrainingRuntime in {render.file}:1 has the same name\n"
+    assert capsys.readouterr().err.endswith(message)
 
 
 def test_objects_of_one_name_in_two_namespaces_are_two(render: Command) -> None:

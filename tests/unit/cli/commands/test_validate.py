@@ -133,13 +133,13 @@ def test_a_list_has_the_lines_of_its_items(validate: Command) -> None:
     text = (
         "apiVersion: v1\nkind: List\nitems:\n- " + GOOD.replace("\n", "\n  ") + "  suspend: maybe"
     )
-    told = "spec.suspend: Invalid value: must be true or false"
-    assert validate(a=text) == (1, [f"a:11: {told}"])
+    message = "spec.suspend: Invalid value: must be true or false"
+    assert validate(a=text) == (1, [f"a:11: {message}"])
     broken = {**job(), "spec": {**job()["spec"], "suspend": "maybe"}}
     listed = {"apiVersion": "v1", "kind": "List", "items": [RUNTIME, broken]}
     lines = json.dumps(listed, indent=1).splitlines()
     line = next(n for n, each in enumerate(lines, 1) if "maybe" in each)
-    assert validate(a="\n".join(lines)) == (1, [f"a:{line}: {told}"])
+    assert validate(a="\n".join(lines)) == (1, [f"a:{line}: {message}"])
 
 
 def test_admission_errors_are_reported(validate: Command) -> None:
@@ -289,9 +289,9 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize(("content", "told"), UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize(("content", "message"), UNREADABLE.values(), ids=UNREADABLE)
 def test_unreadable_input_exits_with_2(
-    validate: Command, tmp_path: Path, content: str | bytes | None, told: str
+    validate: Command, tmp_path: Path, content: str | bytes | None, message: str
 ) -> None:
     if content is None:
         code, remarks = validate.remarks(a=[job(), RUNTIME])
@@ -302,7 +302,7 @@ def test_unreadable_input_exits_with_2(
     code, remarks = validate.remarks(a=content, b=[{**job(), "spec": {}}])
     assert code == 2
     assert remarks[0]["type"] == "Unreadable"
-    assert remarks[0]["message"].startswith(told)
+    assert remarks[0]["message"].startswith(message)
     assert remarks[1]["path"] == "spec.runtimeRef"  # the rest was looked at all the same
 
 
@@ -376,13 +376,13 @@ def test_v1_job_is_an_error_with_a_hint_for_migration(
     validate: Command, kind: str, hint: str
 ) -> None:
     old = {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": "old"}}
-    told = (
+    message = (
         f"a:2: kind: Unsupported value: {kind} of kubeflow.org/v1 is a job of the Training "
         "Operator (v1), which is not supported: write a TrainJob of "
         f"trainer.kubeflow.org/v1alpha1 that refers to a runtime, {hint}"
     )
-    assert validate(a=[old]) == (1, [told])
-    assert validate(a=[old, RUNTIME, job()]) == (1, [told])
+    assert validate(a=[old]) == (1, [message])
+    assert validate(a=[old, RUNTIME, job()]) == (1, [message])
     listed = {"apiVersion": "kubeflow.org/v1", "kind": f"{kind}List", "items": [{"metadata": {}}]}
     assert validate(a=[listed])[0] == 1
 
@@ -423,7 +423,7 @@ def test_objects_read_by_planning_must_be_valid(validate: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ({"kind": "TrainJob"}, "a:1: apiVersion: Required value"),
         ({"apiVersion": 3, "kind": "X"}, "a:1: apiVersion: Invalid value: must be a string"),
@@ -439,9 +439,9 @@ def test_objects_read_by_planning_must_be_valid(validate: Command) -> None:
     ],
 )
 def test_document_that_no_server_accepts_is_reported(
-    validate: Command, document: Object, told: str
+    validate: Command, document: Object, message: str
 ) -> None:
-    assert validate(a=[document]) == (1, [told])
+    assert validate(a=[document]) == (1, [message])
 
 
 def test_duplicate_objects_are_reported(validate: Command) -> None:

@@ -69,7 +69,7 @@ HEAD = f"F/a.yaml:1: must be a {CLUSTER} of trainer.kubeflow.org/v1alpha1, not"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "F/a.yaml: must contain one object, but contains 0"),
         (yaml.safe_dump_all([TORCH, TORCH]), "F/a.yaml: must contain one object, but contains 2"),
@@ -101,26 +101,26 @@ HEAD = f"F/a.yaml:1: must be a {CLUSTER} of trainer.kubeflow.org/v1alpha1, not"
     ],
 )
 def test_a_file_that_is_something_else_is_named(
-    tmp_path: Path, content: Object | str, said: str
+    tmp_path: Path, content: Object | str, message: str
 ) -> None:
-    told = problem_of(written(tmp_path, {"a.yaml": content}))
-    assert told.startswith("runtimes cannot be used: F/a.yaml")
-    assert said in told
+    text = problem_of(written(tmp_path, {"a.yaml": content}))
+    assert text.startswith("runtimes cannot be used: F/a.yaml")
+    assert message in text
 
 
 def test_a_file_with_another_ending_is_not_passed_over(tmp_path: Path) -> None:
-    told = problem_of(written(tmp_path, {"torch.yml": TORCH}))
-    assert told == "runtimes cannot be used: F/torch.yml: the file name must end in .yaml"
+    message = problem_of(written(tmp_path, {"torch.yml": TORCH}))
+    assert message == "runtimes cannot be used: F/torch.yml: the file name must end in .yaml"
 
 
 def test_two_of_one_name_are_one_too_many(tmp_path: Path) -> None:
-    told = problem_of(written(tmp_path, {"a.yaml": TORCH, "b.yaml": TORCH}))
-    assert told == "runtimes cannot be used: F/b.yaml: duplicate runtime torch: also in F/a.yaml"
+    message = problem_of(written(tmp_path, {"a.yaml": TORCH, "b.yaml": TORCH}))
+    assert message == "runtimes cannot be used: F/b.yaml: duplicate runtime torch: also in F/a.yaml"
 
 
 def test_all_errors_are_reported_together(tmp_path: Path) -> None:
-    told = problem_of(written(tmp_path, {"a.yaml": "", "b.yaml": TORCH, "c.yaml": "1"}))
-    assert told == (
+    message = problem_of(written(tmp_path, {"a.yaml": "", "b.yaml": TORCH, "c.yaml": "1"}))
+    assert message == (
         "runtimes cannot be used: F/a.yaml: must contain one object, but contains 0; "
         "F/c.yaml:1: not an object: expected a mapping with apiVersion and kind"
     )

@@ -98,7 +98,7 @@ def test_common_fields_are_printed_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "messages"),
     [
         ({}, ["ConfigMap job: built by Maker"]),
         (
@@ -111,14 +111,14 @@ def test_common_fields_are_printed_first() -> None:
     ],
     ids=["a name and no more", "data"],
 )
-def test_every_object_is_explained(body: Object, told: list[str]) -> None:
+def test_every_object_is_explained(body: Object, messages: list[str]) -> None:
     def make(_info: Info, job: TrainJob) -> PlannedObject:
         return PlannedObject(
             CONFIG_MAPS, owned(CONFIG_MAPS, job) | body, sources={"data[a]": "spec.a"}
         )
 
     [plan] = planned_by(Maker(make), explain=True).plans
-    assert [line for line in plan.explained() if line.startswith("ConfigMap")] == told
+    assert [line for line in plan.explained() if line.startswith("ConfigMap")] == messages
 
 
 def test_identical_problems_are_reported_once() -> None:
@@ -149,7 +149,7 @@ def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
 
 
 @pytest.mark.parametrize(
-    ("plugin", "told"),
+    ("plugin", "message"),
     [
         (Maker(_refuse), r"spec.x: Invalid value: 1: is\nno good"),
         (Maker(_crash), "Internal error: plugin Maker failed: "),
@@ -168,10 +168,10 @@ def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
     ],
     ids=["error of two lines", "crash", "not JSON", "headless", "mint"],
 )
-def test_plugin_exception_is_reported_at_the_train_job(plugin: Maker, told: str) -> None:
+def test_plugin_exception_is_reported_at_the_train_job(plugin: Maker, message: str) -> None:
     outcome = planned_by(plugin, show_secrets=True)
     [problem] = problems_of(outcome)
-    assert problem.startswith(f"{HEAD}{told}")
+    assert problem.startswith(f"{HEAD}{message}")
     assert outcome.plans == []
 
 

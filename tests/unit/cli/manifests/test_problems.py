@@ -59,5 +59,5 @@ def test_summary_of_the_outcome() -> None:
         DocumentProblem("f", 1, "", None, "hm", "warning"),
     )
     assert summary([], ObjectCounts(1)) == "1 object checked: no problems found"
-    told = summary([error, error, warning], ObjectCounts(2, {}, {"Pod": 1}))
-    assert told == "2 objects checked, 1 skipped (1 Pod): 2 errors and 1 warning"
+    message = summary([error, error, warning], ObjectCounts(2, {}, {"Pod": 1}))
+    assert message == "2 objects checked, 1 skipped (1 Pod): 2 errors and 1 warning"

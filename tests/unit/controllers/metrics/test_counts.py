@@ -17,27 +17,27 @@ STATES: tuple[State, ...] = ("Pending", "Running", "Suspended", "Blocked", "Comp
 
 
 class RecordingObserver:
-    """Notes what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.recorded: list[tuple[Any, ...]] = []
         self.taken: list[str] = []
 
     def adopted(self, runtime: str) -> None:
         self.taken.append(runtime)
 
     def job_set_created(self, runtime: str, seconds: float) -> None:
-        self.told.append(("JobSet", runtime, seconds))
+        self.recorded.append(("JobSet", runtime, seconds))
 
     def first_pod_running(self, runtime: str, seconds: float) -> None:
-        self.told.append(("pod", runtime, seconds))
+        self.recorded.append(("pod", runtime, seconds))
 
     def ended(self, runtime: str, result: State, seconds: float) -> None:
-        self.told.append((result, runtime, seconds))
+        self.recorded.append((result, runtime, seconds))
 
 
 class CountsUnderTest(TrainJobCounts):
-    """A counts and its witness."""
+    """TrainJobCounts with a recording observer."""
 
     def __init__(self, **bounds: int) -> None:
         self.witness = RecordingObserver()
@@ -79,7 +79,7 @@ def test_durations_of_a_trainjob_are_observed_once() -> None:
         counts.first_pod_running(KEY, CREATED + 30)
     for _ in range(2):
         counts.see("Complete", now=CREATED + 99, since=CREATED + 70)
-    assert counts.witness.told == [
+    assert counts.witness.recorded == [
         ("JobSet", "torch", 2),
         ("pod", "torch", 30),
         ("Complete", "torch", 70),
@@ -97,10 +97,10 @@ def test_events_before_the_first_sight_are_not_observed() -> None:
     counts.first_pod_running(ObjectKey("team", "runs"), None)
     for name in ("train", "has-job-set", "has-rows", "ran", "runs", "unknown"):
         counts.job_set_created(ObjectKey("team", name), CREATED + 5)
-    assert counts.witness.told == []
+    assert counts.witness.recorded == []
     for name in ("train", "has-job-set", "has-rows", "ran", "runs", "unknown"):
         counts.first_pod_running(ObjectKey("team", name), CREATED + 6)
-    assert counts.witness.told == [("pod", "torch", 6)] * 2
+    assert counts.witness.recorded == [("pod", "torch", 6)] * 2
 
 
 def test_clock_behind_the_servers_yields_no_negative_durations() -> None:
@@ -109,7 +109,7 @@ def test_clock_behind_the_servers_yields_no_negative_durations() -> None:
     counts.job_set_created(KEY, CREATED - 2)
     counts.first_pod_running(KEY, CREATED - 2)
     counts.see("Failed", since=CREATED - 1)
-    assert [seconds for *_, seconds in counts.witness.told] == [0, 0, 0]
+    assert [seconds for *_, seconds in counts.witness.recorded] == [0, 0, 0]
 
 
 def test_training_that_never_began_has_no_duration() -> None:
@@ -118,7 +118,7 @@ def test_training_that_never_began_has_no_duration() -> None:
     counts.see("Failed", never_began=True, since=CREATED + 1)
     counts.see("Pending", now=CREATED + 9)  # its kind of runtime became known
     counts.job_set_created(KEY, CREATED + 10)
-    assert counts.witness.told == [("JobSet", "torch", 10)]
+    assert counts.witness.recorded == [("JobSet", "torch", 10)]
     assert counts.counts() == {("team", "torch", "Pending"): 1}
 
 
@@ -127,11 +127,11 @@ def test_trainjob_of_the_same_name_is_observed_separately(before: State) -> None
     counts = CountsUnderTest()
     counts.see(before)
     counts.job_set_created(KEY, CREATED + 1)
-    counts.witness.told.clear()
+    counts.witness.recorded.clear()
     counts.see("Pending", uid="2", runtime="jax")  # of the same second
     assert counts.counts() == {("team", "jax", "Pending"): 1}
     counts.job_set_created(KEY, CREATED + 3)
-    assert counts.witness.told == [("JobSet", "jax", 3)]
+    assert counts.witness.recorded == [("JobSet", "jax", 3)]
 
 
 def test_event_that_the_status_reports_is_not_measured() -> None:
@@ -144,7 +144,7 @@ def test_event_that_the_status_reports_is_not_measured() -> None:
     counts.see("Pending", has_rows=True)  # its pods are started again
     counts.job_set_created(KEY, CREATED + 5000)
     counts.first_pod_running(KEY, CREATED + 5000)  # the end of what has run all the time
-    assert counts.witness.told == []
+    assert counts.witness.recorded == []
 
 
 def test_first_pod_may_precede_its_job_set() -> None:
@@ -152,7 +152,7 @@ def test_first_pod_may_precede_its_job_set() -> None:
     counts.see()
     counts.first_pod_running(KEY, CREATED + 2)
     counts.job_set_created(KEY, CREATED + 3)
-    assert counts.witness.told == [("pod", "torch", 2), ("JobSet", "torch", 3)]
+    assert counts.witness.recorded == [("pod", "torch", 2), ("JobSet", "torch", 3)]
 
 
 def test_job_set_without_known_time_is_not_measured() -> None:
@@ -160,7 +160,7 @@ def test_job_set_without_known_time_is_not_measured() -> None:
     counts.see()
     counts.job_set_created(KEY, None)
     counts.job_set_created(KEY, CREATED + 5)
-    assert counts.witness.told == []
+    assert counts.witness.recorded == []
     assert [counts.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
 
 
@@ -173,7 +173,7 @@ def test_namespaced_runtimes_share_durations() -> None:
         counts.first_pod_running(key, CREATED + 2)
         counts.see("Failed", key=key, runtime=name, has_namespaced_runtime=True, since=CREATED + 3)
     told = [("JobSet", NAMESPACED, 1), ("pod", NAMESPACED, 2), ("Failed", NAMESPACED, 3)]
-    assert counts.witness.told == told * 2
+    assert counts.witness.recorded == told * 2
     assert counts.counts() == {("team", "a", "Failed"): 1, ("team", "b", "Failed"): 1}
 
 

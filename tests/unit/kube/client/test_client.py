@@ -130,9 +130,9 @@ async def test_response_that_is_not_valid_json_is_an_error() -> None:
 
 
 async def test_of_a_partial_kind_nothing_else_than_metadata_is_accepted() -> None:
-    told = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {}}
-    listed = {"metadata": {"resourceVersion": "7"}, "items": [dict(told)]}
-    transport = FakeTransport((200, told), (200, listed), (200, {}))
+    fields = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {}}
+    listed = {"metadata": {"resourceVersion": "7"}, "items": [dict(fields)]}
+    transport = FakeTransport((200, fields), (200, listed), (200, {}))
     client = Client(transport)
     one = await client.get(PODS.only_metadata(), ObjectKey("team", "one"))
     page = await client.list(PODS.only_metadata())

@@ -48,9 +48,9 @@ async def token_of(kubeconfig: Path | None = None) -> str | None:
 
 
 async def test_missing_credentials_error_lists_every_location() -> None:
-    with pytest.raises(CredentialsError) as told:
+    with pytest.raises(CredentialsError) as raised:
         await load_connection()
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "No cluster configured: pass --kubeconfig, set KUBECONFIG, or create ~/.kube/config "
         "(not running in a pod either: Service host/port is not set)."
     )
@@ -185,15 +185,15 @@ class Source:
     """Gives a new token each time, and fails when told to."""
 
     def __init__(self) -> None:
-        self.asked: list[bool] = []
+        self.requests: list[bool] = []
         self.fails = False
 
     async def fetch(self, refused: bool) -> str:
-        self.asked.append(refused)
+        self.requests.append(refused)
         await asyncio.sleep(0)
         if self.fails:
             raise OSError("gone")
-        return f"token {len(self.asked)}"
+        return f"token {len(self.requests)}"
 
 
 async def test_concurrent_requests_refresh_the_token_once() -> None:
@@ -203,7 +203,7 @@ async def test_concurrent_requests_refresh_the_token_once() -> None:
         async with asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(token.authorization()) for _ in range(5)]
         assert {task.result() for task in asking} == {expected}
-        assert source.asked == refused
+        assert source.requests == refused
         await clock.advance(REFRESH_AFTER)
 
 
@@ -213,7 +213,7 @@ async def test_all_whose_token_was_refused_look_for_another_once() -> None:
     async with asyncio.TaskGroup() as tasks:
         renewing = [tasks.create_task(token.renew("token 0")) for _ in range(5)]
     assert all(task.result() for task in renewing)
-    assert source.asked == [True]
+    assert source.requests == [True]
     assert await token.authorization() == "token 1"
 
 
@@ -226,7 +226,7 @@ async def test_the_last_good_token_is_kept_and_that_is_logged() -> None:
         assert [await token.authorization() for _ in range(3)] == ["token 0"] * 3
         assert not await token.renew("token 0")
     assert [each["event"] for each in logs] == ["credentials_not_refreshed"] * 2
-    assert source.asked == [False, True], "not at every request"
+    assert source.requests == [False, True], "not at every request"
 
 
 async def test_hanging_token_lookup_times_out_and_keeps_the_last_valid_token(
@@ -253,9 +253,9 @@ async def test_all_whose_token_was_refused_look_in_vain_once() -> None:
     async with asyncio.TaskGroup() as tasks:
         renewing = [tasks.create_task(token.renew("token 0")) for _ in range(5)]
     assert not any(task.result() for task in renewing)
-    assert source.asked == [True]
+    assert source.requests == [True]
     assert not await token.renew("token 0")
-    assert source.asked == [True, True], "later it may be found"
+    assert source.requests == [True, True], "later it may be found"
 
 
 async def test_a_look_up_that_finds_nothing_leaves_the_token_as_it_was() -> None:

@@ -19,7 +19,7 @@ class Served:
 
     def __init__(self, **kinds: tuple[str, ...]) -> None:
         self.kinds = kinds
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def request(  # noqa: PLR0913
         self,
@@ -32,7 +32,7 @@ class Served:
         timeout: float = 60.0,  # noqa: ASYNC109
         lane: Lane = "general",
     ) -> Response:
-        self.asked.append(path)
+        self.requests.append(path)
         if path == f"/apis/{GROUP}":
             versions = [{"version": version} for version in self.kinds]
             answer = {"preferredVersion": versions[0], "versions": versions}
@@ -75,9 +75,9 @@ async def test_discovered_group_is_cached() -> None:
     served = Served(v1=("Table",), v1alpha1=("Chair",))
     mapper = RestMapper(served)
     assert await mapper.find(GROUP, "Chair") == chairs("v1alpha1")
-    served.asked.clear()
+    served.requests.clear()
     assert await mapper.find(GROUP, "Chair") == chairs("v1alpha1")
-    assert served.asked == []
+    assert served.requests == []
 
 
 class Babbling(Served):

@@ -257,9 +257,9 @@ async def test_truncated_stream_raises_after_the_received_data() -> None:
 
 async def test_rejected_stream_has_retry_after_and_is_not_retried() -> None:
     async with serving(answer(429, "Too many requests", Retry_After="2")) as (server, transport, _):
-        with pytest.raises(TooManyRequestsError, match="Too many requests") as told:
+        with pytest.raises(TooManyRequestsError, match="Too many requests") as raised:
             await read(transport, bytearray())
-        assert told.value.retry_after == 2
+        assert raised.value.retry_after == 2
         assert len(server.requests) == 1
 
 

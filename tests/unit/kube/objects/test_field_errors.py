@@ -29,9 +29,9 @@ def test_errors_read_as_those_of_the_api_server() -> None:
 
 
 def test_long_values_are_cut() -> None:
-    said = str(invalid("a", "x" * 10_000, "too long"))
-    assert len(said) < 200
-    assert said.endswith("…: too long")
+    message = str(invalid("a", "x" * 10_000, "too long"))
+    assert len(message) < 200
+    assert message.endswith("…: too long")
 
 
 def test_values_that_json_cannot_represent_are_shown() -> None:

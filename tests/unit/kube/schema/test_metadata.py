@@ -50,7 +50,7 @@ def test_keys_of_labels(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "message"),
     [
         ("", "must be letters, digits, -, _ and ."),
         ("a b", "must be letters"),
@@ -61,8 +61,8 @@ def test_keys_of_labels(key: str) -> None:
         ("a/b/c", "what is before the / must be lower-case letters"),
     ],
 )
-def test_invalid_keys_are_rejected(key: str, told: str) -> None:
-    assert (key_problem(key) or "").startswith(told)
+def test_invalid_keys_are_rejected(key: str, message: str) -> None:
+    assert (key_problem(key) or "").startswith(message)
 
 
 def test_labels_annotations_and_finalizers() -> None:

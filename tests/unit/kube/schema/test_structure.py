@@ -62,7 +62,7 @@ def test_unknown_fields_are_pruned_and_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ({"name": 1}, "spec.name: must be a string: put it in quotes"),
         ({"name": None}, "spec.name: must be a string"),
@@ -87,8 +87,8 @@ def test_unknown_fields_are_pruned_and_reported() -> None:
         ("x", "spec: must be an object"),
     ],
 )
-def test_wrong_type_is_reported_with_its_path(spec: Any, told: str) -> None:
-    assert [str(problem) for problem in misfits({"spec": spec}, SCHEMA)] == [told]
+def test_wrong_type_is_reported_with_its_path(spec: Any, message: str) -> None:
+    assert [str(problem) for problem in misfits({"spec": spec}, SCHEMA)] == [message]
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ ALL_SENT = {"k8s.io/initial-events-end": "true"}
 
 
 def event(kind: str, name: str, version: int, **metadata: Any) -> bytes:
-    told = {"name": name, "resourceVersion": str(version), **metadata}
-    return orjson.dumps({"type": kind, "object": {"metadata": told}}) + b"\n"
+    fields = {"name": name, "resourceVersion": str(version), **metadata}
+    return orjson.dumps({"type": kind, "object": {"metadata": fields}}) + b"\n"
 
 
 def bookmark(version: int, **metadata: Any) -> bytes:
-    told = {"resourceVersion": str(version), **metadata}
-    return orjson.dumps({"type": "BOOKMARK", "object": {"metadata": told}}) + b"\n"
+    fields = {"resourceVersion": str(version), **metadata}
+    return orjson.dumps({"type": "BOOKMARK", "object": {"metadata": fields}}) + b"\n"
 
 
 def all_sent(version: int) -> bytes:
@@ -113,10 +113,10 @@ async def test_informer_has_synced_when_all_initial_objects_were_delivered(
     informer.add_handler(witness)
     async with running(informer):
         await wire.say(event("ADDED", "a", 3), event("ADDED", "b", 2))
-        assert (informer.list(), informer.has_synced, witness.told) == ([], False, [])
+        assert (informer.list(), informer.has_synced, witness.events) == ([], False, [])
         await wire.say(all_sent(5))
         assert informer.has_synced
-        assert len(witness.told) == 2
+        assert len(witness.events) == 2
         assert informer.resource_version == informer.version_in("anywhere") == "5"
 
 
@@ -206,7 +206,7 @@ async def test_failing_handler_is_counted_and_other_handlers_are_called(
     informer.add_handler(witness)
     async with running(informer):
         await wire.say(event("ADDED", "a", 1), all_sent(5))
-        assert len(witness.told) == 1
+        assert len(witness.events) == 1
     value = metrics.registry.get_sample_value
     prefix, kind = "machinery_informer", {"kind": "Thing"}
     assert value(f"{prefix}_events_total", {**kind, "type": "handler_failed"}) == 1
@@ -230,7 +230,7 @@ async def test_handler_added_during_a_list_gets_each_object_once(wire: FakeTrans
     names, half = [f"n-{n}" for n in range(20)], asyncio.Event()
 
     def count(change: object) -> None:
-        if len(early.told) == 10:
+        if len(early.events) == 10:
             half.set()
 
     informer.add_handler(count)
@@ -244,8 +244,8 @@ async def test_handler_added_during_a_list_gets_each_object_once(wire: FakeTrans
         informer.add_handler(late)
         await at_rest()
         assert informer.has_synced
-    assert [each.key.name for each in early.told] == names
-    assert [each.key.name for each in late.told] == names
+    assert [each.key.name for each in early.events] == names
+    assert [each.key.name for each in late.events] == names
     assert (early.contradictions, late.contradictions) == ([], [])
 
 
@@ -257,19 +257,19 @@ async def test_late_handler_gets_existing_objects_in_slices_and_then_events(
         initial = [event("ADDED", f"n-{n}", 1) for n in range(20)]
         await wire.say(*initial, all_sent(5))
         late = RecordingHandler()
-        told = informer.add_handler(late)
-        assert (late.told, told.is_set()) == ([], False)
+        synced = informer.add_handler(late)
+        assert (late.events, synced.is_set()) == ([], False)
         news = (("MODIFIED", "n-19"), ("DELETED", "n-0"), ("ADDED", "new"))
         for version, (kind, name) in enumerate(news, start=6):
             wire.streams[-1].put_nowait(event(kind, name, version))
         others_ran = 0
-        while not told.is_set():
+        while not synced.is_set():
             await asyncio.sleep(0)
             others_ran += 1
         await at_rest()
     assert others_ran >= 20
-    assert all(each.initial for each in late.told[:20])
-    assert [each.key.name for each in late.told] == [
+    assert all(each.initial for each in late.events[:20])
+    assert [each.key.name for each in late.events] == [
         *(f"n-{n}" for n in range(20)),
         *("n-19", "n-0", "new"),
     ]
@@ -350,7 +350,7 @@ async def test_filtered_object_is_not_cached_and_the_watch_advances(
         await wire.say(event("ADDED", "a", 1), event("ADDED", "b", 2, color="red"), all_sent(5))
         await wire.say(event("ADDED", "c", 6), event("MODIFIED", "c", 7), event("DELETED", "a", 8))
         assert [each["metadata"]["name"] for each in red_ones.list()] == ["b"]
-        assert [each.key.name for each in witness.told] == ["b"]
+        assert [each.key.name for each in witness.events] == ["b"]
         await wire.say(None)
         await wire.say()
     assert wire.queries[-1]["resourceVersion"] == "8"
@@ -366,11 +366,11 @@ async def test_object_that_stops_matching_the_filter_is_delivered_as_deleted_wit
         await wire.say(all_sent(5), event("ADDED", "a", 6, color="red"))
         await wire.say(event(kind, "a", 7, color="blue"))
         assert (red_ones.list(), red_ones.by_index("color", "red")) == ([], [])
-        last = witness.told[-1]
+        last = witness.events[-1]
         assert last.old is not None
         assert (last.old.metadata["color"], last.new) == ("red", None)
         await wire.say(event("MODIFIED", "a", 8, color="red"))
-        assert (witness.told[-1].old, len(red_ones.list())) == (None, 1)
+        assert (witness.events[-1].old, len(red_ones.list())) == (None, 1)
     assert witness.contradictions == []
 
 

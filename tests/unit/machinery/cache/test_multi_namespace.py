@@ -191,13 +191,13 @@ async def test_late_handler_is_synced_when_all_namespaces_are(
             await wire.say(added(namespace, "a", 1), all_sent(5))
         # Somebody keeps the informer of the second namespace from telling.
         async with group._informers["n"]._turn:
-            told = group.add_handler(late)
+            synced = group.add_handler(late)
             await at_rest()
-            assert ([each.key.namespace for each in late.told], told.is_set()) == (["m"], False)
+            assert ([each.key.namespace for each in late.events], synced.is_set()) == (["m"], False)
         await at_rest()
-        assert told.is_set()
+        assert synced.is_set()
         await wires["m"].say(event("DELETED", "a", 8, namespace="m"))
-    assert [each.key.namespace for each in late.told] == ["m", "n", "m"]
+    assert [each.key.namespace for each in late.events] == ["m", "n", "m"]
     assert (early.known, early.contradictions) == (late.known, [])
 
 
@@ -229,15 +229,15 @@ async def test_if_one_fails_all_end(
 def test_a_kind_is_split_by_namespaces_where_some_are_named_and_it_has_them(
     resource: Resource[Any], namespaces: list[str], asked_for: list[str | None]
 ) -> None:
-    asked: list[str | None] = []
+    requests: list[str | None] = []
 
     def make(namespace: str | None) -> Informer[Any]:
-        asked.append(namespace)
+        requests.append(namespace)
         return Informer(Client(FakeTransport()), resource, clock=FakeClock(), namespace=namespace)
 
     made: AnyInformer[Any] = in_namespaces(resource, namespaces, make)
-    assert asked == asked_for
-    assert isinstance(made, MultiNamespaceInformer) == (asked != [None])
+    assert requests == asked_for
+    assert isinstance(made, MultiNamespaceInformer) == (requests != [None])
 
 
 def test_description_names_the_namespaces(group: MultiNamespaceInformer[Manifest]) -> None:

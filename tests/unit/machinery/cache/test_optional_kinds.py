@@ -37,18 +37,18 @@ class Discovery(FakeTransport):
         super().__init__()
         self.served: set[Resource[Manifest]] = set()
         self.trouble: int | TransportError | None = None
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def request(self, method: str, path: str, **options: Any) -> Response:
-        self.asked.append(path)
+        self.requests.append(path)
         if isinstance(self.trouble, TransportError):
             raise self.trouble
         if self.trouble is not None:
             return Response(self.trouble, {}, b"{}")
         for each in self.served:
             if path == f"/apis/{each.api_version}":
-                told = {"kind": each.kind, "name": each.plural, "namespaced": True}
-                return Response(200, {}, orjson.dumps({"resources": [told]}))
+                fields = {"kind": each.kind, "name": each.plural, "namespaced": True}
+                return Response(200, {}, orjson.dumps({"resources": [fields]}))
         return Response(404, {}, b"{}")
 
     async def sync(self) -> None:
@@ -107,7 +107,7 @@ def logs() -> Iterator[list[Any]]:
 async def test_no_installed_kind_is_ready_after_one_discovery(scene: Scene) -> None:
     async with scene.running() as late:
         assert scene.ready.is_set()
-        assert scene.wire.asked == ["/apis/lamp.example/v1", "/apis/chair.example/v1"]
+        assert scene.wire.requests == ["/apis/lamp.example/v1", "/apis/chair.example/v1"]
         assert (scene.installed, late.installed(LAMPS)) == ([], False)
 
 
@@ -166,9 +166,9 @@ async def test_pauses_grow_from_a_second_to_half_a_minute_and_end_with_the_last_
         assert len(set(waited[-3:])) == 3, "no two processes keep asking together"
         scene.wire.served = {LAMPS, CHAIRS}
         await scene.next_round()
-        asked = len(scene.wire.asked)
+        asked = len(scene.wire.requests)
         await scene.clock.advance(1000)
-        assert (scene.clock.sleeping, len(scene.wire.asked)) == ([], asked)
+        assert (scene.clock.sleeping, len(scene.wire.requests)) == ([], asked)
         assert not scene.stop.is_set(), "it goes on, with nothing to do"
 
 
@@ -190,13 +190,13 @@ async def test_failed_discovery_is_retried(scene: Scene, trouble: int | Transpor
 
 async def test_only_changed_discovery_results_are_logged(scene: Scene, logs: list[Any]) -> None:
     def said() -> list[tuple[str, str, str]]:
-        told = [
+        entries = [
             (each["kind"], each["result"], each["log_level"])
             for each in logs
             if each["event"] == "optional_kind_checked"
         ]
         logs.clear()
-        return told
+        return entries
 
     lamp, chair = LAMPS.group_kind, CHAIRS.group_kind
     async with scene.running():

@@ -13,10 +13,10 @@ class Listener:
     """A client that only notes what is listed."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, Any] = {}
+        self.requests: dict[str, Any] = {}
 
     async def list(self, _resource: Any, **asked: Any) -> Page:
-        self.asked = asked
+        self.requests = asked
         return Page([], "17")
 
 
@@ -29,4 +29,4 @@ async def test_version_request_needs_only_watch_permissions(
     listener = Listener()
     source = Source(cast("Client", listener), CONFIG_MAPS, "ns", field_selector=selected)
     assert await source.version() == "17"
-    assert listener.asked == {"namespace": "ns", "field_selector": asked}
+    assert listener.requests == {"namespace": "ns", "field_selector": asked}

@@ -197,8 +197,8 @@ def test_relist_delivers_missed_deletes_first_and_skips_unchanged_objects() -> N
     changes = store.replace(listed, "7")
     # Readers see the new state before the first handler is told of it.
     assert store.contents is listed
-    told = [(each.key.name, versions(each), each.initial) for each in changes]
-    assert told == [
+    events = [(each.key.name, versions(each), each.initial) for each in changes]
+    assert events == [
         ("gone", ("3", None), False),
         ("z-gone", ("4", None), False),
         ("added", (None, "6"), False),
@@ -238,7 +238,7 @@ def test_store_matches_a_dict_under_random_operations(
 ) -> None:
     store = store_of()
     model: dict[tuple[str, str], str] = {}
-    told: dict[tuple[str, str], str] = {}
+    fields: dict[tuple[str, str], str] = {}
     for version, (verb, namespace, name, color) in enumerate(writes, start=2):
         entry = thing(name, version, color, namespace=namespace)
         if verb == "put":
@@ -255,13 +255,13 @@ def test_store_matches_a_dict_under_random_operations(
             changes = [news[verb](entry)]  # type: ignore[list-item]
         for change in filter(None, changes):
             where = change.key.namespace, change.key.name
-            assert (change.old is None) == (where not in told) or change.new is None
+            assert (change.old is None) == (where not in fields) or change.new is None
             if change.new is None:
-                del told[where]
+                del fields[where]
             else:
-                told[where] = change.new.object["color"]
+                fields[where] = change.new.object["color"]
     held = {(each.key.namespace, each.key.name): each.object["color"] for each in store.contents}
-    assert held == model == told
+    assert held == model == fields
     assert len(store.contents) == len(model)
     assert store.contents.bytes_held == sum(each.size for each in store.contents)
     for color in ("red", "blue"):

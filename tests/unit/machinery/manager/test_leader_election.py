@@ -133,11 +133,11 @@ async def test_a_leader_renews_every_two_seconds_without_reading(
 ) -> None:
     election = candidate(server, clock)
     await election.acquire()
-    server.asked.clear()
+    server.requests.clear()
     async with holding(election):
         await clock.advance(60)
         assert election.is_leading
-        assert server.asked == ["PUT"] * 30
+        assert server.requests == ["PUT"] * 30
         assert server.spec["renewTime"] == "2026-01-01T00:01:00.000000Z"
         assert server.spec["acquireTime"] == "2026-01-01T00:00:00.000000Z"
 
@@ -187,8 +187,8 @@ async def test_leading_ends_at_the_renew_deadline_by_the_clock(
         await at_rest()
         assert [str(loss) for loss in losses] == ["the lease here/lock was lost"]
         assert status() == 0
-        server.asked.clear()
-    assert server.asked == []  # what is lost is not given back
+        server.requests.clear()
+    assert server.requests == []  # what is lost is not given back
 
 
 async def test_nothing_but_the_clock_is_needed_to_stop_leading(

@@ -56,7 +56,7 @@ class Reviewer:
     async def close(self) -> None:
         """Nothing is open."""
 
-    def asked(self) -> list[str]:
+    def reviews(self) -> list[str]:
         """The kinds of the questions since this was last called."""
         kinds = [question["kind"] for question in self.questions]
         self.questions.clear()
@@ -99,16 +99,16 @@ async def test_access_review_contains_all_user_attributes(door: Door) -> None:
 
 async def test_a_user_is_known_for_a_minute_and_allowed_for_five(door: Door) -> None:
     await door.knock()
-    assert door.reviewer.asked() == BOTH
+    assert door.reviewer.reviews() == BOTH
     await door.clock.advance(59)
     await door.knock()
-    assert door.reviewer.asked() == []
+    assert door.reviewer.reviews() == []
     await door.clock.advance(1)
     await door.knock()
-    assert door.reviewer.asked() == ["TokenReview"]
+    assert door.reviewer.reviews() == ["TokenReview"]
     await door.clock.advance(240)
     await door.knock()
-    assert door.reviewer.asked() == BOTH
+    assert door.reviewer.reviews() == BOTH
 
 
 async def test_denial_is_cached_for_half_a_minute(door: Door) -> None:
@@ -125,13 +125,13 @@ async def test_denial_is_cached_for_half_a_minute(door: Door) -> None:
 async def test_invalid_token_is_cached(door: Door) -> None:
     assert await door.knock("Bearer bad") == HttpResponse(401, "Unauthorized\n")
     assert await door.knock("Bearer bad") == HttpResponse(401, "Unauthorized\n")
-    assert door.reviewer.asked() == ["TokenReview"]
+    assert door.reviewer.reviews() == ["TokenReview"]
 
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer", "Bearer  "])
 async def test_missing_token_is_rejected_without_a_review(door: Door, header: str) -> None:
     assert await door.knock(header) == HttpResponse(401, "Unauthorized\n")
-    assert door.reviewer.asked() == []
+    assert door.reviewer.reviews() == []
 
 
 async def test_transient_api_server_failure_is_retried(door: Door) -> None:

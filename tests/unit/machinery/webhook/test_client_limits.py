@@ -30,9 +30,9 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def size(asked: HttpRequest) -> HttpResponse:
+async def size(request: HttpRequest) -> HttpResponse:
     try:
-        return HttpResponse(200, f"{len(await asked.read_body())}")
+        return HttpResponse(200, f"{len(await request.read_body())}")
     except BodyError as error:
         return error.response
 
@@ -99,8 +99,8 @@ class Gate:
         self.opened = asyncio.Event()
         self.waiting = 0
 
-    async def __call__(self, asked: HttpRequest) -> HttpResponse:
-        answer = await size(asked)
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        answer = await size(request)
         if CURRENT_CLIENT.get() == STRANGER:
             self.waiting += 1
             await self.opened.wait()
@@ -154,12 +154,12 @@ async def test_a_request_that_waits_too_long_is_rejected() -> None:
     limits = Limits(requests_per_client=1, start_within=0.2)
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
         first, second = await callers.many(STRANGER, 2)
-        asked = tasks.create_task(posted(first))
+        task = tasks.create_task(posted(first))
         await gate.until_waiting(1)
         gate_is_passed = tasks.create_task(posted(second))
         await gate.until_waiting(2)
         gate.opened.set()
-        assert (await asked, await gate_is_passed) == (200, 429)
+        assert (await task, await gate_is_passed) == (200, 429)
 
 
 async def test_large_bodies_of_an_unverified_client_are_limited_in_memory() -> None:

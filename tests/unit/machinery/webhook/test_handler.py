@@ -69,10 +69,10 @@ class Desk:
         assert answer.status == 200
         assert answer.content_type == "application/json"
         assert isinstance(answer.body, bytes)
-        told = orjson.loads(answer.body)
-        assert (told["apiVersion"], told["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-        assert told["response"]["uid"] == UID
-        return told["response"]
+        parsed = orjson.loads(answer.body)
+        assert (parsed["apiVersion"], parsed["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        assert parsed["response"]["uid"] == UID
+        return parsed["response"]
 
     def count(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)
@@ -261,8 +261,8 @@ async def test_request_queued_beyond_its_deadline_is_not_processed() -> None:
 
     desk = Desk(work_hard, clock=clock)
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(desk.response(timeout="10s")) for _ in range(5)]
-    assert [task.result()["status"]["code"] for task in asked] == [200, 200, 200, 504, 504]
+        tasks = [group.create_task(desk.response(timeout="10s")) for _ in range(5)]
+    assert [task.result()["status"]["code"] for task in tasks] == [200, 200, 200, 504, 504]
     assert len(seen) == 3
 
 
@@ -280,7 +280,7 @@ async def test_large_bodies_are_decoded_two_at_a_time_and_one_of_each_client() -
 
     desk = Desk(wait)
     async with asyncio.TaskGroup() as group:
-        asked = [
+        tasks = [
             group.create_task(desk.send(large(review(name=name)), client=name[0], timeout="30s"))
             for name in ("a1", "a2", "b", "c")
         ]
@@ -289,7 +289,7 @@ async def test_large_bodies_are_decoded_two_at_a_time_and_one_of_each_client() -
         assert sorted(begun) == ["a1", "b", "small"]
         gate.set()
     assert sorted(begun) == ["a1", "a2", "b", "c", "small"]
-    assert all(task.result().status == 200 for task in (*asked, small))
+    assert all(task.result().status == 200 for task in (*tasks, small))
 
 
 async def test_flood_of_large_bodies_does_not_delay_those_of_another_client() -> None:
@@ -378,9 +378,9 @@ async def test_between_large_bodies_there_is_a_pause_as_long_as_the_work() -> No
 
     desk = Desk(work_hard, clock=clock)
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(desk.send(large(review()))) for _ in range(4)]
+        tasks = [group.create_task(desk.send(large(review()))) for _ in range(4)]
         await clock.advance(5)
-    assert all(task.result().status == 200 for task in asked)
+    assert all(task.result().status == 200 for task in tasks)
     pauses = [after - before for before, after in pairwise(begun)]
     assert all(pause >= 0.199 for pause in pauses), pauses
 
@@ -511,8 +511,8 @@ async def test_excess_requests_get_retry_after() -> None:
 async def test_concurrent_requests_are_counted_even_without_a_queue() -> None:
     desk = Desk(allow, most_in_flight=3)
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(desk.response()) for _ in range(10)]
-    codes = [task.result()["status"]["code"] for task in asked]
+        tasks = [group.create_task(desk.response()) for _ in range(10)]
+    codes = [task.result()["status"]["code"] for task in tasks]
     assert sorted(codes) == [200] * 3 + [429] * 7
 
 

@@ -90,9 +90,9 @@ MALFORMED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("body", "words"), MALFORMED)
 def test_invalid_review_is_reported_in_one_line(body: Any, words: str) -> None:
-    with pytest.raises(MalformedReviewError) as told:
+    with pytest.raises(MalformedReviewError) as raised:
         decoded(orjson.dumps(body))
-    assert str(told.value) == words
+    assert str(raised.value) == words
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_depth_is_counted_in_objects_and_lists() -> None:
 def test_an_object_of_too_many_values_is_malformed(value: Any) -> None:
     few, many = train_job(args=[value] * 50_000), train_job(args=[value] * 200_000)
     assert decoded(orjson.dumps(review(few))).uid == UID
-    told = r"^(request.object|The body) has more than (200000 values|100000 objects and lists)"
-    with pytest.raises(MalformedReviewError, match=told):
+    message = r"^(request.object|The body) has more than (200000 values|100000 objects and lists)"
+    with pytest.raises(MalformedReviewError, match=message):
         decoded(orjson.dumps(review(many)))
 
 

@@ -22,8 +22,8 @@ from kftrainer.machinery.webhook.server import (
 from tests.support.fake_clock import FakeClock
 
 
-async def echo(asked: HttpRequest) -> HttpResponse:
-    return HttpResponse(200, f"{asked.method} {asked.path} {asked.query}")
+async def echo(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, f"{request.method} {request.path} {request.query}")
 
 
 @asynccontextmanager
@@ -47,16 +47,18 @@ async def test_taken_port_is_reported_in_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         server = WebServer("probes", address, echo)
-        with pytest.raises(BindError) as told:
+        with pytest.raises(BindError) as raised:
             await server.run(lambda: None, asyncio.Event())
-    assert str(told.value) == f"probes cannot listen: another program listens on {address}."
+    assert str(raised.value) == f"probes cannot listen: another program listens on {address}."
 
 
 @pytest.mark.parametrize("port", ["65536", "99999", "1" * 5000])
 def test_invalid_port_is_reported_in_one_sentence(port: str) -> None:
-    with pytest.raises(BindError) as told:
+    with pytest.raises(BindError) as raised:
         WebServer("probes", f"127.0.0.1:{port}", echo)
-    assert str(told.value) == f"127.0.0.1:{port} is not a valid address: the highest port is 65535."
+    assert (
+        str(raised.value) == f"127.0.0.1:{port} is not a valid address: the highest port is 65535."
+    )
 
 
 def test_the_highest_port_is_one() -> None:

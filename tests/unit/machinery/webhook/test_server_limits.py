@@ -39,9 +39,9 @@ HEAD = b"POST /x HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-async def size(asked: HttpRequest) -> HttpResponse:
+async def size(request: HttpRequest) -> HttpResponse:
     try:
-        return HttpResponse(200, f"{len(await asked.read_body())} bytes")
+        return HttpResponse(200, f"{len(await request.read_body())} bytes")
     except BodyError as error:
         return error.response
 

@@ -283,7 +283,7 @@ def raising(error: BaseException) -> Framework:
 
 @each_phase
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (KeyError("x"), "KeyError: 'x'"),
         (RuntimeError("one\n  two"), "RuntimeError: one two"),
@@ -293,14 +293,14 @@ def raising(error: BaseException) -> Framework:
     ids=repr,
 )
 def test_a_failure_bears_the_name_of_its_plugin(
-    phase: type, error: BaseException, told: str
+    phase: type, error: BaseException, message: str
 ) -> None:
     def answer(*_: object) -> Any:
         raise error
 
     with pytest.raises(PluginFailedError) as raised:
         call_everything(only(phase, answer))
-    assert str(raised.value) == f"plugin only failed: {told}"
+    assert str(raised.value) == f"plugin only failed: {message}"
     assert raised.value.__cause__ is error
 
 
@@ -340,20 +340,20 @@ def test_runtime_error_is_a_finding_at_the_runtime_ref() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         ("build", "it returned a dict instead of a PlannedObject"),
         ("watches", "it returned a dict instead of a Watch"),
     ],
 )
-def test_a_plugin_that_gives_something_else_fails_by_name(call: str, told: str) -> None:
+def test_a_plugin_that_gives_something_else_fails_by_name(call: str, message: str) -> None:
     with pytest.raises(PluginFailedError) as raised:
         CALLS[call](framework(Planner("bad", [], lambda: [{"kind": "ConfigMap"}])))
-    assert str(raised.value) == f"plugin bad failed: TypeError: {told}"
+    assert str(raised.value) == f"plugin bad failed: TypeError: {message}"
 
 
 @pytest.mark.parametrize(
-    ("phase", "call", "told"),
+    ("phase", "call", "message"),
     [
         (NodeLayoutExtension, lambda whole: whole.layout(RUNTIME), "a NodeLayout"),
         (RBACExtension, lambda whole: whole.rbac_rules(), "a RBACRule"),
@@ -361,13 +361,14 @@ def test_a_plugin_that_gives_something_else_fails_by_name(call: str, told: str) 
     ],
 )
 def test_declaration_of_a_wrong_type_fails_by_name(
-    phase: type, call: Callable[[Framework], object], told: str
+    phase: type, call: Callable[[Framework], object], message: str
 ) -> None:
     answer = ["node"] if phase is RBACExtension else "node"
     with pytest.raises(PluginFailedError) as raised:
         call(only(phase, lambda *_: answer))
     assert (
-        str(raised.value) == f"plugin only failed: TypeError: it returned a str instead of {told}"
+        str(raised.value)
+        == f"plugin only failed: TypeError: it returned a str instead of {message}"
     )
 
 
@@ -399,7 +400,7 @@ PATH = "metadata.annotations[acme.com/greeting]"
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("hi", '"hi": is not valid JSON: '),
         ("[]", '"[]": must be a JSON object'),
@@ -407,9 +408,11 @@ PATH = "metadata.annotations[acme.com/greeting]"
         ('{"maxlength": 7}', r'"{\"maxlength\": 7}": maxlength: is not a known field'),
     ],
 )
-def test_invalid_policy_in_an_annotation_is_an_error_of_the_runtime(value: str, told: str) -> None:
+def test_invalid_policy_in_an_annotation_is_an_error_of_the_runtime(
+    value: str, message: str
+) -> None:
     [error] = framework(greeter("acme")).validate_runtime(annotated(value)).errors
-    assert str(error).startswith(f"{PATH}: Invalid value: {told}")
+    assert str(error).startswith(f"{PATH}: Invalid value: {message}")
     with pytest.raises(InvalidRuntimeError) as raised:
         GREETING.of(annotated(value))
     assert raised.value.errors == (error,)

@@ -192,8 +192,8 @@ class Acme(TrainJobStatus):
 
 def test_a_second_status_plugin_is_refused(install: Install) -> None:
     install(STATUS)
-    told = "too many TrainJobStatus plugins are registered: JobSet, acme"
-    assert refusal(enabled=("acme",)) == told
+    message = "too many TrainJobStatus plugins are registered: JobSet, acme"
+    assert refusal(enabled=("acme",)) == message
 
 
 def test_another_status_plugin_may_take_the_place_of_ours(install: Install) -> None:
@@ -202,7 +202,7 @@ def test_another_status_plugin_may_take_the_place_of_ours(install: Install) -> N
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "text"),
     [
         ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
         ("from os import nonesuch", "ImportError: cannot import name 'nonesuch' from 'os'"),
@@ -215,10 +215,10 @@ def test_another_status_plugin_may_take_the_place_of_ours(install: Install) -> N
         ("class Other: ...", f"AttributeError: module '{MODULE}' has no attribute 'Acme'"),
     ],
 )
-def test_module_with_import_error_is_reported(install: Install, code: str, told: str) -> None:
+def test_module_with_import_error_is_reported(install: Install, code: str, text: str) -> None:
     install(code)
     message = refusal(enabled=("acme",))
-    assert message.startswith(f"{SUBJECT} cannot be imported: {told}")
+    assert message.startswith(f"{SUBJECT} cannot be imported: {text}")
     assert "\n" not in message
 
 
@@ -265,7 +265,7 @@ def test_an_entry_point_that_names_nothing_is_refused(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         (
             "    name",
@@ -316,10 +316,12 @@ def test_an_entry_point_that_names_nothing_is_refused(install: Install) -> None:
         ),
     ],
 )
-def test_invalid_plugin_class_is_reported(install: Install, old: str, new: str, told: str) -> None:
+def test_invalid_plugin_class_is_reported(
+    install: Install, old: str, new: str, message: str
+) -> None:
     assert old in GOOD
     install(GOOD.replace(old, new))
-    assert refusal(enabled=("acme",)).startswith(f"{SUBJECT} cannot be {told}")
+    assert refusal(enabled=("acme",)).startswith(f"{SUBJECT} cannot be {message}")
 
 
 def test_class_without_extension_points_error_lists_them(install: Install) -> None:
@@ -354,8 +356,8 @@ class Acme(WatchExtension):
     def declare_watches(self): return ["secrets"]
 """
     )
-    told = "plugin acme failed: TypeError: it returned a str instead of a Watch"
-    assert refusal(enabled=("acme",)) == told
+    message = "plugin acme failed: TypeError: it returned a str instead of a Watch"
+    assert refusal(enabled=("acme",)) == message
 
 
 def test_parameters_may_have_other_names_and_more_of_them_defaults(install: Install) -> None:

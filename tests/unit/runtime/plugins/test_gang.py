@@ -255,8 +255,10 @@ def test_totals_are_over_all_replicas() -> None:
 def test_limits_count_where_there_are_no_requests() -> None:
     """Defect D32."""
     document = on(with_resources(node(), limits={"nvidia.com/gpu": 8}, requests={"cpu": "1"}))
-    asked = {"nvidia.com/gpu": 2}
-    assert minimum(document, trainer={"resourcesPerNode": {"limits": asked}, "numNodes": 4}) == {
+    requested = {"nvidia.com/gpu": 2}
+    assert minimum(
+        document, trainer={"resourcesPerNode": {"limits": requested}, "numNodes": 4}
+    ) == {
         "minMember": 4,
         "minResources": {"cpu": "4", "nvidia.com/gpu": "8"},
     }

@@ -261,11 +261,11 @@ def overridden(state: str, *gates: str) -> Object:
 
 def test_overrides_change_only_while_the_job_is_suspended() -> None:
     path = "spec.podTemplateOverrides"
-    said = [
+    errors = [
         str(e)
         for e in findings(overridden("running", "a"), PLAIN, old=overridden("running")).errors
     ]
-    assert said == [
+    assert errors == [
         f"{path}: Forbidden: PodTemplateOverrides can only be modified when the TrainJob is "
         "suspended"
     ]

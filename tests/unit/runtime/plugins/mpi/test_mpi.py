@@ -190,8 +190,8 @@ def test_container_named_launcher_is_treated_like_node() -> None:
 def test_the_environment_and_resources_of_the_job_reach_workers_too() -> None:
     """Defect D30."""
     document = mpi(runLauncherAsNode=False)
-    asked = {"env": [{"name": "X", "value": "1"}], "resourcesPerNode": {"requests": {"cpu": 2}}}
-    made = plan(job_on(document, trainer=asked), document)["JobSet"]
+    requested = {"env": [{"name": "X", "value": "1"}], "resourcesPerNode": {"requests": {"cpu": 2}}}
+    made = plan(job_on(document, trainer=requested), document)["JobSet"]
     assert container_of(made) == {
         "name": "node",
         "image": "trainer",
@@ -525,7 +525,7 @@ def test_only_metadata_of_config_maps_is_watched_and_no_secrets() -> None:
 # What is wrong.
 
 
-def told(job: Object, document: Object) -> list[str]:
+def error_messages(job: Object, document: Object) -> list[str]:
     """What admission says."""
     return [str(error) for error in findings(job, document).errors]
 
@@ -534,7 +534,7 @@ def told(job: Object, document: Object) -> list[str]:
 def test_no_implementation_means_openmpi(implementation: str) -> None:
     """Defect D42."""
     document = mpi(mpiImplementation=implementation)
-    assert told(job_on(document), document) == []
+    assert error_messages(job_on(document), document) == []
     made = plan(job_on(document), document)["JobSet"]
     assert container_of(made, "launcher")["env"] == OPEN_MPI
 
@@ -578,7 +578,7 @@ def test_processes_must_be_a_number() -> None:
         'spec.trainer.numProcPerNode: Invalid value: "auto": '
         "must have an int value for MPI TrainJob"
     )
-    assert told(job, document) == [message]
+    assert error_messages(job, document) == [message]
     with pytest.raises(InvalidTrainJobError) as refusal:
         plan(job, document)
     assert str(refusal.value) == f"TrainJob team/demo: {message}"
@@ -595,7 +595,7 @@ def test_several_nodes_need_both_jobs_where_the_launcher_is_a_node(
         "spec.trainer.numNodes: Invalid value: 2: must have 1 when MPI trainingRuntime with "
         "enabled runLauncherAsNode does not have either launcher and node"
     )
-    assert told(job, document) == [message]
+    assert error_messages(job, document) == [message]
     with pytest.raises(InvalidTrainJobError) as refusal:
         plan(job, document)
     assert str(refusal.value) == f"TrainJob team/demo: {message}"
@@ -603,7 +603,7 @@ def test_several_nodes_need_both_jobs_where_the_launcher_is_a_node(
 
 def test_several_nodes_need_a_job_for_workers() -> None:
     document = mpi(launcher(), nodes=2)
-    runtime, jobs = told(job_on(document), document)
+    runtime, jobs = error_messages(job_on(document), document)
     assert "replicatedJobs: Required value: a job named node: the launcher is not a node" in runtime
     message = "must be 1 when the MPI runtime has no job named node"
     assert jobs == f"spec.trainer.numNodes: Invalid value: 2: {message}"
@@ -636,11 +636,11 @@ def test_variables_of_mpi_are_reserved() -> None:
 @pytest.mark.parametrize("trainer", [{}, {"numNodes": 4, "numProcPerNode": 2}])
 def test_valid_jobs_of_shipped_runtimes_pass(trainer: Object) -> None:
     document = shipped("deepspeed")
-    assert told(job_on(document, trainer=trainer), document) == []
-    assert told(job_on(document), document) == []
+    assert error_messages(job_on(document, trainer=trainer), document) == []
+    assert error_messages(job_on(document), document) == []
 
 
 def test_rules_of_mpi_are_for_mpi_only() -> None:
     document = runtime(jobs=[replicated_job("node")], mlPolicy={"numNodes": 1})
     env = [{"name": OPEN_MPI[0]["name"], "value": ""}]
-    assert told(job_on(document, trainer={"env": env, "numNodes": 2}), document) == []
+    assert error_messages(job_on(document, trainer={"env": env, "numNodes": 2}), document) == []

@@ -204,8 +204,8 @@ def test_trace_records_that_the_command_is_partly_generated() -> None:
 def test_processes_are_a_number_or_are_counted(
     value: object, without: str, with_devices: str, by: str
 ) -> None:
-    asked = {} if value is None else {"numProcPerNode": value}
-    policy, trainer = (asked, {}) if by == "runtime" else ({}, asked)
+    requested = {} if value is None else {"numProcPerNode": value}
+    policy, trainer = (requested, {}) if by == "runtime" else ({}, requested)
     requests = {"requests": {"cpu": "3500m"}}
     bare = torch(policy, resources=requests)
     equipped = torch(policy, resources={**requests, "limits": {GPU: "2"}})
@@ -526,8 +526,8 @@ def test_immutable_settings_are_refused_at_admission() -> None:
 
 
 def test_qlora_on_several_devices_error_names_the_devices() -> None:
-    asked = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, numProcPerNode=2)
-    assert asked[0] == (
+    errors = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, numProcPerNode=2)
+    assert errors[0] == (
         "spec.trainer.numProcPerNode: Invalid value: 2: must be auto or 1 for llama3_2/1B "
         "model when using QLoRA"
     )
@@ -558,8 +558,8 @@ def test_devices_are_those_of_the_runtime_unless_the_trainjob_requests_some(
 def test_error_about_processes_of_the_runtime_names_the_runtime() -> None:
     document = deepcopy(LLAMA)
     document["spec"]["mlPolicy"]["torch"]["numProcPerNode"] = 2
-    asked = refused(document, command=["tune", "run"], args=QUANTIZED)
-    assert asked[0].endswith(
+    errors = refused(document, command=["tune", "run"], args=QUANTIZED)
+    assert errors[0].endswith(
         "model when using QLoRA: the runtime sets it in spec.mlPolicy.torch.numProcPerNode, "
         "unless the TrainJob sets spec.trainer.numProcPerNode"
     )

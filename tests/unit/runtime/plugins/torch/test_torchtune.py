@@ -38,7 +38,7 @@ def tuning(method: Method = FULL, nodes: int = 1, processes: int = 1, model: str
     return Tuning(model, method, nodes, processes)
 
 
-def told(errors: Iterable[FieldError]) -> list[str]:
+def as_messages(errors: Iterable[FieldError]) -> list[str]:
     return [str(error) for error in errors]
 
 
@@ -182,7 +182,7 @@ def test_a_config_is_a_model_and_a_suffix(command: list[str], model: str) -> Non
 
 def test_runtime_without_model_error_names_the_annotation() -> None:
     """Defect D29."""
-    assert told(planning_errors(tuning(model=""), "copied", [])) == [
+    assert as_messages(planning_errors(tuning(model=""), "copied", [])) == [
         'spec.runtimeRef.name: Invalid value: "copied": must have a supported pretrained model, '
         "but the runtime names none: neither in the annotation "
         "trainer.kubeflow.org/torchtune-model, nor in its name, nor with --config in its command"
@@ -193,12 +193,12 @@ def test_runtime_without_model_error_names_the_annotation() -> None:
 def test_lora_on_several_nodes_is_rejected(method: Method) -> None:
     """Defect D29."""
     found = planning_errors(tuning(method, 2, model=LLAMA_70B), RUNTIME, [MODULES])
-    assert told(found) == [f"spec.trainer.numNodes: Invalid value: 2: {LORA_ON_NODES}"]
+    assert as_messages(found) == [f"spec.trainer.numNodes: Invalid value: 2: {LORA_ON_NODES}"]
 
 
 def test_valid_job_can_be_planned() -> None:
-    assert told(planning_errors(tuning(FULL, 2), RUNTIME, ["batch_size=2"])) == []
-    assert told(planning_errors(tuning(QLORA, 1), RUNTIME, [MODULES])) == []
+    assert as_messages(planning_errors(tuning(FULL, 2), RUNTIME, ["batch_size=2"])) == []
+    assert as_messages(planning_errors(tuning(QLORA, 1), RUNTIME, [MODULES])) == []
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,16 @@ def test_valid_job_can_be_planned() -> None:
 def test_jobs_cannot_change_volume_paths_of_the_runtime(key: str) -> None:
     """Defect D29."""
     asked = ["epochs=1", f"{key}=/mine=yours", f"{key}.not=1"]
-    assert told(planning_errors(tuning(), RUNTIME, asked)) == [
+    assert as_messages(planning_errors(tuning(), RUNTIME, asked)) == [
         f'spec.trainer.args[1]: Invalid value: "{key}": must not set immutable config '
         f'"{key}" in trainer args; it is managed by the runtime'
     ]
 
 
 def unsupported(this: Tuning, processes: int | str = "auto") -> list[str]:
-    return told(support_errors(this, RUNTIME, processes, {"limits": {"nvidia.com/gpu": "2"}}))
+    return as_messages(
+        support_errors(this, RUNTIME, processes, {"limits": {"nvidia.com/gpu": "2"}})
+    )
 
 
 def test_a_model_without_configs_is_refused() -> None:

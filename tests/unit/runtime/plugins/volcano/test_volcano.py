@@ -163,7 +163,7 @@ def test_pod_group_is_applied_until_its_pods_exist(
     assert list(plan(job_on(document, suspend=suspend), document, applied, running)) == kinds
 
 
-def told(document: Object, *others: Object, **spec: Any) -> list[str]:
+def error_messages(document: Object, *others: Object, **spec: Any) -> list[str]:
     return [str(error) for error in findings(job_on(document, **spec), document, *others).errors]
 
 
@@ -190,7 +190,7 @@ QUEUE_ERROR_OF_RUNTIME = (
 def test_an_empty_queue_is_refused(
     of_runtime: str | None, of_job: Object | None, errors: list[str]
 ) -> None:
-    assert told(scheduled(queue=of_runtime), annotations=of_job) == errors
+    assert error_messages(scheduled(queue=of_runtime), annotations=of_job) == errors
 
 
 def missing(name: str) -> str:
@@ -221,18 +221,18 @@ def test_every_priority_class_of_the_gang_must_exist(
     first, *rest = priorities
     sides = [job(f"side-{n}", None, priority) for n, priority in enumerate(rest)]
     document = scheduled(job(priority=first), *sides)
-    assert told(document, priority_class("high")) == [missing(name) for name in absent]
+    assert error_messages(document, priority_class("high")) == [missing(name) for name in absent]
 
 
 def test_missing_priority_classes_outside_the_gang_are_reported() -> None:
     """Defect D34."""
     document = scheduled(job("data", None, "none"), job(dependsOn=AFTER_DATA))
-    (error,) = told(document, priority_class("high"))
+    (error,) = error_messages(document, priority_class("high"))
     assert error == missing("none")
 
 
 def test_g12_priority_classes_that_cannot_be_read_are_not_missed() -> None:
-    assert told(scheduled(job(priority="none"))) == []
+    assert error_messages(scheduled(job(priority="none"))) == []
 
 
 def test_it_watches_its_own_pod_groups_and_priority_classes() -> None:
