@@ -28,16 +28,16 @@ def instructions() -> list[tuple[str, str]]:
     return [(word, " ".join(rest.split())) for word, rest in words]
 
 
-def said(word: str) -> list[str]:
+def directives(word: str) -> list[str]:
     return [rest for found, rest in instructions() if found == word]
 
 
 def sources() -> Iterator[str]:
     """What the Dockerfile takes from the project."""
-    for rest in said("COPY"):
+    for rest in directives("COPY"):
         if not rest.startswith("--from="):
             yield from rest.split()[:-1]
-    for rest in said("RUN"):
+    for rest in directives("RUN"):
         yield from re.findall(r"--mount=type=bind,source=(\S+?),", rest)
 
 
@@ -89,8 +89,8 @@ def test_files_of_the_wheel_are_copied() -> None:
 
 
 def test_the_images_below_are_arguments_that_name_a_version() -> None:
-    arguments = dict(rest.partition("=")[::2] for rest in said("ARG"))
-    assert [rest.split()[0] for rest in said("FROM")] == ["${BUILD_IMAGE}", "${BASE_IMAGE}"]
+    arguments = dict(rest.partition("=")[::2] for rest in directives("ARG"))
+    assert [rest.split()[0] for rest in directives("FROM")] == ["${BUILD_IMAGE}", "${BASE_IMAGE}"]
     assert arguments["BUILD_IMAGE"] == "${BASE_IMAGE}"
     _, colon, tag = arguments["BASE_IMAGE"].rpartition(":")
     assert colon
@@ -99,19 +99,19 @@ def test_the_images_below_are_arguments_that_name_a_version() -> None:
 
 
 def test_its_python_is_new_enough() -> None:
-    [base] = [rest for rest in said("ARG") if rest.startswith("BASE_IMAGE=")]
+    [base] = [rest for rest in directives("ARG") if rest.startswith("BASE_IMAGE=")]
     [version] = re.findall(r"python:(\d+)\.(\d+)-", base)
     [wanted] = re.findall(r">=(\d+)\.(\d+)", PROJECT["requires-python"])
     assert tuple(map(int, version)) >= tuple(map(int, wanted))
 
 
 def test_image_runs_the_command_as_a_numeric_user() -> None:
-    [entry] = said("ENTRYPOINT")
+    [entry] = directives("ENTRYPOINT")
     [program] = json.loads(entry)
     assert program in PROJECT["scripts"]
     # Each stage is built as root, whoever the user of its base is.
     root, nobody = "0:0", f"{finish.USER}:{finish.USER}"
-    assert said("USER") == [root, root, nobody]
+    assert directives("USER") == [root, root, nobody]
     words = instructions()
     assert [words[at + 1] for at, (word, _) in enumerate(words) if word == "FROM"] == [
         ("USER", root)
@@ -120,14 +120,14 @@ def test_image_runs_the_command_as_a_numeric_user() -> None:
     after = [word for word, _ in words[last:]]
     assert not {"RUN", "COPY", "ADD"} & set(after)
     subprocess.run(
-        [sys.executable, "-m", "kftrainer.cli.main", *json.loads(said("CMD")[0]), "--help"],
+        [sys.executable, "-m", "kftrainer.cli.main", *json.loads(directives("CMD")[0]), "--help"],
         check=True,
         capture_output=True,
     )
 
 
 def test_health_check_fails_when_the_server_is_unreachable() -> None:
-    [health] = said("HEALTHCHECK")
+    [health] = directives("HEALTHCHECK")
     [*_, code] = json.loads(health[health.index("[") :])
     done = subprocess.run(
         [sys.executable, "-c", code.replace("8081", "1")], check=False, capture_output=True
@@ -137,7 +137,7 @@ def test_health_check_fails_when_the_server_is_unreachable() -> None:
 
 
 def test_only_locked_packages_are_installed() -> None:
-    steps = [rest for rest in said("RUN") if " install " in rest or " wheel " in rest]
+    steps = [rest for rest in directives("RUN") if " install " in rest or " wheel " in rest]
     installing = [part for rest in steps for part in rest.split("&&") if "bin/pip" in part]
     assert len(installing) == 4
     for part in installing:
@@ -165,7 +165,7 @@ def test_docker_takes_the_time_from_an_argument_and_others_from_a_flag() -> None
 
 
 def test_every_build_argument_is_the_dockerfiles() -> None:
-    known = {rest.partition("=")[0] for rest in said("ARG")}
+    known = {rest.partition("=")[0] for rest in directives("ARG")}
     full = Recipe("t", 0, "1", "r", base_image="b", build_image="c")
     assert {name for name, _ in full.build_arguments()} == known
 
