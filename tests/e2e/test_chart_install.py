@@ -186,7 +186,7 @@ async def test_certificate_exists_and_is_trusted(installed: Installed, api: ApiC
 
 
 @pytest.mark.parametrize("how", ["emptied", "deleted"])
-async def test_a_lost_certificate_is_made_anew(
+async def test_lost_certificate_is_recreated(
     installed: Installed, api: ApiClient, how: str
 ) -> None:
     before = (await api.get(SECRET_PATH))["data"]
@@ -287,7 +287,7 @@ async def test_a_job_on_a_shipped_runtime_runs_to_its_end(
     assert await lives.pod_counts(name) == LIVES[name].pods
 
 
-async def test_wrong_jobs_are_refused_after_a_second_look(ground: Ground) -> None:
+async def test_invalid_jobs_are_rejected_after_a_live_read(ground: Ground) -> None:
     person = applicant_with(ground.api)
 
     async def denied(manifest: Object) -> str:
@@ -347,7 +347,7 @@ async def answer_of(session: aiohttp.ClientSession, url: str, body: Review) -> t
         return response.status, await response.text()
 
 
-async def test_a_runtime_in_use_stays_until_the_last_job_is_gone(ground: Ground) -> None:
+async def test_runtime_in_use_is_kept_until_the_last_job_is_deleted(ground: Ground) -> None:
     await ground.create(runtime("torch"))
     await ground.create_job(suspend=True)
     await ground.until_in_use()
@@ -397,9 +397,7 @@ async def test_metrics_are_served_to_the_users_named_in_the_chart(
                     assert ("kftrainer_build_info" in output) == (status == 200)
 
 
-async def test_helm_test_runs_a_check_that_finds_everything_well(
-    installed: Installed, api: ApiClient
-) -> None:
+async def test_helm_test_runs_a_successful_check(installed: Installed, api: ApiClient) -> None:
     check = hook(await installed.release.objects("hooks"), "test")
     async with asyncio.TaskGroup() as both:
         testing = both.create_task(installed.release("test", NAME))
@@ -409,7 +407,7 @@ async def test_helm_test_runs_a_check_that_finds_everything_well(
     assert all(name in printed for name in RUNTIMES)
 
 
-async def test_a_runtime_that_the_chart_has_no_more_is_deleted(
+async def test_runtime_removed_from_the_chart_is_deleted(
     installed: Installed, api: ApiClient
 ) -> None:
     former = shipped(runtime("former", "ClusterTrainingRuntime")).manifest

@@ -123,7 +123,7 @@ async def test_dependents_of_a_deleted_job_are_removed_and_not_recreated(
     assert made_job_sets(manager, ground.namespace, "train") == 1
 
 
-async def test_a_runtime_in_use_stays_until_the_last_job_is_gone(ground: Ground) -> None:
+async def test_runtime_in_use_is_kept_until_the_last_job_is_deleted(ground: Ground) -> None:
     await ground.create(runtime("torch"))
     await ground.create_job("first", **LASTING)
     await ground.create_job("second", suspend=True)

@@ -1,7 +1,7 @@
 """Golden cases: input documents and the complete objects of their plan.
 
 `original` holds what Kubeflow Trainer 2.1 did, and is never changed: where we do better, the case
-has a file `.mended.yaml` beside it that names the defect. `own` holds cases of ours.
+has a file `.fixed.yaml` beside it that names the defect. `own` holds cases of ours.
 """
 
 import copy
@@ -18,7 +18,7 @@ from tests.support.objects import Object
 from tests.support.plans import RUNTIMES
 
 FOLDER = Path(__file__).parent.parent / "golden"
-INPUT, EXPECTED, MENDED = ".input.yaml", ".expected.yaml", ".mended.yaml"
+INPUT, EXPECTED, FIXED = ".input.yaml", ".expected.yaml", ".fixed.yaml"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -36,12 +36,12 @@ class Case:
     @property
     def expected(self) -> list[Object]:
         """The objects to apply, in this order; what is drawn by chance is left out."""
-        mended = self.file(MENDED)
-        return self._objects(mended if mended.exists() else self.file(EXPECTED))
+        fixed = self.file(FIXED)
+        return self._objects(fixed if fixed.exists() else self.file(EXPECTED))
 
     @property
     def original(self) -> list[Object]:
-        """The same before it was mended."""
+        """The same before it was fixed."""
         return self._objects(self.file(EXPECTED))
 
     def file(self, ending: str) -> Path:
@@ -81,5 +81,5 @@ CASES = [
     Case(f"{file.parent.name}/{file.name.removesuffix(INPUT)}")
     for file in sorted(FOLDER.glob(f"*/*{INPUT}"))
 ]
-MENDED_CASES = [case for case in CASES if case.file(MENDED).exists()]
+FIXED_CASES = [case for case in CASES if case.file(FIXED).exists()]
 NAMES = [case.name for case in CASES]

@@ -80,7 +80,7 @@ async def test_both_ways_of_kubectl_apply_install_them(
             assert done.stdout.count("customresourcedefinition") == 3
 
 
-async def test_kubectl_explain_reads_well(kubectl: Kubectl) -> None:
+async def test_kubectl_explain_prints_descriptions(kubectl: Kubectl) -> None:
     output = kubectl("explain", "trainjob.spec.trainer")
     assert "The training itself" in output
     assert "numNodes\t<integer>\n    Number of nodes." in output

@@ -209,7 +209,7 @@ for _dialect in ("podTemplateOverrides", "podSpecOverrides"):
 
 
 @pytest.mark.parametrize(("document", "path", "message"), TRAIN_JOBS.values(), ids=TRAIN_JOBS)
-async def test_a_wrong_train_job_is_refused(
+async def test_invalid_train_job_is_rejected(
     api: ApiClient, namespace: str, document: Object, path: str, message: str
 ) -> None:
     answer = await refused(api, document, namespace)
@@ -332,7 +332,7 @@ RUNTIMES: dict[str, tuple[Object, str, str]] = {
 
 @pytest.mark.parametrize("kind", RUNTIME_KINDS)
 @pytest.mark.parametrize(("spec", "path", "message"), RUNTIMES.values(), ids=RUNTIMES)
-async def test_a_wrong_runtime_is_refused(
+async def test_invalid_runtime_is_rejected(
     api: ApiClient, namespace: str, kind: str, spec: Object, path: str, message: str
 ) -> None:
     answer = await refused(api, runtime(kind=kind, **spec), namespace)
@@ -502,7 +502,7 @@ for _name in without(COUNTS, "name"):
 
 
 @pytest.mark.parametrize(("status", "path", "message"), STATUSES.values(), ids=STATUSES)
-async def test_a_wrong_status_is_refused(
+async def test_invalid_status_is_rejected(
     api: ApiClient, namespace: str, status: Object, path: str, message: str
 ) -> None:
     job = await create(api, train_job(), namespace)

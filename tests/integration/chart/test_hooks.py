@@ -35,7 +35,7 @@ def asked_of(objects: list[Object]) -> argparse.Namespace:
     return parsed(check.add_parser, named(objects, "Pod")["spec"])
 
 
-def test_helm_test_looks_at_everything(rendered: Rendering) -> None:
+def test_helm_test_checks_everything(rendered: Rendering) -> None:
     arguments = asked_of(rendered())
     assert (arguments.namespace, arguments.webhook, arguments.timeout) == (NAMESPACE, True, 60)
     assert len(arguments.runtimes) == 7
@@ -68,7 +68,7 @@ def test_helm_test_diagnoses_the_manager_of_its_release(rendered: Rendering) -> 
     assert {each["metadata"]["namespace"] for each in bound} == {NAMESPACE, TEAMS[0]}
 
 
-def test_helm_test_may_try_and_see_and_no_more(rendered: Rendering) -> None:
+def test_helm_test_has_minimal_permissions(rendered: Rendering) -> None:
     objects = hooks_in(rendered(), "test")
     trial = {(f"trainjobs.{GROUP}", "create")}
     assert set(rights_in(named(objects, "Role"))) == trial | DIAGNOSIS
@@ -118,7 +118,9 @@ def test_hook_permissions_are_created_before_the_pod_and_deleted_with_it(
 
 
 @pytest.mark.parametrize("event", ["test", "pre-delete"])
-def test_their_pods_are_ours_in_all_but_their_rights(rendered: Rendering, event: str) -> None:
+def test_hook_pods_equal_the_manager_pod_except_for_permissions(
+    rendered: Rendering, event: str
+) -> None:
     values: dict[str, Any] = {
         "image": {"tag": "9.9"},
         "imagePullSecrets": ["pull"],

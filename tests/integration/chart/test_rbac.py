@@ -166,7 +166,7 @@ def test_without_gangs_nothing_of_theirs_is_read(rendered: Rendering) -> None:
     assert not verbs(only, "priorityclasses.scheduling.k8s.io")
 
 
-def test_with_namespaces_rights_are_there_only(rendered: Rendering) -> None:
+def test_namespaces_limit_the_permissions_to_them(rendered: Rendering) -> None:
     everywhere = set(rights_in(cluster_role(rendered())))
     objects = rendered({"watchNamespaces": TEAMS})
     cluster = set(rights_in(cluster_role(objects)))

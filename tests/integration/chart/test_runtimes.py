@@ -115,7 +115,7 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("switch", "name"), SWITCHES.items(), ids=SWITCHES.values())
-def test_each_can_be_switched_off(rendered: Rendering, switch: str, name: str) -> None:
+def test_each_runtime_can_be_disabled(rendered: Rendering, switch: str, name: str) -> None:
     objects = rendered({"runtimes": nested(switch, {"enabled": False})})
     assert set(runtimes_of(objects)) == DEFAULT - {name}
     [pod] = of_kind(objects, "Pod")

@@ -90,7 +90,7 @@ async def test_failed_check_is_reported_in_one_line(
         ports.release_all()
 
 
-async def test_where_the_manager_does_not_look_that_is_a_possibility(
+async def test_unwatched_namespace_is_reported_as_a_possible_cause(
     plane: ControlPlane, team: Team, folder: Path
 ) -> None:
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)

@@ -80,8 +80,8 @@ async def test_invalid_runtime_is_reported_and_retried_when_it_changes(
     await team.create(broken)
     await team.create_job()
     assert "spec.template.spec.replicatedJobs" in await message(team, "InvalidRuntime")
-    mended = a_runtime("torch")["spec"]
-    await team.patch("TrainingRuntime", "torch", {"spec": mended})
+    fixed = a_runtime("torch")["spec"]
+    await team.patch("TrainingRuntime", "torch", {"spec": fixed})
     await until_healed(team)
 
 

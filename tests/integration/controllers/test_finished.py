@@ -116,7 +116,7 @@ async def test_job_managed_by_multikueue_is_not_reconciled(
     assert await team.all("Event") == []
 
 
-async def test_a_deleted_jobset_of_a_job_that_trains_is_made_again(
+async def test_deleted_jobset_of_a_running_job_is_recreated(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()

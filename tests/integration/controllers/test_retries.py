@@ -220,7 +220,7 @@ async def until_attempted(proxy: FaultProxy, times: int) -> None:
     await until(attempted, within=30.0, what=f"{times} attempts")
 
 
-async def test_taken_name_is_tried_again_at_short_intervals(proxy: FaultProxy, team: Team) -> None:
+async def test_taken_name_is_retried_at_short_intervals(proxy: FaultProxy, team: Team) -> None:
     await create_needed(team, "JobSet", lambda manifest: manifest)
     await team.create_runtime()
     async with fast_manager(proxy, team):
@@ -247,7 +247,7 @@ async def test_predecessor_that_is_not_deleted_is_reported(proxy: FaultProxy, te
         await team.until_without("Blocked")
 
 
-async def test_job_refused_by_a_quota_is_tried_again_at_short_intervals(
+async def test_job_rejected_by_a_quota_is_retried_at_short_intervals(
     proxy: FaultProxy, team: Team
 ) -> None:
     hard = {"count/jobsets.jobset.x-k8s.io": "0"}

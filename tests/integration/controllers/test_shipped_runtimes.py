@@ -180,7 +180,7 @@ async def test_an_edit_by_hand_stays_until_the_file_changes(
         assert entry["why"] == "its file has changed"
 
 
-async def test_one_that_others_made_is_taken_over_when_it_is_labelled_and_not_before(
+async def test_runtime_created_by_others_is_adopted_only_when_labelled(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     name = shelf.name("torch")
@@ -247,7 +247,7 @@ async def test_handed_over_runtime_becomes_exactly_the_shipped_one(
     await shelf.patch("tune", {"metadata": {"finalizers": None}})
 
 
-async def test_edit_by_hand_is_gone_when_the_file_has_changed(
+async def test_manual_edit_is_overwritten_when_the_file_changes(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     name = shelf.name("torch")

@@ -135,7 +135,7 @@ async def test_a_life_with_a_pause_costs_one_more_for_the_jobset_and_one_for_the
     assert requests == [*LIVES["mpi"], STATUS, f"PATCH jobsets/{JOB}", STATUS, PROBE, STATUS]
 
 
-async def test_a_blocked_job_costs_a_look_for_its_runtime_its_status_and_an_event(
+async def test_blocked_job_sends_one_runtime_read_one_status_write_and_one_event(
     proxy: FaultProxy, team: Team
 ) -> None:
     async with working(proxy, team) as manager:
@@ -404,7 +404,7 @@ async def test_objects_missing_from_the_stale_cache_are_not_created_again(
         assert await team.get("Secret", KEYS) == secret
 
 
-async def test_a_deleted_jobset_that_the_cache_still_shows_is_not_brought_back_by_a_change(
+async def test_deleted_jobset_in_a_stale_cache_is_not_recreated_by_a_change(
     proxy: FaultProxy, team: Team
 ) -> None:
     await team.create_runtime()

@@ -259,7 +259,7 @@ async def test_invalid_object_error_names_the_field(client: Client, namespace: s
     assert "spec.trainer.numNodes" in {cause.field for cause in raised.value.causes}
 
 
-async def test_a_request_that_makes_no_sense_is_a_bad_one(client: Client, namespace: str) -> None:
+async def test_invalid_request_is_a_bad_request(client: Client, namespace: str) -> None:
     with pytest.raises(BadRequestError):
         await client.create(CONFIG_MAPS, {**config_map(namespace), "data": "no mapping"})
 

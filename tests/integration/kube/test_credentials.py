@@ -278,7 +278,7 @@ async def test_a_pod_follows_the_rotation_of_its_token(
 
 
 @pytest.mark.parametrize("content", ["", None], ids=["empty", "gone"])
-async def test_a_pod_keeps_its_token_while_the_file_is_of_no_use(
+async def test_in_cluster_token_is_kept_while_its_file_is_invalid(
     pod: Path, token: Token, content: str | None
 ) -> None:
     clock = FakeClock()

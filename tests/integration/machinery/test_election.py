@@ -231,7 +231,7 @@ async def test_a_leader_that_was_stopped_does_not_write_beside_its_successor(
     assert (await lease_spec())["leaseTransitions"] == 1
 
 
-async def test_a_leader_whose_loop_stalls_is_gone_before_another_leads(
+async def test_leader_with_stalled_loop_exits_before_another_leads(
     start: Start, journal: Journal
 ) -> None:
     first = await start("first")

@@ -76,7 +76,7 @@ def informer(client: Client, servers: list[Server]) -> AnyInformer[Manifest]:
     return in_namespaces(CONFIG_MAPS, [each.namespace for each in servers[:2]], make)
 
 
-async def test_rights_in_the_namespaces_suffice_and_no_other_namespace_is_seen(
+async def test_namespaced_permissions_suffice_and_other_namespaces_are_not_read(
     client: Client, informer: AnyInformer[Manifest], servers: list[Server]
 ) -> None:
     with pytest.raises(ForbiddenError):

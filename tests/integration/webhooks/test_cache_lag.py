@@ -75,8 +75,8 @@ async def test_runtime_missing_from_the_cache_is_read_from_the_server(
 
     job = job_on("TrainingRuntime", "known", namespace, **DATASET)
     assert "must have dataset-initializer job" in (await person.create(job, dry_run=True)).denial
-    mended = placed(INITIALIZING, "TrainingRuntime", "known", namespace)
-    assert (await person.apply(mended)).accepted
+    fixed = placed(INITIALIZING, "TrainingRuntime", "known", namespace)
+    assert (await person.apply(fixed)).accepted
     assert (await person.create(job, dry_run=True)).message == ""
 
 

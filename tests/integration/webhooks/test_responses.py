@@ -170,7 +170,7 @@ async def test_long_values_are_cut(person: Applicant, here: str) -> None:
     assert "hunter2" not in outcome.message
 
 
-async def test_a_name_that_is_to_be_made_up(person: Applicant, here: str) -> None:
+async def test_generated_name_is_validated(person: Applicant, here: str) -> None:
     """The API server adds five characters, before it asks."""
     job = job_in(here)
     for prefix, is_accepted in (("x" * 43, True), ("x" * 44, False)):

@@ -100,7 +100,7 @@ def company(mutant: Object) -> list[Object]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_documents_that_were_good(seed: int) -> None:
+def test_valid_documents(seed: int) -> None:
     for _, mutant in mutants(seed, 100):
         check("\n".join(map(json.dumps, (*company(mutant), mutant))).encode())
 

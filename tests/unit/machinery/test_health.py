@@ -24,7 +24,7 @@ async def get(path: str, *query: tuple[str, str], **checks: health.Check) -> Htt
     return await handler(HttpRequest("GET", path, query, {}))
 
 
-async def test_all_well() -> None:
+async def test_all_checks_pass() -> None:
     assert await get("/healthz", b=well, a=well) == HttpResponse(200, "ok")
 
 

@@ -181,7 +181,7 @@ def test_mutable_part_of_stored_patches_stays_in_the_jobset() -> None:
     assert template["metadata"]["labels"]["pl"] == "1"
 
 
-def test_override_wins_over_a_stored_patch() -> None:
+def test_override_has_precedence_over_a_stored_patch() -> None:
     flavor = {"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"a": "queue"}}}
     job = job_on(RUNTIME, runtimePatches=PATCHES, podTemplateOverrides=[flavor])
     assert pod_of(plan(job, RUNTIME, job_set())["JobSet"])["nodeSelector"] == {

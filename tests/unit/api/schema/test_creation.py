@@ -14,7 +14,7 @@ def error_messages(document: Object) -> list[str]:
     return found
 
 
-def test_good_documents_are_good() -> None:
+def test_valid_documents_have_no_errors() -> None:
     assert [error_messages(document) for document in corpus()] == [[] for _ in corpus()]
 
 
@@ -29,12 +29,12 @@ def test_all_errors_are_reported_together() -> None:
     ]
 
 
-def test_rules_are_not_looked_at_where_the_structure_is_broken() -> None:
+def test_rules_are_skipped_for_invalid_structure() -> None:
     job = train_job(trainer={"numNodes": "2", "numProcPerNode": "many"})
     assert error_messages(job) == ["spec.trainer.numNodes: Invalid value: must be an integer"]
 
 
-def test_a_status_is_not_looked_at_but_for_its_fields() -> None:
+def test_status_is_checked_for_unknown_fields_only() -> None:
     assert error_messages({**train_job(), "status": {"conditions": "x"}}) == []
     assert error_messages({**train_job(), "status": {"x": 1}}) == ["status.x: Unknown field"]
 
@@ -55,7 +55,7 @@ def test_metadata_that_cannot_be_read() -> None:
     ]
 
 
-def test_a_name_that_is_made_up_is_looked_at_as_well() -> None:
+def test_generated_name_is_validated() -> None:
     job = train_job()
     job["metadata"] = {"generateName": "a-"}
     assert error_messages(job) == []

@@ -114,7 +114,7 @@ class Inspecting:
         return error
 
 
-async def test_all_is_well() -> None:
+async def test_valid_setup_passes() -> None:
     inspecting = Inspecting("plain", "torch")
     assert await inspecting.run("torch") == [
         KNOWN,
@@ -271,7 +271,7 @@ async def test_late_webhook_is_waited_for() -> None:
         ),
     ],
 )
-async def test_a_wrong_train_job_must_be_refused_by_our_webhook(
+async def test_invalid_train_job_must_be_rejected_by_our_webhook(
     answer: Response, message: str
 ) -> None:
     error = await Inspecting("plain", answers=lambda _: answer).error()
@@ -294,7 +294,7 @@ async def test_forbidden_dry_run_is_reported_immediately() -> None:
 
 
 @pytest.mark.parametrize("answer", [DENIED, refusal(422, "Invalid", OURS_DENIES)])
-async def test_a_good_train_job_must_be_accepted(answer: Response) -> None:
+async def test_valid_train_job_must_be_accepted(answer: Response) -> None:
     answers = [DENIED, answer]
     error = await Inspecting("plain", answers=lambda _: answers.pop(0)).error("plain")
     assert isinstance(error, CommandError)

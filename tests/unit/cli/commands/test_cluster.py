@@ -61,7 +61,7 @@ async def test_polling_backs_off_and_reports_what_it_waits_for() -> None:
     assert told == ["a", "b", "b; the last attempt failed: no answer", "c", "c"]
 
 
-async def test_the_last_look_is_at_the_end_of_the_time() -> None:
+async def test_last_poll_is_at_the_deadline() -> None:
     clock, look = FakeClock(), Looking("torch is not there")
     with pytest.raises(ExceptionGroup) as raised:
         await waited(clock, Waiter(clock, 3.0), look, lambda _: None)

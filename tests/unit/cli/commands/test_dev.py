@@ -96,7 +96,7 @@ def test_invalid_name_is_rejected(name: str, capsys: pytest.CaptureFixture[str])
         ("--nodes=-1", "-1 is not between 0 and 5000"),
     ],
 )
-def test_a_wrong_number_is_refused(
+def test_invalid_number_is_rejected(
     option: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:

@@ -62,7 +62,7 @@ def test_defaults_apply_without_flags() -> None:
     assert configuration.client_connection.qps == 0
 
 
-def test_every_flag_wins_over_the_file(tmp_path: Path) -> None:
+def test_every_flag_has_precedence_over_the_file(tmp_path: Path) -> None:
     file = file_with(
         tmp_path,
         leaderElection={"leaderElect": True, "resourceNamespace": "there", "leaseDuration": "20s"},
@@ -92,7 +92,7 @@ def test_every_flag_wins_over_the_file(tmp_path: Path) -> None:
     )
 
 
-def test_every_flag_wins_over_the_defaults_too() -> None:
+def test_every_flag_has_precedence_over_the_defaults() -> None:
     configuration = manager.configured(
         parsed("--leader-elect", f"--concurrency={JOBS}=2", "--metrics-secure")
     )
@@ -121,7 +121,7 @@ def test_a_file_alone_is_followed(tmp_path: Path) -> None:
         ("plugins: {disabled: [Mine]}", "plugins.disabled: Mine: not built in"),
     ],
 )
-def test_a_file_of_no_use_ends_it_with_one_line(
+def test_invalid_file_is_reported_in_one_line(
     run: Run, tmp_path: Path, text: str | None, message: str
 ) -> None:
     if text is not None:
@@ -150,7 +150,7 @@ def assert_one_line(told: str) -> None:
         (("--kubeconfig", "F/good", "--context", "b"), "Expected object with name b in F/good"),
     ],
 )
-def test_a_kubeconfig_of_no_use_ends_it_with_one_line(
+def test_invalid_kubeconfig_is_reported_in_one_line(
     run: Run, tmp_path: Path, flags: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "words").write_text("just words")
@@ -184,7 +184,7 @@ def write_kubeconfig(path: Path, server: str = "http://127.0.0.1:1") -> None:
         (("--health-probe-bind-address", ":x"), "--health-probe-bind-address: must be host:port"),
     ],
 )
-def test_a_flag_with_a_value_of_no_use_is_misuse(
+def test_flag_with_invalid_value_is_a_usage_error(
     run: Run, flags: tuple[str, ...], message: str
 ) -> None:
     code, output = run(*flags)
@@ -205,9 +205,7 @@ def test_unknown_flag_is_a_usage_error(
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_port_that_is_taken_ends_it_with_one_line_before_anything_else(
-    run: Run, tmp_path: Path
-) -> None:
+def test_taken_port_is_reported_in_one_line_first(run: Run, tmp_path: Path) -> None:
     write_kubeconfig(tmp_path / "closed")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -240,7 +238,7 @@ def test_certificates_that_are_none_end_it_with_one_line(run: Run, tmp_path: Pat
     assert_one_line(output)
 
 
-def test_a_folder_of_runtimes_of_no_use_ends_it_with_one_line(run: Run, tmp_path: Path) -> None:
+def test_invalid_runtimes_folder_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
     write_kubeconfig(tmp_path / "closed")
     (tmp_path / "runtimes").mkdir()
     (tmp_path / "runtimes" / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\n")

@@ -186,7 +186,7 @@ async def test_namespaced_purge_deletes_cluster_runtimes_only_on_request(cluster
     )
 
 
-async def test_where_the_kinds_are_gone_it_is_done() -> None:
+async def test_missing_kinds_mean_nothing_to_purge() -> None:
     purging = Purging(ObjectServer({}))
     await purging.run()
     assert purging.told == ["the CustomResourceDefinitions are not installed: nothing to delete"]
@@ -300,7 +300,7 @@ def test_missing_cluster_is_reported_in_one_line(
 
 
 @pytest.mark.parametrize("flag", ["--timeout=many", "--timeout=-1", "--timeout=inf", "--nope"])
-def test_a_flag_of_no_use_is_misuse(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_useless_flag_is_a_usage_error(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["purge", flag])
     assert ended.value.code == 2

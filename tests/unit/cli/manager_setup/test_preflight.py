@@ -115,7 +115,7 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-async def test_all_is_well(clock: FakeClock) -> None:
+async def test_valid_setup_passes(clock: FakeClock) -> None:
     trial = Trial(Server(), clock)
     assert await trial.over() is None
     assert trial.is_ready

@@ -59,7 +59,7 @@ def test_a_config_map_that_is_mounted_is_read_once(tmp_path: Path) -> None:
     assert runtimes_in(tmp_path) == [TORCH]
 
 
-def test_other_files_and_folders_are_not_looked_at(tmp_path: Path) -> None:
+def test_other_files_and_folders_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
     written(tmp_path, {"README.md": "words", ".hidden.yaml": "words", "torch.yaml": TORCH})
     assert runtimes_in(tmp_path) == [TORCH]
@@ -126,7 +126,7 @@ def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     )
 
 
-def test_an_entry_that_cannot_be_looked_at_is_an_error_of_the_folder(
+def test_inaccessible_entry_is_an_error_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a volume that is being taken away."""

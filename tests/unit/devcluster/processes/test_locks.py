@@ -41,7 +41,7 @@ def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     assert holder(path) is None
 
 
-def test_a_lock_whose_file_was_deleted_meanwhile_is_not_taken(
+def test_lock_whose_file_was_deleted_is_not_acquired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.lock"

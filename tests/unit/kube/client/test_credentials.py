@@ -56,7 +56,7 @@ async def test_missing_credentials_error_lists_every_location() -> None:
     )
 
 
-async def test_the_file_given_wins_over_the_environment_and_that_over_home(
+async def test_given_file_has_precedence_over_environment_and_home(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubeconfig(home / ".kube/config")
@@ -207,7 +207,7 @@ async def test_concurrent_requests_refresh_the_token_once() -> None:
         await clock.advance(REFRESH_AFTER)
 
 
-async def test_all_whose_token_was_refused_look_for_another_once() -> None:
+async def test_concurrent_rejected_requests_refresh_the_token_once() -> None:
     source = Source()
     token = RenewedToken("token 0", source.fetch, FakeClock())
     async with asyncio.TaskGroup() as tasks:
@@ -246,7 +246,7 @@ async def test_hanging_token_lookup_times_out_and_keeps_the_last_valid_token(
     assert [each["error"] for each in logs] == ["timed out after 0.01 s"] * 2
 
 
-async def test_all_whose_token_was_refused_look_in_vain_once() -> None:
+async def test_concurrent_rejected_requests_fail_to_refresh_once() -> None:
     source = Source()
     source.fails = True
     token = RenewedToken("token 0", source.fetch, FakeClock())

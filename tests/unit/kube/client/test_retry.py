@@ -31,7 +31,7 @@ def test_other_responses_are_not_retried(status: int) -> None:
     assert after_response(status, ASKS, FIRST, LONG) is None
 
 
-def test_patience_ends() -> None:
+def test_retries_are_limited() -> None:
     last = Retries(requested=RETRIES_REQUESTED - 1)
     again = after_response(503, ASKS, last, LONG)
     assert again is not None

@@ -118,7 +118,7 @@ async def test_request_is_retried_after_the_delay_of_the_server(method: str) -> 
         assert server.requests == [f"{method} /prefix/pods"] * 2
 
 
-async def test_patience_ends_after_ten_retries() -> None:
+async def test_request_fails_after_ten_retries() -> None:
     told = [answer(503, Retry_After="1") for _ in range(RETRIES_REQUESTED + 1)]
     async with serving(*told) as (server, transport, clock), asyncio.TaskGroup() as tasks:
         request = tasks.create_task(transport.request("GET", "/pods"))

@@ -19,7 +19,7 @@ def error_messages(value: Any, schema: Any, old: Any = None) -> list[str]:
     return [f"{each.path}: {each.detail}" for each in rule_errors(value, schema, RULES, old=old)]
 
 
-def test_rules_are_looked_at_wherever_there_is_a_value() -> None:
+def test_rules_are_evaluated_at_every_value() -> None:
     value = {"b": {"a": 5}, "c": [{"a": 1}, {"a": 9}]}
     assert error_messages(value, schema(message="too much")) == ["b: too much", "c[1]: too much"]
     assert error_messages({"b": None}, schema()) == []

@@ -21,7 +21,7 @@ def test_names_that_no_object_can_have(name: str) -> None:
     assert paths(name=name) == ["metadata.name"]
 
 
-def test_a_name_must_be_there_or_be_made_up() -> None:
+def test_name_or_generate_name_is_required() -> None:
     [error] = metadata_errors({"name": "", "generateName": None}, namespaced=True)
     assert str(error) == (
         "metadata.name: Required value: give it a name, or a generateName to make one up from"

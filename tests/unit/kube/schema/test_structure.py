@@ -129,7 +129,7 @@ def test_unknown_fields_are_reported_with_suggestions() -> None:
     ]
 
 
-def test_bounds_are_looked_at_wherever_there_is_a_value() -> None:
+def test_bounds_are_checked_at_every_value() -> None:
     schema = {
         "type": "object",
         "properties": {

@@ -66,7 +66,7 @@ def seconds_trusted(
 
 
 class TestFromNothing:
-    def test_an_authority_and_a_certificate_are_made(self) -> None:
+    def test_authority_and_certificate_are_created(self) -> None:
         stored = understood(renewed({}))
         assert stored.leaf is not None
         assert list(stored.authorities) == [stored.issuer] == [stored.leaf.issuer]

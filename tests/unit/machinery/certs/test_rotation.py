@@ -566,7 +566,7 @@ class TestWhoUndoesWhatWeDo:
         assert "another client keeps changing the Secret ours/hooks-cert" in trouble
         world.check()
 
-    def test_may_be_a_replica_whose_clock_is_wrong(self) -> None:
+    def test_tolerates_a_replica_with_a_wrong_clock(self) -> None:
         world = running_world()
         world.come_to_rest()
         wrong = FakeClock()

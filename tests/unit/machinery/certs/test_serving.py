@@ -420,6 +420,6 @@ class TestFiles:
         assert [entry["event"] for entry in awaited] == ["certificate_missing"]
 
 
-async def test_without_files_a_certificate_is_made_up() -> None:
+async def test_self_signed_certificate_is_generated_without_files() -> None:
     async with listening(self_signed(START)) as port:
         assert await name_shown_at(port) == "CN=localhost"

@@ -304,7 +304,7 @@ async def test_only_events_passing_all_predicates_are_handled() -> None:
         it.stop.set()
 
 
-async def test_a_failure_is_tried_again_later_and_later() -> None:
+async def test_failure_is_retried_with_backoff() -> None:
     async with world(raising(OSError("no network"))) as it:
         it.informer.tell(A)
         await clock_runs(it, 10)
@@ -352,7 +352,7 @@ async def test_a_failure_keeps_its_priority() -> None:
         assert [name for _, name in it.reconciler.calls] == ["a", "b", "c", "a"]
 
 
-async def test_a_wish_to_look_again_is_granted_in_its_time() -> None:
+async def test_requeue_after_is_scheduled() -> None:
     async def look_again(_: Request) -> Result:
         return Result(requeue_after=30)
 
@@ -363,7 +363,7 @@ async def test_a_wish_to_look_again_is_granted_in_its_time() -> None:
         assert it.results() == {"requeue_after": 3}
 
 
-async def test_a_wish_to_look_again_makes_the_next_failure_the_first_again() -> None:
+async def test_requeue_resets_the_failure_count() -> None:
     outcomes: list[OSError | Result] = [OSError(), OSError(), Result(requeue_after=50), OSError()]
 
     async def by_turns(_: Request) -> Result:
@@ -381,7 +381,7 @@ async def test_a_wish_to_look_again_makes_the_next_failure_the_first_again() -> 
 @pytest.mark.parametrize(
     "result", [Result(requeue=True), Result(requeue_after=0), Result(requeue_after=-1.5)], ids=repr
 )
-async def test_a_wish_to_look_again_at_no_given_time_is_granted_later_and_later(
+async def test_requeue_without_delay_is_rate_limited(
     result: Result,
 ) -> None:
     async def look_again(_: Request) -> Result:
@@ -419,7 +419,7 @@ def test_there_is_a_series_of_requeues_before_the_first() -> None:
     assert World(succeed).counted("reconcile_total", result="requeue") == 0
 
 
-def test_a_wish_to_look_again_in_two_ways_is_refused() -> None:
+def test_requeue_and_requeue_after_together_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"either requeue, or requeue_after=30: not both"):
         Result(requeue=True, requeue_after=30)
 
@@ -500,7 +500,7 @@ async def test_reconciler_without_result_has_failed() -> None:
         assert str(logs[-1]["exc_info"]) == "not a Result: None"
 
 
-async def test_a_reconcile_that_takes_too_long_is_ended_counted_and_tried_again() -> None:
+async def test_reconcile_timeout_is_counted_and_retried() -> None:
     first = True
 
     async def hang_once(_: Request) -> Result:

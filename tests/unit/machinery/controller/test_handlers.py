@@ -54,7 +54,7 @@ def test_an_object_calls_for_its_owner_in_its_own_namespace() -> None:
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/job"]
 
 
-def test_an_object_that_is_gone_calls_for_the_owner_it_had() -> None:
+def test_deleted_object_enqueues_its_last_owner() -> None:
     change = ObjectEvent(KEY, Pod([owner()]), None)
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/job"]
 

@@ -119,7 +119,7 @@ def test_messages_long_apart_are_not_similar(correlator: CorrelatorAtTime) -> No
     assert correlator.surely("message 9").occurrence.message == "message 9"
 
 
-def test_the_same_message_over_and_over_is_not_ten_messages(correlator: CorrelatorAtTime) -> None:
+def test_repeated_message_counts_as_one(correlator: CorrelatorAtTime) -> None:
     for _ in range(20):
         entry = correlator.surely("again")
     assert entry.occurrence.message == "again"
@@ -297,7 +297,7 @@ async def test_events_rejected_by_the_server_are_not_retried() -> None:
         assert recording.dropped("refused") == 1
 
 
-async def test_recording_something_odd_does_no_harm() -> None:
+async def test_invalid_event_is_ignored() -> None:
     async with Recording() as recording:
         recording.recorder.record({}, "Warning", "Odd", "half a character: \ud800")
         await at_rest()

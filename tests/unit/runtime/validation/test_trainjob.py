@@ -425,8 +425,8 @@ def test_stored_error_does_not_hide_new_ones() -> None:
     old = job_on(TORCH, suspend=True, podTemplateOverrides=BAD)
     new = job_on(TORCH, suspend=True, podTemplateOverrides=BAD, trainer={"env": RESERVED})
     assert paths(new, TORCH, old=old) == ["spec.trainer.env"]
-    mended = job_on(TORCH, suspend=True, trainer={"env": RESERVED})
-    assert paths(mended, TORCH, old=new) == []
+    fixed = job_on(TORCH, suspend=True, trainer={"env": RESERVED})
+    assert paths(fixed, TORCH, old=new) == []
 
 
 # Labels and annotations for what is made.

@@ -314,7 +314,7 @@ def test_a_thousand_nodes_are_a_thousand_lines() -> None:
     assert len(lines) == len(set(lines)) == 1000
 
 
-def test_a_hostfile_that_no_config_map_holds_is_refused_before_it_is_made() -> None:
+def test_hostfile_too_large_for_a_config_map_is_rejected() -> None:
     document = mpi()
     job = job_on(document, trainer={"numNodes": 2**31 - 1})
     with pytest.raises(InvalidTrainJobError) as refusal:

@@ -213,7 +213,7 @@ def test_processes_are_a_number_or_are_counted(
     assert found == (without, with_devices)
 
 
-def test_the_jobs_processes_win_over_the_runtimes() -> None:
+def test_processes_of_the_job_have_precedence_over_the_runtimes() -> None:
     assert processes(torch({"numProcPerNode": 2}), numProcPerNode=5) == "5"
 
 

@@ -149,7 +149,7 @@ def test_model_annotation_has_precedence_over_the_runtime_name() -> None:
     assert model_of(RUNTIME, {ANNOTATION: "llama3_3/70B"}, TEMPLATE) == "llama3_3/70B"
 
 
-def test_a_runtimes_name_wins_over_its_command() -> None:
+def test_runtime_name_has_precedence_over_its_command() -> None:
     assert model_of("torchtune-llama3.3-70b", {"other": "x"}, TEMPLATE) == "llama3_3/70B"
 
 
