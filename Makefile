@@ -20,7 +20,7 @@ demo: $(READY)  ## Run a TrainJob to completion on a temporary control plane
 
 .PHONY: test
 test: $(READY)  ## Run all tests, in two processes; FLAGS='…' passes flags to pytest
-	@PYTHONPATH=. $(RUN) supplies
+	@PYTHONPATH=. $(RUN) build_tools
 	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(FLAGS)
 
 .PHONY: test-unit test-integration test-e2e
@@ -49,7 +49,7 @@ dev: $(READY)  ## Run the manager on a local control plane; NAME=… selects the
 
 .PHONY: check
 check: $(READY)  ## Run linters, type checker, import rules and unit tests: about a minute on two cores
-	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/test_house.py tests/unit
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder tests/test_lint.py tests/unit
 
 .PHONY: generate
 generate: $(READY)  ## Write all generated files: CRDs, merge keys, dashboard, docs/configuration.md, version

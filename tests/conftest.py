@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
-pytest_plugins = ["kftrainer.devcluster.pytest_plugin", "tests.support.programs", "pytester"]
+pytest_plugins = ["kftrainer.devcluster.pytest_plugin", "tests.support.tool_fixtures", "pytester"]
 
 SUITES = ("unit", "integration", "e2e")
 HERE = Path(__file__).parent

@@ -221,8 +221,8 @@ class AdmissionBench:
             stdout=asyncio.subprocess.PIPE,
         )
         output, _ = await process.communicate()
-        told = json.loads(output)
-        return Answers(**told, cpu=(server.cpu() - used) / told["asked"])
+        parsed = json.loads(output)
+        return Answers(**parsed, cpu=(server.cpu() - used) / parsed["asked"])
 
     @asynccontextmanager
     async def burst(self, manager: ManagerUnderTest, namespace: str) -> AsyncIterator[None]:

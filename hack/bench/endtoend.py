@@ -468,8 +468,8 @@ async def settled(bench: Bench, count: int) -> None:
         "    the same manager, before that restart", f"{grown / MIB:,.0f} MiB", "that made them all"
     )
     few, many = costs[FEW] * 1e6, costs[count] * 1e6
-    told = f"median of {TIMES}, its watch events included"
-    row(f"(e) CPU of a reconcile, {FEW:,} settled", f"{few:,.0f} µs", told)
+    message = f"median of {TIMES}, its watch events included"
+    row(f"(e) CPU of a reconcile, {FEW:,} settled", f"{few:,.0f} µs", message)
     row(
         f"    the same, {count:,} settled", f"{many:,.0f} µs", f"{many / few:.2f} x that of {FEW:,}"
     )

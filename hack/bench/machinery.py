@@ -91,8 +91,8 @@ async def _told(process: asyncio.subprocess.Process) -> dict[str, float]:
     assert process.stdout is not None  # noqa: S101
     async for line in process.stdout:
         if line.startswith(b"{"):
-            told: dict[str, float] = json.loads(line)
-            return told
+            parsed: dict[str, float] = json.loads(line)
+            return parsed
     raise RuntimeError("a candidate ended without a report")
 
 

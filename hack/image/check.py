@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from image import bases, contents, recipe, trial
+from image import bases, contents, recipe, run_manager
 from image.bases import Buildah
 from image.recipe import Recipe
 from image.reporting import CheckError, report, require, step
@@ -107,7 +107,7 @@ def check(arguments: argparse.Namespace, folder: Path) -> None:
                 report(f"{key}: {config[key]}")
             look_into(buildah, root)
         with step("running the image"):
-            asyncio.run(trial.run(root, config, folder))
+            asyncio.run(run_manager.run(root, config, folder))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,9 +17,9 @@ from kftrainer.devcluster.controlplane import running
 from kftrainer.devcluster.errors import DevClusterError
 from kftrainer.devcluster.progress import Progress
 from kftrainer.machinery.manager.clock import SystemClock
-from monitoring.picture import Picture, Span
+from monitoring.dashboard_image import Picture, Span
 from monitoring.prometheus import Target, reader_token, scraping
-from monitoring.stage import NAMESPACES, ROOT, SERVICE, SHAPE, furnish, managers, play
+from monitoring.sample_load import NAMESPACES, ROOT, SERVICE, SHAPE, furnish, managers, play
 
 DASHBOARD = ROOT / "charts" / "kftrainer" / "files" / "dashboard.json"
 DRAWN = ROOT / "docs" / "img" / "dashboard.svg"

@@ -6,8 +6,8 @@ from kftrainer.api.names import LABEL_FRAMEWORK
 from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.waiting import until
 from tests.clients.conftest import Sdk
-from tests.support.lives import disk
 from tests.support.objects import runtime, train_job
+from tests.support.scenarios import disk
 from tests.support.trainjobs import BY_THE_END
 from tests.support.webhooks import Applicant
 
@@ -75,8 +75,8 @@ async def test_list_jobs_with_a_string_in_num_proc_per_node(
     """Decision 0009: stored strings break clients of 2.2 and later, so they can be rejected."""
     await person.create(in_namespace(sdk, train_job("number", trainer={PROCESSES: 1})))
     string = train_job("string", trainer={PROCESSES: "auto"})
-    heard = await person.create(in_namespace(sdk, string))
-    reply = named_in(" ".join([heard.denial, *heard.warnings]), PROCESSES)
+    response = await person.create(in_namespace(sdk, string))
+    reply = named_in(" ".join([response.denial, *response.warnings]), PROCESSES)
     outcome = await sdk("list")
     major, minor, _ = outcome["api"].split(".")
     if setting == "Reject":
@@ -85,7 +85,7 @@ async def test_list_jobs_with_a_string_in_num_proc_per_node(
         expected = (True, ["number", "string"], "")
     else:
         expected = (True, [], PROCESSES)
-    found = (heard.accepted, outcome["jobs"], named_in(outcome["error"], PROCESSES))
+    found = (response.accepted, outcome["jobs"], named_in(outcome["error"], PROCESSES))
     assert (reply, *found) == (PROCESSES, *expected)
 
 
@@ -96,10 +96,10 @@ async def test_runtime_without_framework_label_breaks_list_jobs_after_a_warning(
     name = f"unlabelled-{sdk.namespace}"
     unlabelled = runtime(name, kind="ClusterTrainingRuntime")
     del unlabelled["metadata"]["labels"]
-    heard = await person.create(unlabelled)
+    response = await person.create(unlabelled)
     await person.create(in_namespace(sdk, train_job("job", runtimeRef={"name": name})))
     outcome = await sdk("list")
-    texts = (*heard.warnings, outcome["error"])
+    texts = (*response.warnings, outcome["error"])
     found = [named_in(each, f"{LABEL_FRAMEWORK} label", LABEL_FRAMEWORK) for each in texts]
     assert (found, outcome["jobs"], name in outcome["runtimes"]) == (
         [LABEL_FRAMEWORK, f"{LABEL_FRAMEWORK} label"],

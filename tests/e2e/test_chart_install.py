@@ -24,7 +24,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.webhooks.registration import webhook_path
 from tests.integration.controllers.team import IN_USE, conditions_of, finalizers
-from tests.support.audit import refused, rights_of
+from tests.support.audit import permissions_of, refused
 from tests.support.installations import (
     DEPLOYMENT,
     MANAGER,
@@ -40,15 +40,6 @@ from tests.support.installations import (
     requests_by,
     wipe,
 )
-from tests.support.lives import (
-    FETCHING,
-    LASTING,
-    WITH_INITIALIZERS,
-    Life,
-    disk,
-    keep_a_job_set_twice,
-    on_nodes,
-)
 from tests.support.managers import ManagerProcess
 from tests.support.objects import runtime, train_job
 from tests.support.releases import (
@@ -60,6 +51,15 @@ from tests.support.releases import (
     token,
 )
 from tests.support.reviews import Review, review
+from tests.support.scenarios import (
+    FETCHING,
+    LASTING,
+    WITH_INITIALIZERS,
+    Scenario,
+    disk,
+    keep_a_job_set_twice,
+    on_nodes,
+)
 from tests.support.trainjobs import (
     BY_THE_END,
     FAILS,
@@ -80,13 +80,13 @@ LARGEST_RECORD = 500_000  # bytes; etcd takes a MiB
 READER = {"kind": "ServiceAccount", "name": "default", "namespace": "default"}
 FAILING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(labels=FAILS)}
 LIVES = {
-    "torch": Life("torch-distributed", {"node": 2}, spec=on_nodes(2)),
-    "llama-1b": Life("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
-    "llama-3b": Life("torchtune-llama3.2-3b", WITH_INITIALIZERS),
-    "qwen": Life("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
-    "deepspeed": Life("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
-    "mlx": Life("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
-    "plain": Life("plain", {"node": 2}, spec=on_nodes(2)),
+    "torch": Scenario("torch-distributed", {"node": 2}, spec=on_nodes(2)),
+    "llama-1b": Scenario("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
+    "llama-3b": Scenario("torchtune-llama3.2-3b", WITH_INITIALIZERS),
+    "qwen": Scenario("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
+    "deepspeed": Scenario("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
+    "mlx": Scenario("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
+    "plain": Scenario("plain", {"node": 2}, spec=on_nodes(2)),
 }
 LIMIT_RANGE = {
     "apiVersion": "v1",
@@ -162,7 +162,7 @@ async def until_shipped(api: ApiClient) -> list[Object]:
     return await until(there, within=BY_THE_END, what="the runtimes of the chart being there")
 
 
-async def test_helm_says_that_it_is_deployed_and_its_record_is_small(
+async def test_helm_release_is_deployed_and_its_record_is_small(
     installed: Installed, api: ApiClient
 ) -> None:
     assert f"{NAME}\t{NAMESPACE}" in await installed.release("list")
@@ -179,14 +179,14 @@ async def test_the_manager_has_applied_the_runtimes(installed: Installed, api: A
     assert labels == {"kftrainer"}
 
 
-async def test_the_certificate_is_there_and_believed(installed: Installed, api: ApiClient) -> None:
+async def test_certificate_exists_and_is_trusted(installed: Installed, api: ApiClient) -> None:
     secret = await api.get(SECRET_PATH)
     assert {"ca.crt", "ca.key", "tls.crt", "tls.key"} <= {*secret["data"]}
     assert await bundles(api) == {secret["data"]["ca.crt"]}
 
 
 @pytest.mark.parametrize("how", ["emptied", "deleted"])
-async def test_a_lost_certificate_is_made_anew(
+async def test_lost_certificate_is_recreated(
     installed: Installed, api: ApiClient, how: str
 ) -> None:
     before = (await api.get(SECRET_PATH))["data"]
@@ -210,7 +210,7 @@ async def bundles(api: ApiClient) -> set[str]:
     return {each["clientConfig"]["caBundle"] for each in found["webhooks"]}
 
 
-async def test_a_suspended_job_goes_on_and_keeps_its_job_set(ground: Ground) -> None:
+async def test_suspended_job_resumes_with_the_same_job_set(ground: Ground) -> None:
     await keep_a_job_set_twice(ground)
 
 
@@ -249,7 +249,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-async def test_what_is_somebody_elses_is_left_alone(ground: Ground, kind: str) -> None:
+async def test_objects_of_other_owners_are_not_modified(ground: Ground, kind: str) -> None:
     name, taken = FOREIGN[kind]
     api_version, _, kind = kind.rpartition("/")
     spec = {"spec": JOB_SET_PROBE["spec"]} if kind == "JobSet" else {}
@@ -287,7 +287,7 @@ async def test_a_job_on_a_shipped_runtime_runs_to_its_end(
     assert await lives.pod_counts(name) == LIVES[name].pods
 
 
-async def test_wrong_jobs_are_refused_after_a_second_look(ground: Ground) -> None:
+async def test_invalid_jobs_are_rejected_after_a_live_read(ground: Ground) -> None:
     person = applicant_with(ground.api)
 
     async def denied(manifest: Object) -> str:
@@ -309,11 +309,11 @@ async def test_wrong_jobs_are_refused_after_a_second_look(ground: Ground) -> Non
     await ground.until_running("train", 1)
     job = train_job("train")
     job["metadata"]["namespace"] = ground.namespace
-    heard = await person.patch(job, {"spec": {"podTemplateOverrides": []}})
-    assert "podTemplateOverrides" in heard.denial
+    outcome = await person.patch(job, {"spec": {"podTemplateOverrides": []}})
+    assert "podTemplateOverrides" in outcome.denial
 
 
-async def test_client_without_the_path_token_learns_nothing_about_runtimes(
+async def test_client_without_the_path_token_gets_no_information_about_runtimes(
     installed: Installed, ground: Ground
 ) -> None:
     await ground.create(runtime("torch"))
@@ -347,7 +347,7 @@ async def answer_of(session: aiohttp.ClientSession, url: str, body: Review) -> t
         return response.status, await response.text()
 
 
-async def test_a_runtime_in_use_stays_until_the_last_job_is_gone(ground: Ground) -> None:
+async def test_runtime_in_use_is_kept_until_the_last_job_is_deleted(ground: Ground) -> None:
     await ground.create(runtime("torch"))
     await ground.create_job(suspend=True)
     await ground.until_in_use()
@@ -357,7 +357,7 @@ async def test_a_runtime_in_use_stays_until_the_last_job_is_gone(ground: Ground)
     await ground.until_gone("TrainingRuntime", "torch")
 
 
-async def test_a_shipped_runtime_in_use_is_held_and_comes_back(
+async def test_deleted_shipped_runtime_in_use_is_kept_and_recreated(
     api: ApiClient, lives_namespace: str
 ) -> None:
     lives = Ground(api, lives_namespace)
@@ -379,7 +379,7 @@ async def test_a_shipped_runtime_in_use_is_held_and_comes_back(
     await until(is_another, within=BY_THE_END, what="the manager applying the runtime again")
 
 
-async def test_metrics_are_for_those_whom_the_chart_names(
+async def test_metrics_are_served_to_the_users_named_in_the_chart(
     installed: Installed, api: ApiClient, namespace: str
 ) -> None:
     readers = {
@@ -393,13 +393,11 @@ async def test_metrics_are_for_those_whom_the_chart_names(
                 header = {"Authorization": f"Bearer {shown}"}
                 async with session.get(ports.metrics_url, headers=header, ssl=False) as page:
                     assert page.status == status
-                    told = await page.text()
-                    assert ("kftrainer_build_info" in told) == (status == 200)
+                    output = await page.text()
+                    assert ("kftrainer_build_info" in output) == (status == 200)
 
 
-async def test_helm_test_runs_a_check_that_finds_everything_well(
-    installed: Installed, api: ApiClient
-) -> None:
+async def test_helm_test_runs_a_successful_check(installed: Installed, api: ApiClient) -> None:
     check = hook(await installed.release.objects("hooks"), "test")
     async with asyncio.TaskGroup() as both:
         testing = both.create_task(installed.release("test", NAME))
@@ -409,7 +407,7 @@ async def test_helm_test_runs_a_check_that_finds_everything_well(
     assert all(name in printed for name in RUNTIMES)
 
 
-async def test_a_runtime_that_the_chart_has_no_more_is_deleted(
+async def test_runtime_removed_from_the_chart_is_deleted(
     installed: Installed, api: ApiClient
 ) -> None:
     former = bundled_runtime(runtime("former", "ClusterTrainingRuntime")).manifest
@@ -450,7 +448,7 @@ async def test_no_right_was_missing_and_none_is_left_over(
     objects = [*await installed.release.objects(), *await installed.release.objects("hooks")]
     log = installed.cluster.plane.audit_log
     for account in (MANAGER, account_of(hook(objects, "test"))):
-        rights = rights_of(objects, account, NAMESPACE)
+        rights = permissions_of(objects, account, NAMESPACE)
         assert rights
-        asked = await requests_by(account, log, installed.audited_from, rights)
-        assert not refused(asked), account
+        requests = await requests_by(account, log, installed.audited_from, rights)
+        assert not refused(requests), account

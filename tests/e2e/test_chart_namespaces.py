@@ -12,11 +12,11 @@ from kftrainer.devcluster.components.jobset import PROBE as JOB_SET_PROBE
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import IN_USE, finalizers
-from tests.support.audit import refused, rights_of
+from tests.support.audit import permissions_of, refused
 from tests.support.installations import MANAGER, Cluster, Ports, replicas, requests_by
-from tests.support.lives import keep_a_job_set_twice
 from tests.support.objects import COLLECTIONS, runtime, train_job
 from tests.support.releases import NAMESPACE, Release, token
+from tests.support.scenarios import keep_a_job_set_twice
 from tests.support.trainjobs import BY_THE_END, Ground, summary
 from tests.support.webhooks import MERGE, applicant_with, wait_called
 
@@ -53,7 +53,7 @@ async def test_rights_in_the_watched_namespaces_are_enough_and_none_is_left_over
         await do_the_rest(here)
         await ask_for_metrics(api, ports[0])
 
-    rights = rights_of(objects, MANAGER, NAMESPACE)
+    rights = permissions_of(objects, MANAGER, NAMESPACE)
     assert not refused(await requests_by(MANAGER, plane.audit_log, start, rights))
     assert {each.namespace for each in rights if each.resource == "jobsets"} == {namespace}
     # Its own certificate is the only Secret that it can read.

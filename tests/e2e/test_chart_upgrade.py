@@ -16,7 +16,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.webhook.path_tokens import TOKEN
-from tests.support.audit import refused, rights_of
+from tests.support.audit import permissions_of, refused
 from tests.support.helm import WITHOUT_CRDS, merged
 from tests.support.installations import (
     CRDS,
@@ -239,7 +239,7 @@ async def test_an_upgrade_and_a_rollback(
         assert await parts(ground) == lasting
 
 
-async def test_an_uninstall_keeps_what_people_have_unless_they_say_otherwise(
+async def test_uninstall_keeps_user_objects_by_default(
     release: Release,
     chart_cluster: Cluster,
     ports: Sequence[Ports],
@@ -278,7 +278,7 @@ async def test_an_uninstall_keeps_what_people_have_unless_they_say_otherwise(
         assert await api.get_or_none(f"{CRDS}/{plural}.trainer.kubeflow.org") is None
 
     account = account_of(purge)
-    rights = rights_of(hooks, account, NAMESPACE)
+    rights = permissions_of(hooks, account, NAMESPACE)
     assert rights
     assert not refused(await requests_by(account, plane.audit_log, start, rights))
 

@@ -9,7 +9,7 @@ import pytest
 
 from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.controlplane import ControlPlane
-from tests.support import snippets
+from tests.support import doc_snippets
 
 CACHE = cache_paths.cache_home()
 WITHIN = 300.0
@@ -19,7 +19,7 @@ WITHIN = 300.0
 def project(control_plane: ControlPlane, tmp_path: Path) -> Path:
     """A folder with the documented files."""
     assert control_plane  # the binaries are there
-    snippets.write("devcluster.md", tmp_path)
+    doc_snippets.write("devcluster.md", tmp_path)
     return tmp_path
 
 

@@ -67,7 +67,7 @@ async def test_pods_that_fail_make_the_jobset_fail(api: ApiClient, namespace: st
     await finished(api, namespace, "Failed")
 
 
-async def test_what_belongs_to_a_deleted_jobset_goes_too(api: ApiClient, namespace: str) -> None:
+async def test_dependents_of_a_deleted_jobset_are_removed(api: ApiClient, namespace: str) -> None:
     await api.create(jobset(namespace, "train"))
     await finished(api, namespace, "Completed")
     await api.delete(f"{JOBSETS.format(namespace)}/train")

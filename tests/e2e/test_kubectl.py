@@ -15,9 +15,9 @@ from kftrainer.kube.client.errors import ApiError
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource, unstructured
 from tests.e2e.test_jobset import jobset
 from tests.integration.controllers.team import conditions_of
-from tests.support.history import version_now, versions_of
 from tests.support.informers import connected
 from tests.support.managers import ManagerProcess
+from tests.support.object_versions import version_now, versions_of
 from tests.support.objects import train_job
 from tests.support.trainjobs import (
     FOR_A_MOMENT,

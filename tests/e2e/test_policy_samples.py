@@ -13,7 +13,7 @@ from kftrainer.devcluster.client import ApiClient, Object
 from kftrainer.devcluster.components.jobset import PROBE as JOB_SET
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from tests.support import snippets
+from tests.support import doc_snippets
 from tests.support.objects import train_job
 
 FOLDER = Path(__file__).parents[2] / "examples" / "policies"
@@ -147,7 +147,7 @@ async def test_sample_policy_rejects_violations_and_nothing_else(
 async def test_quota_and_limit_range_of_the_documentation_are_accepted(
     api: ApiClient, namespace: str
 ) -> None:
-    [text] = snippets.snippets("security.md", "yaml")
+    [text] = doc_snippets.snippets("security.md", "yaml")
     for each in yaml.safe_load_all(text):
         metadata = {**each["metadata"], "namespace": namespace}
         created = await api.create({**each, "metadata": metadata})

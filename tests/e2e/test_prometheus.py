@@ -157,16 +157,16 @@ def queries() -> list[PanelQuery]:
 
 
 @pytest.mark.parametrize("asked", queries(), ids=lambda asked: f"{asked.panel}-{asked.legend}")
-async def test_every_panel_has_an_answer(watched: Watched, asked: PanelQuery) -> None:
+async def test_every_panel_has_data(watched: Watched, asked: PanelQuery) -> None:
     await watched.until_answered(asked.expr, what=asked.panel)
 
 
-async def test_what_is_misspelt_has_no_answer(watched: Watched) -> None:
+async def test_misspelt_query_has_no_data(watched: Watched) -> None:
     with pytest.raises(NotReadyError, match=r"an answer to it: kftrainer_trainjob\{\} did not"):
         await watched.until_answered("kftrainer_trainjob{}", what="it", within=3)
 
 
-async def test_a_stranger_is_shown_nothing(watched: Watched) -> None:
+async def test_unauthorized_user_gets_no_metrics(watched: Watched) -> None:
     async def refused() -> bool:
         return "401" in await watched.prometheus.complaint_about(STRANGER)
 
@@ -181,10 +181,10 @@ async def test_a_stranger_is_shown_nothing(watched: Watched) -> None:
 
 
 async def test_series_of_trainjobs_have_their_own_namespaces(watched: Watched) -> None:
-    asked = f'count by (namespace) (kftrainer_trainjobs{{job="{JOB}"}})'
+    query = f'count by (namespace) (kftrainer_trainjobs{{job="{JOB}"}})'
 
     async def counted() -> set[str] | None:
-        found = {each.labels["namespace"] for each in await watched.prometheus.query(asked)}
+        found = {each.labels["namespace"] for each in await watched.prometheus.query(query)}
         return found if watched.namespace in found else None
 
     assert "kubeflow-system" not in await until(counted, within=WITHIN, what="TrainJobs")
@@ -202,7 +202,7 @@ async def test_alerts_are_evaluated_and_none_fires(watched: Watched) -> None:
     assert [each["name"] for each in rules if each["state"] == "firing"] == []
 
 
-async def test_alerts_read_what_there_is(watched: Watched, api: ApiClient) -> None:
+async def test_alerts_query_existing_series(watched: Watched, api: ApiClient) -> None:
     """The last one: it takes the manager away, so that it cannot be called."""
     await watched.manager.stop()
     person = applicant_with(api)

@@ -108,7 +108,7 @@ STATES = {
 }
 
 
-async def test_states_and_durations_are_told_once_and_go_with_their_jobs(
+async def test_states_and_durations_are_reported_once_and_removed_with_their_jobs(
     ground: Ground, control_plane: ControlPlane, metrics: Scraper, runtime: str
 ) -> None:
     namespace = ground.namespace

@@ -14,11 +14,11 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import conditions_of, reconciles
-from tests.support.lives import FETCHING, WITH_INITIALIZERS, Life, disk, on_nodes
 from tests.support.managers import ManagerProcess
 from tests.support.objects import replicated_job, runtime, train_job
 from tests.support.plans import pod_of
 from tests.support.runtimes import SHIPPED
+from tests.support.scenarios import FETCHING, WITH_INITIALIZERS, Scenario, disk, on_nodes
 from tests.support.trainjobs import (
     BY_THE_END,
     FOR_A_MOMENT,
@@ -60,16 +60,18 @@ def plain() -> Object:
 
 
 LIVES = {
-    "torch": Life("torch-distributed", {"node": 2}, spec=on_nodes(2)),
-    "cached": Life("torch-distributed-with-cache", {"dataset-initializer": 1, "node": 1}),
-    "llama-1b": Life("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
-    "llama-3b": Life("torchtune-llama3.2-3b", WITH_INITIALIZERS),
-    "qwen": Life("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
-    "deepspeed": Life("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
-    "deepspeed-alone": Life("deepspeed-distributed", {"launcher": 1}, spec=on_nodes(1)),
-    "mlx": Life("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
-    "outside": Life("outside-launcher", {"launcher": 1, "node": 2}, "TrainingRuntime", on_nodes(2)),
-    "plain": Life("plain", {"node": 2}, "TrainingRuntime"),
+    "torch": Scenario("torch-distributed", {"node": 2}, spec=on_nodes(2)),
+    "cached": Scenario("torch-distributed-with-cache", {"dataset-initializer": 1, "node": 1}),
+    "llama-1b": Scenario("torchtune-llama3.2-1b", WITH_INITIALIZERS, spec=FETCHING),
+    "llama-3b": Scenario("torchtune-llama3.2-3b", WITH_INITIALIZERS),
+    "qwen": Scenario("torchtune-qwen2.5-1.5b", WITH_INITIALIZERS),
+    "deepspeed": Scenario("deepspeed-distributed", {"launcher": 1, "node": 2}, spec=on_nodes(3)),
+    "deepspeed-alone": Scenario("deepspeed-distributed", {"launcher": 1}, spec=on_nodes(1)),
+    "mlx": Scenario("mlx-distributed", {"launcher": 1, "node": 1}, spec=on_nodes(2)),
+    "outside": Scenario(
+        "outside-launcher", {"launcher": 1, "node": 2}, "TrainingRuntime", on_nodes(2)
+    ),
+    "plain": Scenario("plain", {"node": 2}, "TrainingRuntime"),
 }
 ON_MPI = ("deepspeed", "deepspeed-alone", "mlx", "outside")
 ON_TORCHTUNE = ("llama-1b", "llama-3b", "qwen")
@@ -208,7 +210,7 @@ async def test_initializers_are_over_before_the_training_begins(lives: Ground, n
     assert max(before) <= jobs["node"]["metadata"]["creationTimestamp"]
 
 
-async def test_initializers_are_told_what_to_fetch(lives: Ground) -> None:
+async def test_initializers_get_their_storage_uris(lives: Ground) -> None:
     await lives.until_ended("llama-1b")
     told = {
         container["name"]: variable["value"]
@@ -254,7 +256,7 @@ async def test_torch_finds_its_master_among_the_pods(lives: Ground) -> None:
     assert {each["PET_NNODES"] for each in told} == {"2"}
 
 
-async def test_what_has_settled_is_not_written(
+async def test_unchanged_trainjob_is_not_written(
     lives: Ground, manager: ManagerProcess, metrics_url: str
 ) -> None:
     """Everything is looked at once more, after all is done: that takes no write."""
@@ -283,7 +285,7 @@ async def test_what_has_settled_is_not_written(
     assert all(reconciles(manager, lives.namespace, name) > 1 for name in looked_at)
 
 
-async def test_a_gang_has_a_pod_group_which_goes_with_the_job(ground: Ground) -> None:
+async def test_pod_group_of_a_gang_is_deleted_with_the_job(ground: Ground) -> None:
     """The last one: the garbage collector notices new kinds only every thirty seconds."""
     asking = {"requests": {"cpu": "500m", "memory": "1Gi"}}
     await ground.create(

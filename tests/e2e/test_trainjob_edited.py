@@ -55,7 +55,7 @@ def with_image(manifest: Object, image: str) -> Object:
     return manifest
 
 
-async def test_a_running_job_does_not_notice_that_its_runtime_is_edited(
+async def test_running_job_is_unaffected_by_edits_of_its_runtime(
     ground: Ground, manager: ManagerProcess
 ) -> None:
     await ground.create(a_runtime("torch"))
@@ -122,9 +122,10 @@ async def edit_runtime(ground: Ground, manager: ManagerProcess, job: str, image:
     await ground.touch(manager, job)
 
 
-async def test_d35_an_edited_runtime_does_not_keep_a_job_from_being_suspended_and_resumed(
+async def test_job_is_suspended_and_resumed_after_its_runtime_is_edited(
     ground: Ground, manager: ManagerProcess
 ) -> None:
+    """Defect D35."""
     await ground.create(a_runtime("torch"))
     await ground.create_job(**LASTING)
     await ground.until_seen_running("train", 1, manager)
@@ -149,9 +150,10 @@ async def test_d35_an_edited_runtime_does_not_keep_a_job_from_being_suspended_an
     assert summary(job) == {"Suspended": "False/Resumed"}
 
 
-async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
+async def test_job_is_suspended_with_an_invalid_runtime(
     ground: Ground, manager: ManagerProcess
 ) -> None:
+    """Defect D35."""
     await ground.create(a_runtime("torch"))
     await ground.create_job(**LASTING)
     await ground.until_running("train", 1)
@@ -162,8 +164,8 @@ async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
     await ground.patch("TrainingRuntime", "torch", {"spec": broken})
 
     async def noticed() -> bool:
-        told = manager.log_entries("plan_not_updated")
-        return any(each["namespace"] == ground.namespace for each in told)
+        entries = manager.log_entries("plan_not_updated")
+        return any(each["namespace"] == ground.namespace for each in entries)
 
     await until(noticed, within=BY_THE_END, what="the manager noticing the broken runtime")
     assert summary(await ground.get("TrainJob")) == {}
@@ -180,7 +182,7 @@ async def test_d35_a_broken_runtime_does_not_keep_a_job_from_being_suspended(
     assert container_of(await ground.get("JobSet"))["image"] == "trainer:1"
 
 
-async def test_kubectl_tells_the_story_of_a_job_that_waits_for_its_runtime(
+async def test_kubectl_shows_the_events_of_a_job_that_waits_for_its_runtime(
     ground: Ground, kubectl: Kubectl
 ) -> None:
     await ground.create_job(trainer={"numNodes": 2})

@@ -51,9 +51,10 @@ async def look_once_more(ground: Ground, manager: ManagerProcess, *jobs: str) ->
     assert await ground.all("JobSet") == []
 
 
-async def test_d3_d4_what_has_ended_does_not_begin_again_without_its_job_set(
+async def test_finished_trainjob_does_not_restart_without_its_job_set(
     ground: Ground, manager: ManagerProcess
 ) -> None:
+    """Defects D3 and D4."""
     await ground.create(one_try_runtime())
     await ground.create_job("good", "once")
     await ground.create_job("bad", "once", **FAILING)
@@ -79,9 +80,10 @@ async def test_d3_d4_what_has_ended_does_not_begin_again_without_its_job_set(
         await ground.until_left(job)
 
 
-async def test_d3_d4_what_has_ended_does_not_begin_again_when_its_job_set_expires(
+async def test_finished_trainjob_does_not_restart_when_its_job_set_expires(
     ground: Ground, manager: ManagerProcess
 ) -> None:
+    """Defects D3 and D4."""
     await ground.create(one_try_runtime("brief", ttlSecondsAfterFinished=15))
     await ground.create_job("good", "brief")
     await ground.create_job("bad", "brief", **FAILING)
@@ -97,9 +99,10 @@ async def test_d3_d4_what_has_ended_does_not_begin_again_when_its_job_set_expire
 
 
 @pytest.mark.parametrize("policy", ["Background", "Foreground"])
-async def test_d5_what_belongs_to_a_deleted_job_goes_and_is_not_made_again(
+async def test_dependents_of_a_deleted_job_are_removed_and_not_recreated(
     ground: Ground, manager: ManagerProcess, policy: str
 ) -> None:
+    """Defect D5."""
     await ground.create_runtime("mpi")
     lasting = pods_with("launcher", "node", annotations=FOR_LONG)
     await ground.create_job(runtime="mpi", trainer={"numNodes": 2}, podTemplateOverrides=lasting)
@@ -120,7 +123,7 @@ async def test_d5_what_belongs_to_a_deleted_job_goes_and_is_not_made_again(
     assert made_job_sets(manager, ground.namespace, "train") == 1
 
 
-async def test_a_runtime_in_use_stays_until_the_last_job_is_gone(ground: Ground) -> None:
+async def test_runtime_in_use_is_kept_until_the_last_job_is_deleted(ground: Ground) -> None:
     await ground.create(runtime("torch"))
     await ground.create_job("first", **LASTING)
     await ground.create_job("second", suspend=True)

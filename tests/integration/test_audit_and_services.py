@@ -11,7 +11,14 @@ from kftrainer.devcluster.cluster_options import Shape
 from kftrainer.devcluster.controlplane import ControlPlane, running
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from tests.support.audit import Asked, Right, refused, requests_of, rights_of, unused
+from tests.support.audit import (
+    AuditedRequest,
+    Permission,
+    permissions_of,
+    refused,
+    requests_of,
+    unused,
+)
 
 WITHIN = 30.0
 CONFIG_MAP = {
@@ -28,17 +35,17 @@ async def plane(bare_control_plane: ControlPlane) -> AsyncIterator[ControlPlane]
         yield plane
 
 
-async def answered(plane: ControlPlane, user: str, requests: int) -> list[Asked]:
+async def answered(plane: ControlPlane, user: str, requests: int) -> list[AuditedRequest]:
     """The user's requests, as soon as there are so many."""
 
-    async def told() -> list[Asked] | None:
+    async def told() -> list[AuditedRequest] | None:
         found = requests_of(plane.audit_log, user)
         return found if len(found) >= requests else None
 
     return await until(told, within=WITHIN, what=f"{requests} requests of {user} in the audit log")
 
 
-async def test_the_audit_log_tells_what_was_granted_and_what_was_not(plane: ControlPlane) -> None:
+async def test_audit_log_contains_granted_and_denied_requests(plane: ControlPlane) -> None:
     async with plane.client("kubernetes-admin") as admin:
         start = plane.audit_log.stat().st_size
         await admin.apply(CONFIG_MAP)
@@ -50,7 +57,7 @@ async def test_the_audit_log_tells_what_was_granted_and_what_was_not(plane: Cont
     assert (asked.verb, asked.resource, asked.name, asked.code) == ("get", "configmaps", "x", 403)
     assert refused([asked]) == ["403 get /api/v1/namespaces/default/configmaps/x"]
 
-    async def both() -> list[Asked] | None:
+    async def both() -> list[AuditedRequest] | None:
         found = requests_of(plane.audit_log, "kubernetes-admin", start=start)
         applied = [each for each in found if each.resource == "configmaps"]
         return applied if len(applied) > 1 else None
@@ -59,13 +66,13 @@ async def test_the_audit_log_tells_what_was_granted_and_what_was_not(plane: Cont
     assert [each.verbs for each in applied] == [{"patch", "create"}, {"patch"}]
 
 
-async def test_the_api_server_asks_at_the_socket_for_who_answers_for_a_service(
+async def test_api_server_resolves_services_through_the_socket(
     plane: ControlPlane,
 ) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append((await reader.readline()).decode())
+        requests.append((await reader.readline()).decode())
         writer.write(b"HTTP/1.1 502 Nobody\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
@@ -86,7 +93,7 @@ async def test_the_api_server_asks_at_the_socket_for_who_answers_for_a_service(
 
         await until(is_called, within=WITHIN, what="the API server calling the webhook")
         await _forget(api)
-    assert set(asked) == {f"CONNECT {address}:443 HTTP/1.1\r\n"}
+    assert set(requests) == {f"CONNECT {address}:443 HTTP/1.1\r\n"}
 
 
 async def _forget(api: ApiClient) -> None:
@@ -146,11 +153,13 @@ def test_rights_are_those_of_roles_that_are_bound_to_the_account() -> None:
         }
 
     objects = [role, stranger, binding(role, "we"), binding(stranger, "they")]
-    rights = rights_of(objects, "we", "home")
+    rights = permissions_of(objects, "we", "home")
     assert rights == [
-        Right("Role own", "", "secrets", "get", "cert", "home"),
-        Right("Role own", "", "secrets", "patch", "cert", "home"),
+        Permission("Role own", "", "secrets", "get", "cert", "home"),
+        Permission("Role own", "", "secrets", "patch", "cert", "home"),
     ]
-    read = Asked("we", "get", "", "secrets", "home", "cert", 200, "/api/v1/…/cert")
-    other = Asked("we", "patch", "", "secrets", "home", "another", 200, "/api/v1/…/another")
+    read = AuditedRequest("we", "get", "", "secrets", "home", "cert", 200, "/api/v1/…/cert")
+    other = AuditedRequest(
+        "we", "patch", "", "secrets", "home", "another", 200, "/api/v1/…/another"
+    )
     assert unused(rights, [read, other]) == ["Role own: patch secrets.core cert"]

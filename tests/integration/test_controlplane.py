@@ -46,7 +46,7 @@ async def test_the_server_is_the_pinned_kubernetes(api: ApiClient) -> None:
     assert (await api.get("/version"))["gitVersion"] == KUBERNETES_VERSION
 
 
-async def test_the_admin_may_do_what_an_unbound_user_may_not(
+async def test_admin_is_authorized_and_an_unbound_user_is_not(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
@@ -98,7 +98,7 @@ async def test_without_a_certificate_nothing_is_served(control_plane: ControlPla
             assert "system:anonymous" in await response.text()
 
 
-async def test_etcd_refuses_who_has_no_certificate_of_its_own(control_plane: ControlPlane) -> None:
+async def test_etcd_rejects_clients_without_its_certificate(control_plane: ControlPlane) -> None:
     [etcd] = [
         command
         for command in processes_of(control_plane.folder)
@@ -146,7 +146,7 @@ async def test_killing_its_owner_leaves_nothing_behind() -> None:
     await until(gone, within=30, what=f"the end of all processes of {folder}")
 
 
-async def test_a_part_that_dies_while_the_rest_starts_is_named(
+async def test_component_that_exits_during_startup_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = await binaries.provide(
@@ -192,7 +192,7 @@ async def test_kinds_of_other_projects_are_served_on_request(tmp_path: Path) -> 
     assert "Widget" in served["x.y/v1"]
 
 
-async def test_a_port_that_is_taken_is_told_before_anything_starts(
+async def test_taken_port_is_reported_before_anything_starts(
     control_plane: ControlPlane,
 ) -> None:
     port = int(control_plane.url.rpartition(":")[2])
@@ -201,7 +201,7 @@ async def test_a_port_that_is_taken_is_told_before_anything_starts(
             raise AssertionError("it started on a taken port")
 
 
-async def test_an_api_server_that_dies_at_its_start_is_told_with_its_last_words(
+async def test_api_server_that_exits_at_startup_is_reported_with_its_last_output(
     control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dying = tmp_path / "kube-apiserver"

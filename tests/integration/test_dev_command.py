@@ -102,7 +102,7 @@ async def test_a_killed_supervisor_takes_everything_along_and_up_recovers(dev: D
     assert again.returncode == 0, again.stderr
 
 
-async def test_a_part_that_dies_is_told_by_status(dev: Dev) -> None:
+async def test_status_reports_a_component_that_exited(dev: Dev) -> None:
     assert dev("up", "--bare").returncode == 0
     [etcd] = [
         pid for pid, command in pids_of(dev.place.folder) if command.split()[0].endswith("/etcd")
@@ -136,7 +136,7 @@ async def test_killing_up_before_it_is_ready_leaves_nothing_behind(dev: Dev) -> 
     await dev.all_gone()
 
 
-async def test_a_taken_port_is_told_in_a_sentence(dev: Dev) -> None:
+async def test_taken_port_is_reported_in_one_sentence(dev: Dev) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -147,7 +147,9 @@ async def test_a_taken_port_is_told_in_a_sentence(dev: Dev) -> None:
     assert "Traceback" not in up.stderr
 
 
-async def test_a_crd_that_the_server_refuses_is_told_in_its_words(dev: Dev, tmp_path: Path) -> None:
+async def test_crd_rejection_is_reported_with_the_message_of_the_server(
+    dev: Dev, tmp_path: Path
+) -> None:
     crd = tmp_path / "crd.yaml"
     crd.write_text(
         "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\n"

@@ -64,11 +64,11 @@ class Command:
         async with asyncio.timeout(ANY_MOMENT):
             out, err = await self._process.communicate()
         assert out == b"", "standard output is not for logs"
-        said = "".join(self._said) + err.decode()
-        assert "Traceback" not in said
-        assert "exception" not in said
+        message = "".join(self._said) + err.decode()
+        assert "Traceback" not in message
+        assert "exception" not in message
         assert self._process.returncode is not None
-        return self._process.returncode, said.splitlines()
+        return self._process.returncode, message.splitlines()
 
 
 @asynccontextmanager
@@ -169,7 +169,7 @@ async def test_a_signal_ends_it_cleanly(
     assert {"level", "logger", "timestamp", "event"} <= entries[0].keys()
 
 
-async def test_on_request_the_log_is_for_people(
+async def test_log_format_console_prints_no_json(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     flags = ("--log-format", "console", "--namespace", namespace)
@@ -193,7 +193,9 @@ async def test_a_server_that_is_not_there_is_waited_for_and_a_signal_ends_the_wa
     assert code == 0
 
 
-async def test_a_server_that_comes_up_is_used(proxy: FaultProxy, namespace: str) -> None:
+async def test_manager_starts_when_the_api_server_becomes_available(
+    proxy: FaultProxy, namespace: str
+) -> None:
     proxy.inject(Answer(503, "starting"), discovers_ours, times=2)
     async with command("--kubeconfig", proxy.kubeconfig, "--namespace", namespace) as it:
         await it.line_with("preflight_waiting")
@@ -203,7 +205,7 @@ async def test_a_server_that_comes_up_is_used(proxy: FaultProxy, namespace: str)
     assert proxy.faults_left == 0
 
 
-async def test_without_our_kinds_it_says_how_to_install_them(proxy: FaultProxy) -> None:
+async def test_missing_crds_are_reported_with_installation_instructions(proxy: FaultProxy) -> None:
     proxy.inject(Answer(404, "404 page not found\n"), discovers_ours, times=99)
     assert await failure("--kubeconfig", proxy.kubeconfig) == (
         "kftrainer manager: the API server does not serve TrainJob.trainer.kubeflow.org: install "
@@ -211,7 +213,7 @@ async def test_without_our_kinds_it_says_how_to_install_them(proxy: FaultProxy) 
     )
 
 
-async def test_without_a_right_it_says_which_kinds_it_may_not_read(
+async def test_missing_permission_is_reported_with_the_kinds(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     user = f"reader-of-runtimes-{namespace}"
@@ -225,7 +227,7 @@ async def test_without_a_right_it_says_which_kinds_it_may_not_read(
     )
 
 
-async def test_a_stranger_is_told_that_the_server_does_not_know_him(
+async def test_unauthenticated_user_is_reported(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     document = yaml.safe_load(control_plane.kubeconfig.read_text())
@@ -237,7 +239,7 @@ async def test_a_stranger_is_told_that_the_server_does_not_know_him(
     )
 
 
-async def test_a_taken_port_is_told(control_plane: ControlPlane, tmp_path: Path) -> None:
+async def test_taken_port_is_reported(control_plane: ControlPlane, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -341,7 +343,7 @@ async def test_probes_and_metrics_are_there(
         assert f'workqueue_adds_total{{name="{controller}"' in text
 
 
-async def test_until_all_is_read_it_is_alive_and_not_ready(
+async def test_manager_is_live_but_not_ready_until_caches_have_synced(
     proxy: FaultProxy, namespace: str
 ) -> None:
     proxy.inject(Answer(503, "starting"), discovers_ours, times=10_000)
@@ -361,7 +363,7 @@ async def test_until_all_is_read_it_is_alive_and_not_ready(
         await manager.wait_ready()
 
 
-async def test_metrics_by_https_are_for_those_who_may_see_them(
+async def test_https_metrics_are_served_to_authorized_users_only(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, free_address: str
 ) -> None:
     file = tmp_path / "config.yaml"

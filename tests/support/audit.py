@@ -1,4 +1,4 @@
-"""What the API server's audit log tells: who asked for what, and which rights that took."""
+"""Reads the API server's audit log: requests of users and the permissions they used."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,8 +11,8 @@ BY_A_WEBHOOK = "denied the request"  # it answers like RBAC, but not for want of
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request of a user, and how it was answered."""
+class AuditedRequest:
+    """One audited request of a user and its response code."""
 
     user: str
     verb: str
@@ -26,7 +26,7 @@ class Asked:
 
     @property
     def verbs(self) -> frozenset[str]:
-        """The verbs it took, or would have taken elsewhere.
+        """Return the verbs that the request needs on any API server.
 
         An apply that made the object took two. A watch that is sent all that is there first stands
         for a list, which it is where API servers cannot do that.
@@ -42,7 +42,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class Permission:
     """One verb on one resource, as a role grants it."""
 
     role: str
@@ -52,13 +52,13 @@ class Right:
     name: str = ""  # of the only object, if it is about one
     namespace: str = ""  # of the only namespace, if it is about one
 
-    def is_used_by(self, asked: Asked) -> bool:
-        """Whether the request would not have been possible without it."""
+    def is_used_by(self, request: AuditedRequest) -> bool:
+        """Return whether the request needs this permission."""
         return (
-            self.verb in asked.verbs
-            and (self.group, self.resource) == (asked.group, asked.resource)
-            and self.name in ("", asked.name)
-            and self.namespace in ("", asked.namespace)
+            self.verb in request.verbs
+            and (self.group, self.resource) == (request.group, request.resource)
+            and self.name in ("", request.name)
+            and self.namespace in ("", request.namespace)
         )
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Right:
         return f"{self.role}: {self.verb} {self.resource}.{self.group or 'core'}{of}"
 
 
-def requests_of(log: Path, *users: str, start: int = 0) -> list[Asked]:
+def requests_of(log: Path, *users: str, start: int = 0) -> list[AuditedRequest]:
     """The requests of the users in the log, from this byte of it on."""
     with log.open("rb") as file:
         file.seek(start)
@@ -75,10 +75,10 @@ def requests_of(log: Path, *users: str, start: int = 0) -> list[Asked]:
     return [_asked(each) for each in events if each["user"].get("username") in users]
 
 
-def _asked(event: Mapping[str, Any]) -> Asked:
+def _asked(event: Mapping[str, Any]) -> AuditedRequest:
     what = event.get("objectRef", {})
     parts = (what.get("resource", ""), what.get("subresource", ""))
-    return Asked(
+    return AuditedRequest(
         user=event["user"]["username"],
         verb=event["verb"],
         group=what.get("apiGroup", ""),
@@ -91,21 +91,23 @@ def _asked(event: Mapping[str, Any]) -> Asked:
     )
 
 
-def refused(asked: Iterable[Asked]) -> Sequence[str]:
-    """The requests that nobody had granted, each once."""
-    forbidden = (each for each in asked if each.code == FORBIDDEN)
+def refused(requests: Iterable[AuditedRequest]) -> Sequence[str]:
+    """Return the denied requests without duplicates."""
+    forbidden = (each for each in requests if each.code == FORBIDDEN)
     return [*dict.fromkeys(str(each) for each in forbidden if BY_A_WEBHOOK not in each.message)]
 
 
-def unused(rights: Iterable[Right], asked: Sequence[Asked]) -> Sequence[str]:
-    """The rights that no request took."""
-    return [str(each) for each in rights if not any(map(each.is_used_by, asked))]
+def unused(rights: Iterable[Permission], requests: Sequence[AuditedRequest]) -> Sequence[str]:
+    """Return the permissions that no request used."""
+    return [str(each) for each in rights if not any(map(each.is_used_by, requests))]
 
 
-def rights_of(objects: Iterable[Mapping[str, Any]], account: str, namespace: str) -> list[Right]:
-    """What those roles among the objects grant that are bound to the ServiceAccount."""
+def permissions_of(
+    objects: Iterable[Mapping[str, Any]], account: str, namespace: str
+) -> list[Permission]:
+    """Return the permissions of the roles that are bound to the ServiceAccount."""
     found = {(each["kind"], each["metadata"]["name"]): each for each in objects}
-    granted: list[Right] = []
+    granted: list[Permission] = []
     for (kind, _), binding in found.items():
         if kind in ("ClusterRoleBinding", "RoleBinding") and _is_of(binding, account, namespace):
             role = found[binding["roleRef"]["kind"], binding["roleRef"]["name"]]
@@ -122,11 +124,11 @@ def _is_of(binding: Mapping[str, Any], account: str, namespace: str) -> bool:
     )
 
 
-def _rights(role: Mapping[str, Any], namespace: str) -> Iterator[Right]:
-    told = f"{role['kind']} {role['metadata']['name']}"
+def _rights(role: Mapping[str, Any], namespace: str) -> Iterator[Permission]:
+    message = f"{role['kind']} {role['metadata']['name']}"
     for rule in role["rules"]:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
                 for verb in rule["verbs"]:
                     for name in rule.get("resourceNames", [""]):
-                        yield Right(told, group, resource, verb, name, namespace)
+                        yield Permission(message, group, resource, verb, name, namespace)

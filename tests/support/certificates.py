@@ -1,4 +1,4 @@
-"""Certificates of any age and shape, as they may be found in a Secret or on a disk."""
+"""Certificates of any age and form, for Secrets and files."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -41,7 +41,7 @@ class Pair:
 
 
 def authority(now: datetime, days_left: float = 3650, identity: Identity = IDENTITY) -> Pair:
-    """An authority with so many days left; fewer than none if it has expired."""
+    """An authority that expires in this number of days; negative if it has expired."""
     made = now - AUTHORITY_LIFETIME + timedelta(days=days_left)
     return Pair(*new_authority(identity.authority_name, made))
 
@@ -49,7 +49,7 @@ def authority(now: datetime, days_left: float = 3650, identity: Identity = IDENT
 def leaf(
     issuer: Pair, now: datetime, days_left: float = 365, identity: Identity = IDENTITY
 ) -> Pair:
-    """A certificate that was issued when it had a year left, and has so many days now."""
+    """A certificate valid for a year that expires in this number of days."""
     made = now - LEAF_LIFETIME + timedelta(days=days_left)
     name, hosts = identity.server_name, identity.host_names
     return Pair(*issue(issuer.certificate, issuer.key, made, name=name, hosts=hosts))

@@ -1,4 +1,4 @@
-"""Nodes beyond those that a test cluster has."""
+"""Additional nodes for a test cluster."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Commands that come to an end, as people run them."""
+"""Runs commands to completion in subprocesses."""
 
 import asyncio
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ BLIND = ("the API server does not respond", "the last attempt failed: ")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended, and what it said."""
+    """Exit code and output of a command."""
 
     code: int
     out: list[str]
@@ -42,9 +42,9 @@ async def kftrainer(*arguments: str | Path) -> Ended:
 
 
 async def complaint(command: str, *arguments: str | Path) -> str:
-    """What `kftrainer` says is wrong with the cluster, in one line.
+    """Return the one-line error of `kftrainer` about the cluster.
 
-    It is asked again if it could not see that to the end, as on a machine that is busy.
+    The command is retried if it timed out, as on a busy machine.
     """
 
     async def seen() -> str | None:

@@ -1,4 +1,4 @@
-"""TrainJobs that cost the operator much for their size, and an API server that stores them."""
+"""TrainJobs that are expensive for their size, and an API server that stores them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

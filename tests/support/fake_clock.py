@@ -1,4 +1,4 @@
-"""Time that passes only when a test says so."""
+"""A clock that tests advance manually."""
 
 import asyncio
 import heapq
@@ -10,7 +10,7 @@ MAX_ROUNDS = 10_000
 
 
 class FakeClock:
-    """A clock at zero seconds; whoever sleeps by it is woken in the order of their times."""
+    """A clock at zero seconds; sleepers wake in the order of their deadlines."""
 
     def __init__(self) -> None:
         self._time = 0.0
@@ -18,15 +18,15 @@ class FakeClock:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def monotonic(self) -> float:
-        """Seconds that a test has let pass."""
+        """Return the seconds by which the clock was advanced."""
         return self._time
 
     def now(self) -> datetime:
-        """The same as a time of day."""
+        """Return the same time as a datetime."""
         return START + timedelta(seconds=self._time)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until a test has let this time pass."""
+        """Wait until the clock was advanced by this time."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -36,7 +36,7 @@ class FakeClock:
 
     @property
     def sleeping(self) -> list[float]:
-        """When those who sleep now will wake, the first one first."""
+        """Return the deadlines of the current sleepers in order."""
         return sorted(at for at, _, sleeper in self._sleepers if not sleeper.done())
 
     async def advance(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""A real clock that runs faster, for waiting out in seconds what takes minutes."""
+"""A real clock that runs faster, so that minutes take seconds."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class FastClock:
-    """Counts so many seconds for each that passes."""
+    """Counts a number of seconds for each real second."""
 
     def __init__(self, times: float) -> None:
         self._times = times

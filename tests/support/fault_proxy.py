@@ -1,4 +1,4 @@
-"""Stands between a client and the API server, and breaks what it is told to break.
+"""A proxy between a client and the API server that injects faults.
 
 It ends TLS on both sides and relays the answers' bytes, one request to a connection; so a fault
 can hit any byte of an answer.
@@ -30,7 +30,7 @@ LINGER_NOT = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class ProxiedRequest:
-    """What a client asked for."""
+    """A request of a client."""
 
     method: str
     path: str
@@ -54,7 +54,7 @@ class ProxiedRequest:
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether the server only says what it would do."""
+        """Whether this is a dry run."""
         return "dryRun" in self.query
 
     @property
@@ -65,7 +65,7 @@ class ProxiedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Do not ask the server, say this."""
+    """Return this response without calling the server."""
 
     status: int
     body: str = ""
@@ -105,7 +105,7 @@ Match = Callable[[ProxiedRequest], bool]
 
 
 def status_answer(code: int, reason: str) -> Answer:
-    """An error as the API server tells it."""
+    """An error response in the format of the API server."""
     body = f'{{"kind":"Status","apiVersion":"v1","code":{code},"reason":"{reason}"}}'
     return Answer(code, body, {"Content-Type": "application/json"})
 
@@ -118,7 +118,7 @@ class _Rule:
 
 
 class _Connection:
-    """One client's connection, and what is to happen to it."""
+    """One client connection and the fault for it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -134,7 +134,7 @@ class _Connection:
 
 
 class FaultProxy:
-    """A proxy that is told what to break; `running_proxy` makes them."""
+    """A proxy with injectable faults; `running_proxy` starts one."""
 
     def __init__(self, upstream_port: int, upstream_tls: ssl.SSLContext) -> None:
         self._upstream_port = upstream_port
@@ -152,7 +152,7 @@ class FaultProxy:
         return len(self._connections)
 
     def inject(self, fault: Fault, match: Match, times: int = 1) -> None:
-        """Do this to the next so many requests that match."""
+        """Inject the fault into this number of matching requests."""
         self._rules.append(_Rule(fault, match, times))
 
     @property
@@ -161,7 +161,7 @@ class FaultProxy:
         return sum(rule.left for rule in self._rules)
 
     def forget_faults(self) -> None:
-        """Break nothing more."""
+        """Remove all pending faults."""
         self._rules.clear()
 
     def watches(self) -> int:
@@ -284,7 +284,7 @@ class FaultProxy:
 
 
 async def _gone(reader: asyncio.StreamReader) -> None:
-    """Return when the client has closed; after its request it says nothing more."""
+    """Return when the client has closed the connection."""
     with suppress(OSError):
         while await reader.read(CHUNK):
             pass

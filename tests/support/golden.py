@@ -1,7 +1,7 @@
-"""Golden cases: what there is, and the whole objects that planning must make of it.
+"""Golden cases: input documents and the complete objects of their plan.
 
 `original` holds what Kubeflow Trainer 2.1 did, and is never changed: where we do better, the case
-has a file `.mended.yaml` beside it that names the defect. `own` holds cases of ours.
+has a file `.fixed.yaml` beside it that names the defect. `own` holds cases of ours.
 """
 
 import copy
@@ -18,13 +18,13 @@ from tests.support.objects import Object
 from tests.support.plans import RUNTIMES
 
 FOLDER = Path(__file__).parent.parent / "golden"
-INPUT, EXPECTED, MENDED = ".input.yaml", ".expected.yaml", ".mended.yaml"
+INPUT, EXPECTED, FIXED = ".input.yaml", ".expected.yaml", ".fixed.yaml"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A folder and a name in it; the files are read when they are asked for."""
+    """A case by folder and name; files are read on access."""
 
     name: str
 
@@ -36,12 +36,12 @@ class Case:
     @property
     def expected(self) -> list[Object]:
         """The objects to apply, in this order; what is drawn by chance is left out."""
-        mended = self.file(MENDED)
-        return self._objects(mended if mended.exists() else self.file(EXPECTED))
+        fixed = self.file(FIXED)
+        return self._objects(fixed if fixed.exists() else self.file(EXPECTED))
 
     @property
     def original(self) -> list[Object]:
-        """The same before it was mended."""
+        """The same before it was fixed."""
         return self._objects(self.file(EXPECTED))
 
     def file(self, ending: str) -> Path:
@@ -49,7 +49,7 @@ class Case:
         return FOLDER / f"{self.name}{ending}"
 
     def planned(self, namespace: str | None = None) -> list[PlannedObject]:
-        """What we make of it, in another namespace if one is given."""
+        """The planned objects, in another namespace if one is given."""
         documents = [_moved(each, namespace) for each in self.documents]
         [job] = [TrainJob.parse(each) for each in documents if each["kind"] == "TrainJob"]
         return list(RUNTIMES.of(job).new_objects(job, GivenObjects(documents)))
@@ -81,5 +81,5 @@ CASES = [
     Case(f"{file.parent.name}/{file.name.removesuffix(INPUT)}")
     for file in sorted(FOLDER.glob(f"*/*{INPUT}"))
 ]
-MENDED_CASES = [case for case in CASES if case.file(MENDED).exists()]
+FIXED_CASES = [case for case in CASES if case.file(FIXED).exists()]
 NAMES = [case.name for case in CASES]

@@ -1,4 +1,4 @@
-"""The chart, rendered by helm without a cluster."""
+"""Renders the chart with helm, without a cluster."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ IMAGE: Values = {"image": {"registry": "ghcr.io", "repository": "kftrainer/kftra
 
 
 class HelmError(AssertionError):
-    """helm refused; the text is what it said."""
+    """helm failed; the text is its error output."""
 
 
 def helm(program: Path, *arguments: str, values: Values | None = None) -> str:
@@ -66,14 +66,14 @@ def _rendered(program: Path, values: str, name: str, namespace: str) -> list[Obj
 
 
 def notes(program: Path, values: Values | None = None) -> str:
-    """What people read after an installation."""
+    """The notes of the chart after an installation."""
     arguments = ("install", NAME, str(CHART), "--namespace", NAMESPACE, "--dry-run=client")
     text = helm(program, *arguments, values=merged(IMAGE, WITHOUT_CRDS, values or {}))
     return text.partition("\nNOTES:\n")[2]
 
 
 def refusal(program: Path, *settings: str, values: Values | None = None) -> str:
-    """What helm says instead of rendering."""
+    """The error message of helm."""
     flags = [flag for setting in settings for flag in ("--set", setting)]
     try:
         helm(program, "template", NAME, str(CHART), *flags, values=merged(IMAGE, values or {}))

@@ -1,4 +1,4 @@
-"""Informers for tests: one that runs, and a witness of all that it tells."""
+"""Runs informers in tests and records the events of their handlers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -47,17 +47,17 @@ async def running(service: Runnable) -> AsyncIterator[None]:
         stop.set()
 
 
-class Witness:
-    """A handler that believes only what it is told, and notes what contradicts what it was told."""
+class RecordingHandler:
+    """A handler that records events and inconsistencies between them."""
 
     def __init__(self) -> None:
-        self.told: list[ObjectEvent[Manifest]] = []
+        self.events: list[ObjectEvent[Manifest]] = []
         self.known: dict[ObjectKey, str] = {}
         self.contradictions: list[str] = []
 
     def __call__(self, change: ObjectEvent[Manifest]) -> None:
-        """Take note of the change."""
-        self.told.append(change)
+        """Record the event."""
+        self.events.append(change)
         before = self.known.get(change.key)
         old, new = _version(change.old), _version(change.new)
         if change.new is None and before is None:
@@ -142,7 +142,7 @@ EVERYTHING = Reading()
 async def agreement(
     informer: AnyInformer[Manifest],
     server: Server,
-    witness: Witness,
+    witness: RecordingHandler,
     within: float = 15,
     reading: Reading = EVERYTHING,
 ) -> None:

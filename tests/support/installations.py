@@ -1,4 +1,4 @@
-"""The operator as its chart installs it: replicas of the manager that the API server calls."""
+"""The operator installed by its chart: manager replicas that the API server calls."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -12,7 +12,7 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.errors import ApiError, NotReadyError
 from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
-from tests.support.audit import Asked, Right, refused, requests_of, unused
+from tests.support.audit import AuditedRequest, Permission, refused, requests_of, unused
 from tests.support.managers import ManagerProcess, started
 from tests.support.objects import API
 from tests.support.processes import ran
@@ -43,7 +43,7 @@ class Ports:
     health: int
 
     def values(self) -> Mapping[str, Any]:
-        """What to tell the chart, so that the first replica listens there."""
+        """Chart values with these ports, for the first replica."""
         return {
             "webhook": {"port": self.webhook},
             "metrics": {"port": self.metrics},
@@ -51,7 +51,7 @@ class Ports:
         }
 
     def flags(self) -> Sequence[str]:
-        """What to tell another replica beyond what the chart tells it."""
+        """Flags with these ports, for a further replica."""
         return (
             *("--webhook-port", str(self.webhook)),
             *("--metrics-bind-address", f":{self.metrics}"),
@@ -65,7 +65,7 @@ class Ports:
 
     @property
     def metrics_url(self) -> str:
-        """Where the replica tells its metrics."""
+        """The URL of the replica's metrics."""
         return f"https://{LOOPBACK}:{self.metrics}/metrics"
 
 
@@ -146,34 +146,34 @@ async def called_tokens(api: ApiClient) -> set[str]:
 
 
 async def holder(api: ApiClient) -> str:
-    """Who leads; empty if nobody does."""
+    """The holder of the lease; empty if there is none."""
     lease = await api.get_or_none(LEASE)
     return str(lease["spec"].get("holderIdentity") or "") if lease else ""
 
 
 async def requests_by(
-    account: str, log: Path, start: int, rights: Sequence[Right]
-) -> Sequence[Asked]:
+    account: str, log: Path, start: int, rights: Sequence[Permission]
+) -> Sequence[AuditedRequest]:
     """Wait until all rights of the account have been used; its requests from this byte of the log.
 
-    The API server tells of a request a moment after it has answered it.
+    The audit entry of a request is written shortly after its response.
     """
-    asked: list[Asked] = []
+    requests: list[AuditedRequest] = []
 
     async def all_used() -> bool:
-        asked[:] = requests_of(log, user_of(account), start=start)
-        return not unused(rights, asked)
+        requests[:] = requests_of(log, user_of(account), start=start)
+        return not unused(rights, requests)
 
     try:
         await until(all_used, within=WITHIN, what=f"a use of each right of {account}", every=0.5)
     except NotReadyError as error:
-        error.add_note(f"unused: {unused(rights, asked)}; refused: {refused(asked)}")
+        error.add_note(f"unused: {unused(rights, requests)}; refused: {refused(requests)}")
         raise
-    return asked
+    return requests
 
 
 async def wipe(release: Release, api: ApiClient) -> None:
-    """Leave nothing of the operator but its kinds, whatever state it is in; no manager runs.
+    """Delete everything of the operator except its CRDs; no manager may run.
 
     The garbage collector takes half a minute to notice kinds that are new.
     """
@@ -184,7 +184,7 @@ async def wipe(release: Release, api: ApiClient) -> None:
 
 
 async def forget_kinds(api: ApiClient) -> None:
-    """Leave the kinds neither, after a wipe."""
+    """Delete the CRDs, after a wipe."""
     await _until_not_found(api, _delete_kind, "the end of all CustomResourceDefinitions")
 
 

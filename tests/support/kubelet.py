@@ -1,4 +1,4 @@
-"""Pods that end when a test says so: the fake nodes let them run as long as they are annotated."""
+"""Ends pods on request; fake nodes run them while they are annotated."""
 
 from collections.abc import Iterable
 from typing import Literal

@@ -1,4 +1,4 @@
-"""An API server of which single objects are read, without HTTP."""
+"""An in-memory API server for reads of single objects."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,11 +19,11 @@ class LiveObjects:
     ) -> None:
         self._bodies = {(each["kind"], key_of(each)): orjson.dumps(each) for each in objects}
         self._failing = failing or (lambda _: None)
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def get(self, resource: Resource[Any], key: ObjectKey) -> Manifest:
         """Return the object, a pass of the event loop later."""
-        self.asked.append(f"{resource.kind} {key}")
+        self.requests.append(f"{resource.kind} {key}")
         await asyncio.sleep(0)
         if error := self._failing(resource):
             raise error

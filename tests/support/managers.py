@@ -1,4 +1,4 @@
-"""Managers as people run them: each a process of its own, gone when the test is."""
+"""Runs managers as processes that end with the test."""
 
 import json
 import sys
@@ -40,7 +40,7 @@ class ManagerProcess:
         self._read = 0  # bytes of the log
 
     async def wait_ready(self) -> None:
-        """Return when it has read what is there; it may still have to be elected."""
+        """Return when its caches have synced; it may not be the leader yet."""
         async with ApiClient(self.health_url, None) as probes:
 
             async def ready() -> bool:
@@ -58,11 +58,11 @@ class ManagerProcess:
         self._process.kill()
 
     async def stop(self) -> None:
-        """End it as Kubernetes does, and wait until it has finished what it had begun."""
+        """Stop it with SIGTERM, and wait until it has exited."""
         await self._process.stop(STOPPED_WITHIN)
 
     def start(self) -> None:
-        """Start it again after it has ended; its log goes on where it was."""
+        """Start it again after it has ended; its log is appended."""
         self._process.start()
 
     @property
@@ -79,7 +79,7 @@ class ManagerProcess:
         return self._process.ending()
 
     def log_text(self) -> str:
-        """All that it has said."""
+        """All output."""
         log = self._process.log
         return log.read_text() if log.exists() else ""
 
@@ -125,7 +125,7 @@ async def manager_process(
 
 @asynccontextmanager
 async def started(argv: Sequence[str], health_url: str) -> AsyncIterator[ManagerProcess]:
-    """A manager by its whole command line, which says where it tells its health."""
+    """A manager started by its whole command line, with its health address."""
     with TemporaryDirectory(prefix="manager-") as home:
         process = ManagedProcess("manager", argv, Path(home) / "manager.log", Path(home))
         process.start()

@@ -1,4 +1,4 @@
-"""Every state of the objects of some kinds, as one client watches them."""
+"""Records every state of the objects of some kinds with watches."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""Whether objects are what Kubernetes' own OpenAPI definitions say, unknown fields included."""
+"""Validates objects with Kubernetes' OpenAPI definitions, including unknown fields."""
 
 import re
 from functools import cache
@@ -16,7 +16,7 @@ class UnknownKindError(Exception):
 
 
 def problems_of(thing: dict[str, Any], version: str = NEWEST) -> list[str]:
-    """What is wrong with the object; raises UnknownKindError for kinds of others."""
+    """Return the errors of the object; raises UnknownKindError for other kinds."""
     validator = _validator(thing["apiVersion"], thing["kind"], version)
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(thing)]
 

@@ -1,4 +1,4 @@
-"""The wire to an API server that holds a few objects; for tests that rule over time."""
+"""An in-memory API server with a few objects, for tests with a fake clock."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -12,13 +12,13 @@ Object = dict[str, Any]
 
 
 def refusal(code: int, reason: str, message: str = "") -> Response:
-    """An error as the API server tells it."""
-    told = {"kind": "Status", "code": code, "reason": reason, "message": message}
-    return Response(code, {}, orjson.dumps(told))
+    """An error in the format of the API server."""
+    fields = {"kind": "Status", "code": code, "reason": reason, "message": message}
+    return Response(code, {}, orjson.dumps(fields))
 
 
 class ObjectServer:
-    """A Transport to a server that lists and deletes, and lets a test answer the rest.
+    """A Transport to a server that lists and deletes; tests respond to the rest.
 
     Objects are kept by the paths of their collections; one with finalizers stays when it is
     deleted. `answer` may answer any request before the server does.
@@ -26,15 +26,15 @@ class ObjectServer:
 
     def __init__(self, collections: Mapping[str, list[Object]]) -> None:
         self.collections = {path: [*objects] for path, objects in collections.items()}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.bodies: list[Any] = []  # of writes
         self.answer: Callable[[str, str], Response | None] = lambda _method, _path: None
 
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, **_: object
     ) -> Response:
-        """Answer at once."""
-        self.asked.append(f"{method} {path}")
+        """Return the response immediately."""
+        self.requests.append(f"{method} {path}")
         if body:
             self.bodies.append(orjson.loads(body))
         if (answer := self.answer(method, path)) is not None:
@@ -63,7 +63,7 @@ class ObjectServer:
         return refusal(404, "NotFound", f"{name} not found")
 
     def stream(self, path: str, **_: object) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Nobody watches."""
+        """Watches are not supported."""
         raise NotImplementedError
 
     async def close(self) -> None:

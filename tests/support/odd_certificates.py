@@ -1,4 +1,4 @@
-"""Certificates that OpenSSL may be content with, and that cannot be read all the same."""
+"""Certificates that OpenSSL may accept and that cannot be parsed."""
 
 from base64 import b64encode
 from datetime import timedelta
@@ -17,7 +17,7 @@ ODD_KEY = _AUTHORITY.key_pem  # of all of them
 
 
 def pem(label: bytes, der: bytes) -> bytes:
-    """Whatever these bytes are, as if they were this."""
+    """Encode the bytes as PEM with this label."""
     text = b64encode(der)
     lines = [text[start : start + 64] for start in range(0, len(text), 64)]
     return b"\n".join([b"-----BEGIN " + label + b"-----", *lines, b"-----END " + label + b"-----"])

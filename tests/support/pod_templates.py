@@ -1,4 +1,4 @@
-"""Pod templates, and strategic merge patches of them, made at random but as good as valid.
+"""Random pod templates that are mostly valid, and strategic merge patches of them.
 
 What is random comes from the `Random` that is handed in: a seeded one repeats itself.
 """
@@ -16,7 +16,7 @@ KEYS = ("red", "green", "blue", "grey")
 
 @dataclass(frozen=True)
 class Listing:
-    """A list that is merged: its key, what may be in it, and how to make or change an entry."""
+    """A merged list: its key, possible entries, and how to create or change one."""
 
     key: str
     pool: Sequence[Any]
@@ -146,7 +146,7 @@ def container(r: Random, name: str) -> Object:
 
 
 def share_ports(r: Random, ports: list[Object]) -> None:
-    """Add entries that the merge key does not tell from others."""
+    """Add entries with the merge keys of others."""
     numbers = sorted({each["containerPort"] for each in ports})
     ports += [{"containerPort": each, "name": f"too-{each}"} for each in some(r, numbers)]
     r.shuffle(ports)
@@ -333,7 +333,7 @@ def patched_object(r: Random, old: Object, new: Object) -> Object | None:
 
 
 def patched_list(r: Random, field: str, listing: Listing, old: list[Object]) -> Object:
-    """What an object says of a list that is merged: the list, its order, or both."""
+    """A patch of a merged list: the list, its order, or both."""
     if not listing.keeps and chance(r, 0.05):
         return {field: None}
     present = {each[listing.key]: each for each in old}

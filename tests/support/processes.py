@@ -1,4 +1,4 @@
-"""Which processes run on this machine, and programs that run to their end."""
+"""Lists processes of this machine and runs programs to completion."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of a program."""
+    """Exit code and output of a program."""
 
     code: int
     printed: str
@@ -17,7 +17,7 @@ class Ran:
 
 
 async def ran(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Ran:
-    """Run the program to its end; it is killed if nobody waits for that any more."""
+    """Run the program to its end; it is killed on cancellation."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*argv, env=env, stdout=pipe, stderr=pipe)
     try:

@@ -1,4 +1,4 @@
-"""Releases of Helm charts on a real API server, and the programs of their pods as processes.
+"""Helm releases on a real API server, with the programs of their pods as processes.
 
 Pods of fake nodes run nothing. So what a chart's pod would run is run here: with the arguments of
 its container, the ConfigMaps and Secrets that it mounts in folders, and the token of its
@@ -27,11 +27,11 @@ TOKEN_SECONDS = 3600
 
 
 class HelmError(AssertionError):
-    """helm did not do as it was told."""
+    """helm failed."""
 
 
 class Release:
-    """The one release of the operator in a cluster, as its administrator sees it with helm."""
+    """The operator's Helm release in a cluster."""
 
     def __init__(self, helm: Path, plane: ControlPlane, home: Path) -> None:
         self._argv = (str(helm), f"--kubeconfig={plane.kubeconfig}", f"--namespace={NAMESPACE}")

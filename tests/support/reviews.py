@@ -8,7 +8,7 @@ UID = "705ab4f5-6393-11e8-b7cc-42010a800002"
 
 
 def train_job(name: str = "job", **spec: Any) -> dict[str, Any]:
-    """A TrainJob as it stands in a review: with all that an API server has added to it."""
+    """A TrainJob in a review, with all fields that the API server adds."""
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -57,7 +57,7 @@ def review(
     operation: str = "CREATE",
     **request: Any,
 ) -> Review:
-    """The question about an object, by default whether a TrainJob may be created."""
+    """A review of an object, by default of the creation of a TrainJob."""
     obj = train_job() if obj is None and operation in ("CREATE", "UPDATE") else obj
     about = obj or old or {}
     group, _, version = about.get("apiVersion", "").partition("/")

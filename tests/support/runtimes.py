@@ -1,4 +1,4 @@
-"""The runtimes that Kubeflow Trainer ships, as far as their fields are served, in our own words."""
+"""The runtimes that Kubeflow Trainer ships, with the fields that are served."""
 
 from typing import Any
 

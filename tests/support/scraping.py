@@ -1,4 +1,4 @@
-"""Metrics as Prometheus would scrape them, for tests that look for single series."""
+"""Scrapes metrics of a manager and selects single series."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ class Scraper:
         self.flags = ("--no-metrics-secure", "--metrics-bind-address", address)
 
     async def text(self) -> str:
-        """All metrics; empty while nobody answers."""
+        """All metrics; empty while the manager is unreachable."""
         async with ApiClient(self._url, None) as metrics:
             try:
                 return (await metrics.fetch("GET", "/metrics")).decode()
@@ -31,7 +31,7 @@ class Scraper:
     async def series(self, name: str, *labels: str, **of: str) -> Series:
         """The series of one name: values by those labels, where the others are as they should be.
 
-        What differs only in labels that nobody asks for adds up.
+        Series that differ only in other labels are added up.
         """
         found: Series = {}
         for family in text_string_to_metric_families(await self.text()):

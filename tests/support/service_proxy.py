@@ -1,4 +1,4 @@
-"""kube-proxy of a cluster without a network: leads the API server's calls of Services to processes.
+"""Forwards the API server's calls of Services to processes, as kube-proxy does.
 
 The API server asks at a Unix socket, as it asks an HTTP proxy (see `ControlPlane.service_socket`).
 This is a process of its own, because the event loop of a test ends with the test.
@@ -25,14 +25,14 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class ServiceRoutes:
-    """Which ports of this machine answer for which address; `service_proxy` makes them."""
+    """Local ports by service address; `service_proxy` creates them."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.lead({})
 
     def lead(self, routes: Mapping[str, Sequence[int]]) -> None:
-        """From now on, the first of these ports that listens answers for the address."""
+        """Route the address to the first of these ports that listens."""
         unfinished = self._file.with_suffix(".unfinished")
         unfinished.write_text(json.dumps(routes))
         os.replace(unfinished, self._file)

@@ -1,4 +1,4 @@
-"""An API server that lets nothing pass, and whether it has kept what it was sent."""
+"""A transport with strict field validation, and a check for lost fields."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from kftrainer.kube.warning_log import warnings_in
 
 
 class StrictTransport(HttpTransport):
-    """Has the server refuse fields that it does not know, and keeps what it warns of."""
+    """Requests strict field validation and records warnings."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -24,7 +24,7 @@ class StrictTransport(HttpTransport):
 
 
 def lost(sent: Any, kept: Any, path: str = "") -> Iterator[str]:
-    """Where what was kept is not what was sent; the server may have added fields, not items."""
+    """Return paths whose stored value differs; the server may add fields, not items."""
     match sent, kept:
         case Mapping(), Mapping():
             for key, value in sent.items():

@@ -1,4 +1,4 @@
-"""TrainJobs on a whole cluster: where others make pods of them, and people look with kubectl."""
+"""TrainJobs on a whole cluster with pods, and kubectl."""
 
 import asyncio
 import os
@@ -65,7 +65,7 @@ class Ground(Team):
         ]
 
     async def owned(self, kind: str, job: str) -> Sequence[Object]:
-        """What the JobSet controller has made for the TrainJob, whether it is still wanted."""
+        """The objects that the JobSet controller has created for the TrainJob."""
         name = "jobset.sigs.k8s.io/jobset-name"
         query = {} if kind == "Service" else {"labelSelector": f"{name}={job}"}
         path = OF_JOB_SETS[kind].format(self.namespace)
@@ -82,7 +82,7 @@ class Ground(Team):
         return Counter(pod["metadata"]["labels"][label] for pod in await self.pods(job))
 
     async def until_running(self, job: str, pods: int) -> Sequence[Object]:
-        """Wait until so many pods of the TrainJob run, and no others are there."""
+        """Wait until this number of pods of the TrainJob run, and no others exist."""
 
         async def running() -> Sequence[Object] | None:
             found = await self.pods(job)
@@ -92,7 +92,7 @@ class Ground(Team):
         return await until(running, within=BY_THE_END, what=f"{pods} pods of {job} running")
 
     async def until_seen_running(self, job: str, pods: int, manager: ManagerProcess) -> None:
-        """Wait until they run, the TrainJob says so, and the manager has no news of it to read."""
+        """Wait until they run, the status reports it, and the manager has read all events."""
         await self.until_running(job, pods)
 
         async def says_so() -> bool:
@@ -103,7 +103,7 @@ class Ground(Team):
         await self.touch(manager, job)
 
     async def until_left(self, job: str, kinds: Sequence[str] = tuple(OF_JOB_SETS)) -> None:
-        """Wait until nothing is left of what the JobSet controller has made."""
+        """Wait until all objects of the JobSet controller are deleted."""
 
         async def nothing_left() -> bool:
             return not any([await self.owned(kind, job) for kind in kinds])
@@ -111,7 +111,7 @@ class Ground(Team):
         await until(nothing_left, within=BY_THE_END, what=f"{kinds} of {job} being gone")
 
     async def until_ended(self, job: str, condition: str = "Complete") -> Object:
-        """Wait until the TrainJob has come to this end; the TrainJob."""
+        """Wait until the TrainJob has this terminal condition, and return it."""
 
         async def ended() -> Object | None:
             found = await self.get("TrainJob", job)
@@ -152,9 +152,9 @@ async def install_pod_groups(
 
 @asynccontextmanager
 async def ready_manager(plane: ControlPlane, *flags: str) -> AsyncIterator[ManagerProcess]:
-    """A manager that says each reconcile, and none of whose reconciles may raise.
+    """A manager that logs each reconcile, none of which may raise.
 
-    Nobody asks it at admission, so that TrainJobs and runtimes can be wrong.
+    It has no webhook, so that TrainJobs and runtimes can be invalid.
     """
     async with manager_process(plane.kubeconfig, "--log-level", "debug", *flags) as manager:
         await manager.wait_ready()
@@ -162,7 +162,7 @@ async def ready_manager(plane: ControlPlane, *flags: str) -> AsyncIterator[Manag
 
 
 def made_job_sets(manager: ManagerProcess, namespace: str, job: str) -> int:
-    """How many JobSets the manager has made for the TrainJob."""
+    """The number of JobSets that the manager has created for the TrainJob."""
     return sum(
         (each["kind"], each["object"]) == ("JobSet", f"{namespace}/{job}")
         for each in manager.log_entries("object_created")

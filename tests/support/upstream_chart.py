@@ -1,4 +1,4 @@
-"""Kubeflow Trainer's own chart and runtimes, fetched from its Go module: nothing is kept here."""
+"""Kubeflow Trainer's own chart and runtimes, fetched from its Go module."""
 
 import shutil
 from pathlib import Path
@@ -74,8 +74,8 @@ async def upstream_chart(folder: Path) -> Path:
     chart = folder / "kubeflow-trainer"
     shutil.copytree(fetched / FOLDER, chart)
     file = chart / "Chart.yaml"
-    told = yaml.safe_load(file.read_text())
-    del told["dependencies"]
-    told["appVersion"] = CHART.version  # what its release adds
-    file.write_text(yaml.safe_dump(told))
+    parsed = yaml.safe_load(file.read_text())
+    del parsed["dependencies"]
+    parsed["appVersion"] = CHART.version  # what its release adds
+    file.write_text(yaml.safe_dump(parsed))
     return chart

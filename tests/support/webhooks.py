@@ -1,4 +1,4 @@
-"""The webhook as the API server sees it: registered, called for every object, heard by people."""
+"""Registers the webhook of a manager with the API server and writes objects through it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -40,8 +40,8 @@ NOT_READ_IN_TIME = "admission_read_timeout"
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What the API server answered: to a write that went well, or to one that was refused."""
+class AdmissionOutcome:
+    """The API server's response to a write: accepted or rejected, with warnings."""
 
     status: int
     body: Mapping[str, Any]
@@ -49,23 +49,23 @@ class Heard:
 
     @property
     def accepted(self) -> bool:
-        """Whether it went well."""
+        """Whether the write was accepted."""
         return self.status < OK
 
     @property
     def message(self) -> str:
-        """Why it was refused."""
+        """The error message of the API server."""
         return "" if self.accepted else str(self.body.get("message", ""))
 
     @property
     def denial(self) -> str:
-        """The same, as our webhook said it; empty if it was not our webhook that refused."""
+        """The error message of our webhook; empty if it did not reject the write."""
         _, colon, said = self.message.partition(" denied the request: ")
         return said if colon else ""
 
 
 class Applicant:
-    """Somebody who writes objects and listens to warnings; `applicant` makes them.
+    """A client that writes objects and records warnings; `applicant` creates one.
 
     A manager that cannot read in time what its cache has not heard of refuses what hangs on that,
     and its log says so: whoever knows the manager then asks again.
@@ -75,18 +75,22 @@ class Applicant:
         self._api = api
         self._manager = manager
 
-    async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
+    async def create(
+        self, manifest: Mapping[str, Any], *, dry_run: bool = False
+    ) -> AdmissionOutcome:
         """Create the object."""
         path = (await self._api.path_of(manifest)).rpartition("/")[0]
         return await self._send("POST", path, manifest, dry_run=dry_run)
 
-    async def create_nameless(self, manifest: Mapping[str, Any]) -> Heard:
-        """Create an object whose name the API server makes up."""
+    async def create_nameless(self, manifest: Mapping[str, Any]) -> AdmissionOutcome:
+        """Create an object with a generated name."""
         metadata = {**manifest["metadata"], "name": "any"}
         path = await self._api.path_of({**manifest, "metadata": metadata})
         return await self._send("POST", path.rpartition("/")[0], manifest)
 
-    async def apply(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
+    async def apply(
+        self, manifest: Mapping[str, Any], *, dry_run: bool = False
+    ) -> AdmissionOutcome:
         """Apply the object as `kubectl apply --server-side` does."""
         return await self._send(
             "PATCH",
@@ -96,28 +100,30 @@ class Applicant:
             dry_run=dry_run,
         )
 
-    async def replace(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Heard:
+    async def replace(
+        self, manifest: Mapping[str, Any], *, dry_run: bool = False
+    ) -> AdmissionOutcome:
         """Replace the whole object, as Kueue does."""
         path = await self._api.path_of(manifest)
         return await self._send("PUT", path, manifest, dry_run=dry_run)
 
     async def replace_now(
         self, manifest: Mapping[str, Any], change: Callable[[Object], Object], **options: bool
-    ) -> Heard:
+    ) -> AdmissionOutcome:
         """Read the object, and replace it by what the change makes of it.
 
-        As clients do, again if somebody else, such as the manager, was faster.
+        Retries on conflicts, as clients do.
         """
 
-        async def replaced() -> Heard | None:
-            heard = await self.replace(change(await self.read(manifest)), **options)
-            return None if heard.status == CONFLICT else heard
+        async def replaced() -> AdmissionOutcome | None:
+            outcome = await self.replace(change(await self.read(manifest)), **options)
+            return None if outcome.status == CONFLICT else outcome
 
         return await until(replaced, within=REPLACED_WITHIN, what="nobody else being faster")
 
     async def patch(
         self, manifest: Mapping[str, Any], change: Mapping[str, Any], *, dry_run: bool = False
-    ) -> Heard:
+    ) -> AdmissionOutcome:
         """Change some fields of the object, as `kubectl patch --type=merge` does."""
         path = await self._api.path_of(manifest)
         return await self._send("PATCH", path, change, content_type=MERGE, dry_run=dry_run)
@@ -143,36 +149,38 @@ class Applicant:
         *,
         content_type: str = "application/json",
         dry_run: bool = False,
-    ) -> Heard:
+    ) -> AdmissionOutcome:
         query = {"dryRun": "All"} if dry_run else {}
         if content_type == APPLY:
             query |= {"fieldManager": "applicant", "force": "true"}
 
-        async def send() -> Heard:
+        async def send() -> AdmissionOutcome:
             response = await self._api.send(
                 method, path, query=query, body=body, content_type=content_type
             )
             warnings = warnings_in(response.headers.get("Warning", ""))
-            return Heard(response.status, orjson.loads(response.body), warnings)
+            return AdmissionOutcome(response.status, orjson.loads(response.body), warnings)
 
         return await (send() if self._manager is None else _judged_in_time(send, self._manager))
 
 
-async def _judged_in_time(send: Callable[[], Awaitable[Heard]], manager: ManagerProcess) -> Heard:
-    """What is heard when the manager could read what it judges by."""
+async def _judged_in_time(
+    send: Callable[[], Awaitable[AdmissionOutcome]], manager: ManagerProcess
+) -> AdmissionOutcome:
+    """Repeat the write until the manager could read all inputs of its decision."""
 
-    async def judged() -> Heard | None:
+    async def judged() -> AdmissionOutcome | None:
         sent_at = SystemClock().now()
-        heard = await send()
-        late = manager.log_entries(NOT_READ_IN_TIME) if heard.denial else []
+        outcome = await send()
+        late = manager.log_entries(NOT_READ_IN_TIME) if outcome.denial else []
         is_late = any(datetime.fromisoformat(each["timestamp"]) >= sent_at for each in late)
-        return None if is_late else heard
+        return None if is_late else outcome
 
     return await until(judged, within=JUDGED_WITHIN, what="the manager reading what it judges by")
 
 
 def applicant_with(api: ApiClient, manager: ManagerProcess | None = None) -> Applicant:
-    """The client's user, as one who listens to warnings; as long as the client lives."""
+    """An Applicant with this client, for the lifetime of the client."""
     return Applicant(api, manager)
 
 
@@ -180,13 +188,13 @@ def applicant_with(api: ApiClient, manager: ManagerProcess | None = None) -> App
 async def applicant(
     plane: ControlPlane, manager: ManagerProcess | None = None
 ) -> AsyncIterator[Applicant]:
-    """The administrator, as one who listens to warnings."""
+    """An Applicant with the administrator's credentials."""
     async with plane.client() as api:
         yield applicant_with(api, manager)
 
 
 async def register(api: ApiClient, port: int) -> None:
-    """Tell the API server of a manager at this port of this machine."""
+    """Register a manager at this local port with the API server."""
     for manifest in registration.external_objects(
         SERVICE, DEFAULT_NAMESPACE, host=LOOPBACK, port=port
     ):
@@ -194,7 +202,7 @@ async def register(api: ApiClient, port: int) -> None:
 
 
 async def unregister(api: ApiClient) -> None:
-    """Leave nothing behind for the next tests, whose first TrainJob may come at once."""
+    """Remove the registration, and wait until the API server no longer calls it."""
     for path in (CONFIGURATION_PATH, SECRET_PATH):
         if await api.get_or_none(path) is not None:
             await api.delete(path)
@@ -217,8 +225,8 @@ async def until_missed(api: ApiClient) -> None:
 async def _is_missed(api: ApiClient) -> bool:
     probe = train_job("probe", runtimeRef={"name": "there-is-none"})
     probe["metadata"]["namespace"] = "default"
-    said = await applicant_with(api).create(probe, dry_run=True)
-    return "failed calling webhook" in said.message
+    outcome = await applicant_with(api).create(probe, dry_run=True)
+    return "failed calling webhook" in outcome.message
 
 
 def webhook_flags(port: int) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def test_the_file_of_release_2_1_is_read() -> None:
     assert read.client_connection.qps == 50.0
 
 
-def test_what_is_not_said_has_its_default() -> None:
+def test_unset_fields_have_defaults() -> None:
     assert config.parse(HEAD, "file") == DEFAULT
     assert DEFAULT.webhook.port == 9443
     assert DEFAULT.health.readiness_endpoint_name == "readyz"
@@ -69,7 +69,7 @@ def test_a_block_without_durations_has_those_that_work() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("webhok: {}", "webhok: is not a known field"),
         ("webhook: {port: -1}", "webhook.port: must be between 1 and 65535, or 0"),
@@ -114,13 +114,13 @@ def test_a_block_without_durations_has_those_that_work() -> None:
         ("plugins: {disabled: [a, a]}", "plugins.disabled: duplicate names: a"),
     ],
 )
-def test_a_wrong_setting_is_told_by_its_path(text: str, told: str) -> None:
+def test_invalid_setting_is_reported_with_its_path(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         config.parse(HEAD + text, "manager.yaml")
-    assert str(raised.value).startswith(f"invalid configuration: manager.yaml: {told}")
+    assert str(raised.value).startswith(f"invalid configuration: manager.yaml: {message}")
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     with pytest.raises(ConfigurationError, match=r"webhook\.port.*; .*clientConnection\.burst"):
         config.parse(HEAD + "webhook: {port: -1}\nclientConnection: {burst: -1}\n", "f")
 
@@ -135,7 +135,7 @@ def test_a_plugin_may_take_the_place_of_the_built_in_one_of_its_name() -> None:
     assert (plugins.enabled, plugins.disabled) == (["Torch"], ["Torch"])
 
 
-def test_no_plugin_is_switched_unless_somebody_says_so() -> None:
+def test_no_plugin_is_enabled_or_disabled_by_default() -> None:
     assert (DEFAULT.plugins.enabled, DEFAULT.plugins.disabled) == ([], [])
 
 
@@ -145,7 +145,7 @@ def test_durations_of_an_election_that_is_off_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("text", ["webhook:\n", "webhook: {host: }\n", "leaderElection: ~\n"])
-def test_a_key_without_a_value_says_nothing(text: str) -> None:
+def test_key_without_value_has_its_default(text: str) -> None:
     assert config.parse(HEAD + text, "f").webhook == DEFAULT.webhook
 
 
@@ -155,7 +155,7 @@ def test_an_empty_address_means_the_default() -> None:
     assert DEFAULT.health.address == ":8081"
 
 
-def test_what_is_read_is_given_back() -> None:
+def test_configuration_round_trips() -> None:
     document = yaml.safe_load(SHIPPED)
     assert Configuration.parse(document).dump() == document
 
@@ -171,7 +171,7 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("webhook: {port: 1}\nwebhook: {port: 2}\n", "duplicate key 'webhook'"),
         ("webhook: {port: 1, port: 2}\n", "duplicate key 'port'"),
@@ -183,10 +183,10 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         (MERGE_BOMB, "expand to more than 400000 values"),
     ],
 )
-def test_what_is_no_proper_yaml_is_refused(text: str, told: str) -> None:
+def test_invalid_yaml_is_rejected(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as raised:
         config.parse(HEAD + text, "f")
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_an_empty_file_is_refused() -> None:
@@ -194,12 +194,12 @@ def test_an_empty_file_is_refused() -> None:
         config.parse("", "f")
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigurationError, match="not UTF-8 text"):
         config.read(tmp_path / "file")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"failed to read .*: No such file"):
         config.read(tmp_path / "nonesuch")

@@ -16,7 +16,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     return tmp_path / "kftrainer"
 
 
-def test_arguments_other_than_the_name_go_to_the_manager() -> None:
+def test_arguments_other_than_the_name_are_passed_to_the_manager() -> None:
     assert dev.arguments(["--name", "other", "--namespace", "team", "--qps=5"]) == (
         "other",
         ["--namespace", "team", "--qps=5"],

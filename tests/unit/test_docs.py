@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import snippets
+from tests.support import doc_snippets
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -42,9 +42,9 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 @pytest.mark.parametrize("document", ["plugins.md", "devcluster.md"])
 def test_python_snippets_are_whole_files_so_that_tests_can_run_them(document: str) -> None:
-    shown = snippets.snippets(document, "python")
+    shown = doc_snippets.snippets(document, "python")
     assert shown
-    assert [text for text in shown if text not in snippets.files(document).values()] == []
+    assert [text for text in shown if text not in doc_snippets.files(document).values()] == []
 
 
 def test_a_link_to_nowhere_is_found(tmp_path: Path) -> None:

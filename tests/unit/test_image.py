@@ -28,16 +28,16 @@ def instructions() -> list[tuple[str, str]]:
     return [(word, " ".join(rest.split())) for word, rest in words]
 
 
-def said(word: str) -> list[str]:
+def directives(word: str) -> list[str]:
     return [rest for found, rest in instructions() if found == word]
 
 
 def sources() -> Iterator[str]:
     """What the Dockerfile takes from the project."""
-    for rest in said("COPY"):
+    for rest in directives("COPY"):
         if not rest.startswith("--from="):
             yield from rest.split()[:-1]
-    for rest in said("RUN"):
+    for rest in directives("RUN"):
         yield from re.findall(r"--mount=type=bind,source=(\S+?),", rest)
 
 
@@ -56,7 +56,7 @@ def is_sent(path: str) -> bool:
     return sent
 
 
-def test_what_it_copies_is_there_and_is_sent() -> None:
+def test_copied_files_exist_and_are_in_the_build_context() -> None:
     taken = list(sources())
     assert {"requirements.lock", "requirements-build.lock", "pyproject.toml", "src"} < set(taken)
     for source in taken:
@@ -84,13 +84,13 @@ def test_nothing_else_is_sent(path: str) -> None:
     assert not is_sent(path)
 
 
-def test_what_the_wheel_takes_is_copied() -> None:
+def test_files_of_the_wheel_are_copied() -> None:
     assert {PROJECT["readme"], *PROJECT["license-files"]} <= set(sources())
 
 
 def test_the_images_below_are_arguments_that_name_a_version() -> None:
-    arguments = dict(rest.partition("=")[::2] for rest in said("ARG"))
-    assert [rest.split()[0] for rest in said("FROM")] == ["${BUILD_IMAGE}", "${BASE_IMAGE}"]
+    arguments = dict(rest.partition("=")[::2] for rest in directives("ARG"))
+    assert [rest.split()[0] for rest in directives("FROM")] == ["${BUILD_IMAGE}", "${BASE_IMAGE}"]
     assert arguments["BUILD_IMAGE"] == "${BASE_IMAGE}"
     _, colon, tag = arguments["BASE_IMAGE"].rpartition(":")
     assert colon
@@ -99,19 +99,19 @@ def test_the_images_below_are_arguments_that_name_a_version() -> None:
 
 
 def test_its_python_is_new_enough() -> None:
-    [base] = [rest for rest in said("ARG") if rest.startswith("BASE_IMAGE=")]
+    [base] = [rest for rest in directives("ARG") if rest.startswith("BASE_IMAGE=")]
     [version] = re.findall(r"python:(\d+)\.(\d+)-", base)
     [wanted] = re.findall(r">=(\d+)\.(\d+)", PROJECT["requires-python"])
     assert tuple(map(int, version)) >= tuple(map(int, wanted))
 
 
-def test_it_runs_our_command_as_nobody_that_has_a_name() -> None:
-    [entry] = said("ENTRYPOINT")
+def test_image_runs_the_command_as_a_numeric_user() -> None:
+    [entry] = directives("ENTRYPOINT")
     [program] = json.loads(entry)
     assert program in PROJECT["scripts"]
     # Each stage is built as root, whoever the user of its base is.
     root, nobody = "0:0", f"{finish.USER}:{finish.USER}"
-    assert said("USER") == [root, root, nobody]
+    assert directives("USER") == [root, root, nobody]
     words = instructions()
     assert [words[at + 1] for at, (word, _) in enumerate(words) if word == "FROM"] == [
         ("USER", root)
@@ -120,14 +120,14 @@ def test_it_runs_our_command_as_nobody_that_has_a_name() -> None:
     after = [word for word, _ in words[last:]]
     assert not {"RUN", "COPY", "ADD"} & set(after)
     subprocess.run(
-        [sys.executable, "-m", "kftrainer.cli.main", *json.loads(said("CMD")[0]), "--help"],
+        [sys.executable, "-m", "kftrainer.cli.main", *json.loads(directives("CMD")[0]), "--help"],
         check=True,
         capture_output=True,
     )
 
 
-def test_the_health_check_is_a_program_that_says_no() -> None:
-    [health] = said("HEALTHCHECK")
+def test_health_check_fails_when_the_server_is_unreachable() -> None:
+    [health] = directives("HEALTHCHECK")
     [*_, code] = json.loads(health[health.index("[") :])
     done = subprocess.run(
         [sys.executable, "-c", code.replace("8081", "1")], check=False, capture_output=True
@@ -136,8 +136,8 @@ def test_the_health_check_is_a_program_that_says_no() -> None:
     assert done.returncode == 1
 
 
-def test_only_what_is_locked_is_installed() -> None:
-    steps = [rest for rest in said("RUN") if " install " in rest or " wheel " in rest]
+def test_only_locked_packages_are_installed() -> None:
+    steps = [rest for rest in directives("RUN") if " install " in rest or " wheel " in rest]
     installing = [part for rest in steps for part in rest.split("&&") if "bin/pip" in part]
     assert len(installing) == 4
     for part in installing:
@@ -165,7 +165,7 @@ def test_docker_takes_the_time_from_an_argument_and_others_from_a_flag() -> None
 
 
 def test_every_build_argument_is_the_dockerfiles() -> None:
-    known = {rest.partition("=")[0] for rest in said("ARG")}
+    known = {rest.partition("=")[0] for rest in directives("ARG")}
     full = Recipe("t", 0, "1", "r", base_image="b", build_image="c")
     assert {name for name, _ in full.build_arguments()} == known
 
@@ -177,11 +177,11 @@ def test_secrets_are_those_that_the_dockerfile_mounts(tmp_path: Path) -> None:
     assert [each.split(",")[0].removeprefix("id=") for each in given] == mounted
 
 
-def test_the_environment_says_how_old_files_are() -> None:
+def test_source_date_epoch_is_read_from_the_environment() -> None:
     assert recipe.epoch({"SOURCE_DATE_EPOCH": "17"}) == 17
 
 
-def test_what_installs_packages_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_package_installers_are_removed(tmp_path: Path) -> None:
     library, scripts = tmp_path / "lib", tmp_path / "bin"
     wheels = tmp_path / finish.DEBIAN_WHEELS
     gone = [
@@ -198,16 +198,16 @@ def test_what_installs_packages_is_removed_and_nothing_else(tmp_path: Path) -> N
     assert [file for file in kept if file.exists()] == kept
 
 
-def test_complaints_tell_what_should_not_be_there(tmp_path: Path) -> None:
+def test_findings_name_unwanted_files(tmp_path: Path) -> None:
     ours = tmp_path / contents.PREFIX
     ours.mkdir(parents=True)
     for name, mode in (("gcc", 0o755), ("pip", 0o644), ("open", 0o666), ("su", 0o4755)):
         (ours / name).touch()
         (ours / name).chmod(mode)
-    told = "; ".join(contents.complaints(tmp_path, epoch=0))
+    message = "; ".join(contents.complaints(tmp_path, epoch=0))
     for each in ("gcc is a compiler", "pip installs", "open can be written", "su changes the user"):
-        assert f"/{contents.PREFIX}/{each}" in told
-    assert "open is younger than 0" in told
+        assert f"/{contents.PREFIX}/{each}" in message
+    assert "open is younger than 0" in message
 
 
 def test_the_image_is_built_looked_into_and_run() -> None:

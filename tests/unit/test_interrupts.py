@@ -32,7 +32,7 @@ ENTRIES = {
     ),
     "demo": (["hack/run.py", "demo"], "pydantic"),
     "dev": (["hack/run.py", "dev"], "pydantic"),
-    "supplies": (["hack/run.py", "supplies"], "asyncio"),
+    "build_tools": (["hack/run.py", "build_tools"], "asyncio"),
     "generate": (["hack/run.py", "generate", "--check"], "pydantic"),
     "image": (["hack/run.py", "image"], "argparse"),
     "image.check": (["hack/run.py", "image.check"], "argparse"),

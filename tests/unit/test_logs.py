@@ -83,7 +83,7 @@ def test_a_traceback_does_not_show_variables() -> None:
     assert "password" not in json.dumps(entry)
 
 
-def test_what_json_cannot_say_is_written_nevertheless() -> None:
+def test_values_that_json_cannot_represent_are_logged_as_text() -> None:
     (entry,) = entries("log.info('odd', number=2**80, text='\\ud800', of={3: 4})")
     assert entry["number"] == 2**80
 
@@ -111,6 +111,6 @@ def test_a_person_at_a_terminal_gets_text(form: str) -> None:
     assert not text.startswith("{")
 
 
-def test_json_can_be_asked_for_at_a_terminal() -> None:
+def test_json_format_can_be_selected_at_a_terminal() -> None:
     text = on_terminal(program("log.info('job.started')", form="'json'"))
     assert json.loads(text)["event"] == "job.started"

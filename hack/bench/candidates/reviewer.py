@@ -67,7 +67,7 @@ async def run(port: int, path: str, connections: int, seconds: float, bodies: li
         for _ in range(connections):
             group.create_task(reviewer.ask())
     took = sorted(reviewer.latencies)
-    told = {
+    fields = {
         "asked": reviewer.asked,
         "per_second": len(took) / seconds,
         "allowed": reviewer.allowed / len(took),
@@ -75,7 +75,7 @@ async def run(port: int, path: str, connections: int, seconds: float, bodies: li
         "p99": took[len(took) * 99 // 100],
         "worst": took[-1],
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(fields), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from tests.integration.controllers.team import conditions_of
 from tests.support.kubelet import MERGE, end_pods
 from tests.support.managers import ManagerProcess
 from tests.support.object_log import ObjectLog
-from tests.support.originals import CONFLICT, JOB, Copy, rows_of
 from tests.support.trainjobs import summary
+from tests.support.upstream_trainjobs import CONFLICT, JOB, Copy, rows_of
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class Snapshot:
 
 
 @dataclass
-class Life(ABC):
+class Scenario(ABC):
     """One TrainJob; a step that fails ends it, and later steps are recorded as not reached."""
 
     copy: Copy
@@ -306,7 +306,7 @@ class Life(ABC):
         await until(collected, within=WITHIN, what=f"{self.key}: all objects deleted", every=0.5)
 
 
-class RunningLife(Life):
+class RunningScenario(Scenario):
     """Running at the switch."""
 
     async def create(self) -> None:
@@ -379,7 +379,7 @@ class RunningLife(Life):
         await self._delete("Background")
 
 
-class SuspendedLife(Life):
+class SuspendedScenario(Scenario):
     """Suspended at the switch."""
 
     async def create(self) -> None:
@@ -442,7 +442,7 @@ class SuspendedLife(Life):
         await self._delete("Foreground")
 
 
-class EndedLife(Life):
+class EndedScenario(Scenario):
     """Failed before the switch; the original has reported that or not."""
 
     @property

@@ -28,16 +28,16 @@ from kftrainer.devcluster.waiting import until
 from tests.e2e.migration.lifecycle import (
     PODS,
     WITHIN,
-    EndedLife,
-    Life,
+    EndedScenario,
     Reconciles,
-    RunningLife,
-    SuspendedLife,
+    RunningScenario,
+    Scenario,
+    SuspendedScenario,
     World,
 )
 from tests.support.object_log import object_log
 from tests.support.objects import API
-from tests.support.originals import (
+from tests.support.upstream_trainjobs import (
     NOT_SERVED,
     ORIGINALS,
     Copy,
@@ -49,20 +49,20 @@ from tests.support.webhooks import admitting_manager
 WRITES = re.compile(r'^rest_client_requests_total\{.*method="(?:POST|PUT|PATCH|DELETE)".*\} (\S+)$')
 BAD_REQUESTS = (400, 422)
 # The steps after the switch. Fields that are not served stay stored all the time.
-FIRST: Mapping[type[Life], Sequence[str]] = {
-    RunningLife: ("untouched", "suspend"),
-    SuspendedLife: ("untouched",),
-    EndedLife: ("report",),
+FIRST: Mapping[type[Scenario], Sequence[str]] = {
+    RunningScenario: ("untouched", "suspend"),
+    SuspendedScenario: ("untouched",),
+    EndedScenario: ("report",),
 }
-SECOND: Mapping[type[Life], Sequence[str]] = {
-    RunningLife: ("resume",),
-    SuspendedLife: ("admit", "evict"),
-    EndedLife: (),
+SECOND: Mapping[type[Scenario], Sequence[str]] = {
+    RunningScenario: ("resume",),
+    SuspendedScenario: ("admit", "evict"),
+    EndedScenario: (),
 }
-THIRD: Mapping[type[Life], Sequence[str]] = {
-    RunningLife: ("complete", "delete"),
-    SuspendedLife: ("resume", "delete"),
-    EndedLife: ("delete",),
+THIRD: Mapping[type[Scenario], Sequence[str]] = {
+    RunningScenario: ("complete", "delete"),
+    SuspendedScenario: ("resume", "delete"),
+    EndedScenario: ("delete",),
 }
 every_case = pytest.mark.parametrize("case", ORIGINALS, ids=str)
 
@@ -71,17 +71,19 @@ every_case = pytest.mark.parametrize("case", ORIGINALS, ids=str)
 class Report:
     """What became of every TrainJob, and of the runtimes in the end."""
 
-    lives: dict[tuple[Original, type[Life]], Life] = field(default_factory=dict)
+    lives: dict[tuple[Original, type[Scenario]], Scenario] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)  # why writes did not end
     runtimes: dict[Original, str] = field(default_factory=dict)
 
-    def check(self, case: Original, life: type[Life], step: str) -> None:
+    def check(self, case: Original, life: type[Scenario], step: str) -> None:
         """Fail if the step failed."""
         failure = self.lives[case, life].results[step]
         assert not failure, failure
 
 
-async def all_at_once(lives: Mapping[Any, Life], steps: Mapping[type[Life], Sequence[str]]) -> None:
+async def all_at_once(
+    lives: Mapping[Any, Scenario], steps: Mapping[type[Scenario], Sequence[str]]
+) -> None:
     """Have each TrainJob take its steps."""
     async with asyncio.TaskGroup() as group:
         for life in lives.values():
@@ -89,7 +91,7 @@ async def all_at_once(lives: Mapping[Any, Life], steps: Mapping[type[Life], Sequ
             group.create_task(life.attempt(*todo))
 
 
-async def without_writes(lives: Sequence[Life], reconciles: Reconciles, metrics: str) -> str:
+async def without_writes(lives: Sequence[Scenario], reconciles: Reconciles, metrics: str) -> str:
     """Reconcile all TrainJobs until that takes no write; why it did not come to that."""
     rounds, failure = 0, ""
     async with ApiClient(f"http://{metrics}", None) as probe:
@@ -140,9 +142,9 @@ async def metrics_address() -> AsyncIterator[str]:
 async def populate(plane: ControlPlane, world: World, report: Report) -> None:
     """Create all TrainJobs as the original left them."""
 
-    async def begin(case: Original, kind: type[Life]) -> None:
+    async def begin(case: Original, kind: type[Scenario]) -> None:
         namespace = await plane.create_namespace(world.api, f"{case.short}-")
-        life = kind(Copy(case, namespace, suspend=kind is SuspendedLife), world)
+        life = kind(Copy(case, namespace, suspend=kind is SuspendedScenario), world)
         report.lives[case, kind] = life
         await life.attempt(life.create)
 
@@ -177,7 +179,7 @@ async def report(migration_plane: ControlPlane) -> Report:
             async with asyncio.TaskGroup() as group:
                 ends = {
                     case: group.create_task(
-                        delete_runtime(api, lives[case, RunningLife].copy.runtime)
+                        delete_runtime(api, lives[case, RunningScenario].copy.runtime)
                     )
                     for case in ORIGINALS
                 }
@@ -187,67 +189,67 @@ async def report(migration_plane: ControlPlane) -> Report:
 
 @every_case
 def test_running_trainjob_is_not_changed_by_the_switch(report: Report, case: Original) -> None:
-    report.check(case, RunningLife, "create")
-    report.check(case, RunningLife, "untouched")
+    report.check(case, RunningScenario, "create")
+    report.check(case, RunningScenario, "untouched")
 
 
 @every_case
 def test_running_trainjob_is_suspended_before_it_reports_so(report: Report, case: Original) -> None:
-    report.check(case, RunningLife, "suspend")
+    report.check(case, RunningScenario, "suspend")
 
 
 @every_case
 def test_suspended_trainjob_is_resumed(report: Report, case: Original) -> None:
-    report.check(case, RunningLife, "resume")
+    report.check(case, RunningScenario, "resume")
 
 
 @every_case
 def test_resumed_trainjob_completes(report: Report, case: Original) -> None:
-    report.check(case, RunningLife, "complete")
+    report.check(case, RunningScenario, "complete")
 
 
 @every_case
 def test_completed_trainjob_is_deleted_with_its_objects(report: Report, case: Original) -> None:
-    report.check(case, RunningLife, "delete")
+    report.check(case, RunningScenario, "delete")
 
 
 @every_case
 def test_suspended_trainjob_is_not_changed_by_the_switch(report: Report, case: Original) -> None:
-    report.check(case, SuspendedLife, "create")
-    report.check(case, SuspendedLife, "untouched")
+    report.check(case, SuspendedScenario, "create")
+    report.check(case, SuspendedScenario, "untouched")
 
 
 @every_case
 def test_suspended_trainjob_runs_where_its_queue_admits_it(report: Report, case: Original) -> None:
-    report.check(case, SuspendedLife, "admit")
+    report.check(case, SuspendedScenario, "admit")
 
 
 @every_case
 def test_evicted_trainjob_stops_and_loses_its_flavor(report: Report, case: Original) -> None:
-    report.check(case, SuspendedLife, "evict")
+    report.check(case, SuspendedScenario, "evict")
 
 
 @every_case
 def test_evicted_trainjob_is_resumed(report: Report, case: Original) -> None:
-    report.check(case, SuspendedLife, "resume")
+    report.check(case, SuspendedScenario, "resume")
 
 
 @every_case
 def test_running_trainjob_is_deleted_with_its_objects(report: Report, case: Original) -> None:
-    report.check(case, SuspendedLife, "delete")
+    report.check(case, SuspendedScenario, "delete")
 
 
 @every_case
 def test_trainjob_that_failed_before_the_switch_stays_failed(
     report: Report, case: Original
 ) -> None:
-    report.check(case, EndedLife, "create")
-    report.check(case, EndedLife, "report")
+    report.check(case, EndedScenario, "create")
+    report.check(case, EndedScenario, "report")
 
 
 @every_case
 def test_failed_trainjob_is_deleted_with_its_objects(report: Report, case: Original) -> None:
-    report.check(case, EndedLife, "delete")
+    report.check(case, EndedScenario, "delete")
 
 
 @every_case
@@ -256,7 +258,7 @@ def test_runtime_without_trainjobs_is_deleted(report: Report, case: Original) ->
 
 
 @pytest.mark.parametrize("moment", ["after the switch", "after suspension and resumption"])
-def test_settled_trainjobs_cost_no_writes(report: Report, moment: str) -> None:
+def test_unchanged_trainjobs_cause_no_writes(report: Report, moment: str) -> None:
     failure = report.writes[moment != "after the switch"]
     assert not failure, failure
 

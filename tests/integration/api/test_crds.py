@@ -80,10 +80,10 @@ async def test_both_ways_of_kubectl_apply_install_them(
             assert done.stdout.count("customresourcedefinition") == 3
 
 
-async def test_kubectl_explain_reads_well(kubectl: Kubectl) -> None:
-    told = kubectl("explain", "trainjob.spec.trainer")
-    assert "The training container; unset fields" in told
-    assert "numNodes\t<integer>\n    Number of nodes." in told
+async def test_kubectl_explain_prints_descriptions(kubectl: Kubectl) -> None:
+    output = kubectl("explain", "trainjob.spec.trainer")
+    assert "The training container; unset fields" in output
+    assert "numNodes\t<integer>\n    Number of nodes." in output
     for field in ("trainjob.spec.podTemplateOverrides.spec", "ctr.spec.mlPolicy.mpi"):
         assert "<no description>" not in kubectl("explain", field)
 
@@ -115,7 +115,7 @@ async def test_everything_that_we_own_is_described(api: ApiClient) -> None:
         assert ours == []
 
 
-async def test_kubectl_get_shows_what_people_look_for(
+async def test_kubectl_get_prints_the_documented_columns(
     kubectl: Kubectl, api: ApiClient, namespace: str
 ) -> None:
     kubectl(

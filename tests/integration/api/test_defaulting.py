@@ -146,7 +146,7 @@ async def created(api: ApiClient, document: Object, namespace: str) -> Object:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-async def test_what_we_make_of_it_is_what_the_server_makes_of_it(
+async def test_offline_defaults_match_the_server(
     api: ApiClient, namespace: str, document: Object
 ) -> None:
     found = await created(api, document, namespace)
@@ -154,7 +154,7 @@ async def test_what_we_make_of_it_is_what_the_server_makes_of_it(
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_what_the_server_accepts_has_no_problem(document: Object) -> None:
+def test_accepted_documents_have_no_offline_errors(document: Object) -> None:
     assert stored(document).problems == []
 
 
@@ -184,7 +184,7 @@ WRONG: dict[str, tuple[Object, str]] = {
 
 
 @pytest.mark.parametrize(("document", "path"), WRONG.values(), ids=WRONG)
-async def test_what_has_a_problem_is_refused_at_the_same_place(
+async def test_offline_errors_have_the_paths_of_the_server(
     api: ApiClient, namespace: str, document: Object, path: str
 ) -> None:
     assert [problem.path for problem in stored(document).problems] == [path]

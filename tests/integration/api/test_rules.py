@@ -208,13 +208,13 @@ for _dialect in ("podTemplateOverrides", "podSpecOverrides"):
     )
 
 
-@pytest.mark.parametrize(("document", "path", "told"), TRAIN_JOBS.values(), ids=TRAIN_JOBS)
-async def test_a_wrong_train_job_is_refused(
-    api: ApiClient, namespace: str, document: Object, path: str, told: str
+@pytest.mark.parametrize(("document", "path", "message"), TRAIN_JOBS.values(), ids=TRAIN_JOBS)
+async def test_invalid_train_job_is_rejected(
+    api: ApiClient, namespace: str, document: Object, path: str, message: str
 ) -> None:
     answer = await refused(api, document, namespace)
     assert told_at(path, answer)
-    assert told in answer
+    assert message in answer
 
 
 def template(**fields: Any) -> Object:
@@ -331,17 +331,17 @@ RUNTIMES: dict[str, tuple[Object, str, str]] = {
 
 
 @pytest.mark.parametrize("kind", RUNTIME_KINDS)
-@pytest.mark.parametrize(("spec", "path", "told"), RUNTIMES.values(), ids=RUNTIMES)
-async def test_a_wrong_runtime_is_refused(
-    api: ApiClient, namespace: str, kind: str, spec: Object, path: str, told: str
+@pytest.mark.parametrize(("spec", "path", "message"), RUNTIMES.values(), ids=RUNTIMES)
+async def test_invalid_runtime_is_rejected(
+    api: ApiClient, namespace: str, kind: str, spec: Object, path: str, message: str
 ) -> None:
     answer = await refused(api, runtime(kind=kind, **spec), namespace)
     assert told_at(path, answer)
-    assert told in answer
+    assert message in answer
 
 
 @pytest.mark.parametrize("kind", RUNTIME_KINDS)
-async def test_a_runtime_whose_spec_says_nothing_is_refused(
+async def test_runtime_with_an_empty_spec_is_rejected(
     api: ApiClient, namespace: str, kind: str
 ) -> None:
     answer = await refused(api, {**runtime(kind=kind), "spec": {}}, namespace)
@@ -380,14 +380,14 @@ def hand_over(job: Object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "path", "told"),
+    ("change", "path", "message"),
     [
         (refer_elsewhere, "spec.runtimeRef", "runtimeRef is immutable"),
         (hand_over, "spec.managedBy", "ManagedBy value is immutable"),
     ],
 )
-async def test_what_cannot_be_changed_is_refused_on_update(
-    api: ApiClient, namespace: str, change: Callable[[Object], None], path: str, told: str
+async def test_immutable_fields_are_rejected_on_update(
+    api: ApiClient, namespace: str, change: Callable[[Object], None], path: str, message: str
 ) -> None:
     job = await create(api, train_job(), namespace)
     change(job)
@@ -395,7 +395,7 @@ async def test_what_cannot_be_changed_is_refused_on_update(
         await api.request("PUT", f"{COLLECTIONS['TrainJob'].format(namespace)}/job", body=job)
     assert raised.value.status == 422
     assert f"{path}: Invalid value" in str(raised.value)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 async def test_trainer_initializer_and_suspend_can_be_changed(
@@ -501,9 +501,9 @@ for _name in without(COUNTS, "name"):
     )
 
 
-@pytest.mark.parametrize(("status", "path", "told"), STATUSES.values(), ids=STATUSES)
-async def test_a_wrong_status_is_refused(
-    api: ApiClient, namespace: str, status: Object, path: str, told: str
+@pytest.mark.parametrize(("status", "path", "message"), STATUSES.values(), ids=STATUSES)
+async def test_invalid_status_is_rejected(
+    api: ApiClient, namespace: str, status: Object, path: str, message: str
 ) -> None:
     job = await create(api, train_job(), namespace)
     with pytest.raises(ApiError) as raised:
@@ -514,7 +514,7 @@ async def test_a_wrong_status_is_refused(
         )
     assert raised.value.status == 422
     assert told_at(path, str(raised.value))
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 async def test_status_is_written_through_its_subresource_only(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.chart.cells import CELLS
+from tests.integration.chart.value_sets import CELLS
 from tests.support.helm import WITHOUT_CRDS, Object, Values, merged, render
 
 Rendering = Callable[..., list[Object]]

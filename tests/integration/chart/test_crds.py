@@ -33,17 +33,17 @@ def test_they_are_those_that_are_generated_and_stay(helm_program: Path) -> None:
         assert each["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "Helm"
 
 
-def test_they_may_go_with_the_release(helm_program: Path) -> None:
+def test_crds_can_be_deleted_with_the_release(helm_program: Path) -> None:
     values = {"crds": {"keep": False, "annotations": {"note": "ours"}}}
     for each in crds_in(render(helm_program, values)).values():
         assert each["metadata"]["annotations"] == {"note": "ours"}
 
 
-def test_they_may_be_left_to_others(helm_program: Path) -> None:
+def test_crds_can_be_excluded(helm_program: Path) -> None:
     assert not crds_in(render(helm_program, {"crds": {"install": False}}))
 
 
-def test_a_chart_that_has_lost_them_says_so(helm_program: Path, tmp_path: Path) -> None:
+def test_chart_without_crd_files_fails_with_a_message(helm_program: Path, tmp_path: Path) -> None:
     chart = shutil.copytree(CHART, tmp_path / "kftrainer")
     shutil.rmtree(chart / "files" / "crds")
     with pytest.raises(HelmError, match=r"crds\.install: this copy of the chart has no files/crds"):

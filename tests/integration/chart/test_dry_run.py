@@ -7,9 +7,9 @@ import pytest
 from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.errors import ApiError
 from kftrainer.devcluster.waiting import until
-from tests.integration.chart.cells import CELLS, TEAMS
 from tests.integration.chart.test_objects import FOREIGN, pod_of
 from tests.integration.chart.test_runtimes import ALL, runtimes_of
+from tests.integration.chart.value_sets import CELLS, TEAMS
 from tests.support.helm import NAMESPACE, Object, named, render
 
 DRY_RUN = {"dryRun": "All", "fieldManager": "helm", "fieldValidation": "Strict"}
@@ -43,7 +43,7 @@ async def test_the_server_takes_every_object(api: ApiClient, objects: list[Objec
             pytest.fail(f"{each['kind']} {each['metadata']['name']}: {error}")
 
 
-async def test_an_election_can_be_given_up(
+async def test_leader_election_can_be_disabled(
     api: ApiClient, namespace: str, helm_program: Path
 ) -> None:
     """The server must forget how pods were replaced one by one before."""

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kftrainer.cli.commands import check, purge
-from tests.integration.chart.cells import TEAMS
 from tests.integration.chart.conftest import Rendering
 from tests.integration.chart.test_rbac import rights_in
+from tests.integration.chart.value_sets import TEAMS
 from tests.support.helm import HOOK, NAMESPACE, Object, is_hook, named, of_kind
 
 GOES: dict[str, Any] = {"crds": {"install": True, "keep": False}}
@@ -35,13 +35,13 @@ def asked_of(objects: list[Object]) -> argparse.Namespace:
     return parsed(check.add_parser, named(objects, "Pod")["spec"])
 
 
-def test_helm_test_looks_at_everything(rendered: Rendering) -> None:
+def test_helm_test_checks_everything(rendered: Rendering) -> None:
     arguments = asked_of(rendered())
     assert (arguments.namespace, arguments.webhook, arguments.timeout) == (NAMESPACE, True, 60)
     assert len(arguments.runtimes) == 7
 
 
-def test_helm_test_asks_where_the_webhook_answers(rendered: Rendering) -> None:
+def test_helm_test_calls_the_configured_webhook_port(rendered: Rendering) -> None:
     objects = rendered({"watchNamespaces": TEAMS})
     assert asked_of(objects).namespace == TEAMS[0]
     [role] = [
@@ -68,7 +68,7 @@ def test_helm_test_diagnoses_the_manager_of_its_release(rendered: Rendering) -> 
     assert {each["metadata"]["namespace"] for each in bound} == {NAMESPACE, TEAMS[0]}
 
 
-def test_helm_test_may_try_and_see_and_no_more(rendered: Rendering) -> None:
+def test_helm_test_has_minimal_permissions(rendered: Rendering) -> None:
     objects = hooks_in(rendered(), "test")
     trial = {(f"trainjobs.{GROUP}", "create")}
     assert set(rights_in(named(objects, "Role"))) == trial | DIAGNOSIS
@@ -81,7 +81,7 @@ def test_nothing_is_purged_while_the_crds_stay(rendered: Rendering) -> None:
         assert not hooks_in(rendered(values), "pre-delete")
 
 
-def test_before_the_crds_go_everything_is_deleted_in_order(rendered: Rendering) -> None:
+def test_pre_delete_hooks_delete_everything_in_order(rendered: Rendering) -> None:
     objects = hooks_in(rendered(GOES), "pre-delete")
     job = named(objects, "Job")["spec"]
     arguments = parsed(purge.add_parser, job["template"]["spec"])
@@ -100,7 +100,9 @@ def test_before_the_crds_go_everything_is_deleted_in_order(rendered: Rendering) 
 
 
 @pytest.mark.parametrize("event", ["test", "pre-delete"])
-def test_rights_come_before_the_pod_and_go_with_it(rendered: Rendering, event: str) -> None:
+def test_hook_permissions_are_created_before_the_pod_and_deleted_with_it(
+    rendered: Rendering, event: str
+) -> None:
     objects = hooks_in(rendered(GOES), event)
     runs = "Pod" if event == "test" else "Job"
     weights = {}
@@ -116,7 +118,9 @@ def test_rights_come_before_the_pod_and_go_with_it(rendered: Rendering, event: s
 
 
 @pytest.mark.parametrize("event", ["test", "pre-delete"])
-def test_their_pods_are_ours_in_all_but_their_rights(rendered: Rendering, event: str) -> None:
+def test_hook_pods_equal_the_manager_pod_except_for_permissions(
+    rendered: Rendering, event: str
+) -> None:
     values: dict[str, Any] = {
         "image": {"tag": "9.9"},
         "imagePullSecrets": ["pull"],

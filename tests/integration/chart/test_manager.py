@@ -11,7 +11,8 @@ import yaml
 from kftrainer import config
 from kftrainer.api.configuration import Configuration
 from kftrainer.cli.commands import manager
-from tests.integration.chart.cells import (
+from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.value_sets import (
     ALONE,
     BARE,
     CERT_MANAGER,
@@ -20,7 +21,6 @@ from tests.integration.chart.cells import (
     PROVIDED,
     TEAMS,
 )
-from tests.integration.chart.conftest import Rendering
 from tests.support.helm import CHART, Object, Values, named, of_kind
 
 MANAGER = "kubeflow-trainer-controller-manager"
@@ -102,7 +102,7 @@ def test_another_name_is_everywhere(rendered: Rendering) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, PORTS], ids=["defaults", "others"])
-def test_each_port_is_said_once(rendered: Rendering, values: Values) -> None:
+def test_each_port_is_configured_once(rendered: Rendering, values: Values) -> None:
     objects = rendered(values)
     numbers = {each["name"]: each["containerPort"] for each in container_in(objects)["ports"]}
     settings = configuration_in(objects)
@@ -124,7 +124,7 @@ def test_each_port_is_said_once(rendered: Rendering, values: Values) -> None:
     assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
 
 
-def test_probes_ask_where_the_configuration_answers(rendered: Rendering) -> None:
+def test_probes_use_the_configured_port(rendered: Rendering) -> None:
     objects = rendered({"readinessProbe": {"periodSeconds": 7}})
     container, health = container_in(objects), configuration_in(objects).health
     paths = {
@@ -138,7 +138,7 @@ def test_probes_ask_where_the_configuration_answers(rendered: Rendering) -> None
     assert container["readinessProbe"]["timeoutSeconds"] == 3
 
 
-def test_a_probe_may_be_left_to_kubernetes_defaults(rendered: Rendering) -> None:
+def test_probe_settings_can_be_omitted(rendered: Rendering) -> None:
     container = container_in(rendered(BARE))
     for probe in ("startupProbe", "livenessProbe"):
         assert list(container[probe]) == ["httpGet"]
@@ -160,7 +160,7 @@ def test_a_new_configuration_means_new_pods(rendered: Rendering) -> None:
     assert checksums({"userRoles": {"create": False}}) == before
 
 
-def test_replicas_keep_apart_and_one_of_them_may_go(rendered: Rendering) -> None:
+def test_replicas_are_spread_and_have_a_disruption_budget(rendered: Rendering) -> None:
     objects = rendered()
     labels = deployment_in(objects)["spec"]["selector"]
     pod = pod_in(objects)
@@ -186,7 +186,7 @@ def test_without_an_election_never_two_work(rendered: Rendering) -> None:
     assert not configuration_in(objects).leader_election.leader_elect
 
 
-def test_on_the_nodes_ports_the_old_pod_goes_first(rendered: Rendering) -> None:
+def test_host_network_pods_are_recreated_instead_of_rolled(rendered: Rendering) -> None:
     strategy = deployment_in(rendered(ON_HOSTS))["spec"]["strategy"]
     rolling = {"maxSurge": 0, "maxUnavailable": 1}
     assert strategy == {"type": "RollingUpdate", "rollingUpdate": rolling}
@@ -202,7 +202,7 @@ def test_own_spreading_gets_the_selector(rendered: Rendering) -> None:
     assert found == {**constraint, "labelSelector": labels}
 
 
-def test_own_spreading_with_a_selector_is_left_alone(rendered: Rendering) -> None:
+def test_custom_topology_spread_with_selector_is_unchanged(rendered: Rendering) -> None:
     constraint = {
         "maxSkew": 2,
         "topologyKey": "rack",
@@ -214,7 +214,7 @@ def test_own_spreading_with_a_selector_is_left_alone(rendered: Rendering) -> Non
 
 
 def test_settings_reach_the_configuration(rendered: Rendering) -> None:
-    said = {
+    fields = {
         "leaderElection": {"renewDeadline": "12s", "leaseDuration": "1m", "resourceName": "mine"},
         "controller": {
             "groupKindConcurrency": {"TrainJob": 9, "TrainingRuntime.trainer.kubeflow.org": 3}
@@ -222,7 +222,7 @@ def test_settings_reach_the_configuration(rendered: Rendering) -> None:
         "clientConnection": {"qps": 12.5, "burst": 7},
         "plugins": {"enabled": ["acme"], "disabled": ["Volcano"]},
     }
-    found = configuration_in(rendered({"config": said}))
+    found = configuration_in(rendered({"config": fields}))
     assert found.leader_election.renew_deadline.seconds == 12
     assert found.leader_election.lease_duration.seconds == 60
     assert found.leader_election.resource_name == "mine"
@@ -232,7 +232,7 @@ def test_settings_reach_the_configuration(rendered: Rendering) -> None:
     assert (found.plugins.enabled, found.plugins.disabled) == (["acme"], ["Volcano"])
 
 
-def test_what_is_switched_off_is_nowhere(rendered: Rendering) -> None:
+def test_disabled_features_are_not_rendered(rendered: Rendering) -> None:
     off = {"webhook": {"enabled": False}, "metrics": {"enabled": False}}
     objects = rendered(off)
     settings = configuration_in(objects)
@@ -273,12 +273,12 @@ def test_certificates_of_others_are_for_metrics_as_well(rendered: Rendering) -> 
     assert not [each for each in pod_in(objects)["volumes"] if each["name"] == "certs"]
 
 
-def test_namespaces_are_told_to_the_manager(rendered: Rendering) -> None:
+def test_namespaces_are_passed_to_the_manager(rendered: Rendering) -> None:
     assert flags_in(rendered({"watchNamespaces": TEAMS})).namespace == TEAMS
     assert flags_in(rendered()).namespace == []
 
 
-def test_the_tokens_of_accounts_are_given_to_those_only_who_need_them(rendered: Rendering) -> None:
+def test_service_account_tokens_are_mounted_only_where_needed(rendered: Rendering) -> None:
     objects = rendered({"crds": {"install": True, "keep": False}})
     for account in of_kind(objects, "ServiceAccount"):
         assert account["automountServiceAccountToken"] is False
@@ -293,12 +293,12 @@ def test_pods_on_the_nodes_network_still_find_services(rendered: Rendering) -> N
     assert pod_in(rendered())["dnsPolicy"] == "ClusterFirst"
 
 
-def test_pull_secrets_may_be_names_and_are_said_once(rendered: Rendering) -> None:
+def test_pull_secrets_can_be_names_and_are_deduplicated(rendered: Rendering) -> None:
     values = {"global": {"imagePullSecrets": ["a"]}, "imagePullSecrets": [{"name": "a"}, "b"]}
     assert pod_in(rendered(values))["imagePullSecrets"] == [{"name": "a"}, {"name": "b"}]
 
 
-def test_policies_let_through_what_is_needed(rendered: Rendering) -> None:
+def test_network_policies_allow_required_traffic(rendered: Rendering) -> None:
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
     server = {"ipBlock": {"cidr": "10.0.0.1/32"}}
     extra = {"ports": [{"port": 7000}]}
@@ -316,15 +316,15 @@ def test_policies_let_through_what_is_needed(rendered: Rendering) -> None:
     assert more == extra
     api, names, more = spec["egress"]
     assert api == {"ports": [{"port": 6443, "protocol": "TCP"}], "to": [server]}
-    asked = {(each["port"], each["protocol"]) for each in names["ports"]}
-    assert asked == {(port, protocol) for port in (53, 5353) for protocol in ("TCP", "UDP")}
+    requested = {(each["port"], each["protocol"]) for each in names["ports"]}
+    assert requested == {(port, protocol) for port in (53, 5353) for protocol in ("TCP", "UDP")}
     assert more == extra
     hooks = named(objects, "NetworkPolicy", "kubeflow-trainer-hooks")["spec"]
     assert hooks["ingress"] == []
     assert hooks["egress"] == spec["egress"]
 
 
-def test_policies_let_through_what_usual_clusters_have(rendered: Rendering) -> None:
+def test_network_policies_allow_default_cluster_traffic(rendered: Rendering) -> None:
     """Their API servers are behind the Service at one of these ports, resolvers at these two."""
     api, names = named(rendered(), "NetworkPolicy", MANAGER)["spec"]["egress"]
     assert [each["port"] for each in api["ports"]] == [443, 6443, 8443, 16443]

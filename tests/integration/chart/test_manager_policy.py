@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.chart.cells import CERT_MANAGER, PROVIDED, TEAMS, WITHOUT_WEBHOOK
 from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.value_sets import CERT_MANAGER, PROVIDED, TEAMS, WITHOUT_WEBHOOK
 from tests.support.helm import (
     CHART,
     IMAGE,
@@ -87,6 +87,6 @@ def test_policies_are_rendered_unless_the_server_is_known_not_to_serve_them(
 def test_types_of_secrets_that_are_credentials_of_the_cluster_are_refused(
     helm_program: Path, kind: str
 ) -> None:
-    told = refusal(helm_program, values={"managerPolicy": {"secretTypes": [kind]}})
-    assert "managerPolicy" in told
-    assert "secretTypes" in told
+    message = refusal(helm_program, values={"managerPolicy": {"secretTypes": [kind]}})
+    assert "managerPolicy" in message
+    assert "secretTypes" in message

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration.chart.cells import CERT_MANAGER
 from tests.integration.chart.conftest import Rendering
 from tests.integration.chart.test_manager import (
     CERTIFICATE,
@@ -12,6 +11,7 @@ from tests.integration.chart.test_manager import (
     container_in,
     deployment_in,
 )
+from tests.integration.chart.value_sets import CERT_MANAGER
 from tests.support.helm import NAMESPACE, Object, named, of_kind
 
 OF_SERVICE, OF_PODS = "serviceMonitor", "podMonitor"
@@ -34,7 +34,7 @@ def monitor_in(objects: list[Object], which: str) -> tuple[Object, Object]:
     return found, dict(endpoint)
 
 
-def test_nobody_is_told_to_scrape_unless_asked(rendered: Rendering) -> None:
+def test_no_monitor_is_rendered_by_default(rendered: Rendering) -> None:
     assert not [each for each in rendered() if each["apiVersion"].startswith("monitoring")]
 
 
@@ -73,7 +73,7 @@ def test_a_pod_monitor_selects_the_pods(rendered: Rendering) -> None:
 
 
 @pytest.mark.parametrize("which", KINDS)
-def test_all_that_can_be_said(rendered: Rendering, which: str) -> None:
+def test_monitor_with_all_values(rendered: Rendering, which: str) -> None:
     rule = {"sourceLabels": ["pod"], "targetLabel": "pod_name"}
     drop = {"sourceLabels": ["__name__"], "regex": "python_.*", "action": "drop"}
     said = metrics(
@@ -125,7 +125,7 @@ def test_only_one_of_them(rendered: Rendering) -> None:
     assert not of_kind(rendered(metrics(OF_SERVICE)), "PodMonitor")
 
 
-def test_when_a_certificate_should_have_been_renewed_can_be_said(rendered: Rendering) -> None:
+def test_certificate_renewal_threshold_is_configurable(rendered: Rendering) -> None:
     def thresholds(**values: Any) -> dict[str, str]:
         objects = rendered({"metrics": {"rules": {"enabled": True, **values}}})
         rules = named(objects, "PrometheusRule")["spec"]["groups"]

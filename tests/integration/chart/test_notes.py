@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.chart.cells import CELLS, NOTHING
+from tests.integration.chart.value_sets import CELLS, NOTHING
 from tests.support.helm import Values, notes
 
 JOBSET = (
@@ -18,13 +18,13 @@ KEPT: Values = {"crds": {"install": True}}
 GOES: Values = {"crds": {"install": True, "keep": False}}
 
 
-def test_how_to_go_on(helm_program: Path) -> None:
-    told = notes(helm_program, KEPT)
-    assert JOBSET in told
-    assert "rollout status deployment/kubeflow-trainer-controller-manager" in told
-    assert "helm -n kubeflow-system test kubeflow-trainer" in told
-    assert "The metrics are not scraped yet" in told
-    assert "keeps the CustomResourceDefinitions" in told
+def test_notes_name_the_next_steps(helm_program: Path) -> None:
+    output = notes(helm_program, KEPT)
+    assert JOBSET in output
+    assert "rollout status deployment/kubeflow-trainer-controller-manager" in output
+    assert "helm -n kubeflow-system test kubeflow-trainer" in output
+    assert "The metrics are not scraped yet" in output
+    assert "keeps the CustomResourceDefinitions" in output
 
 
 def test_the_first_train_job_is_one(helm_program: Path) -> None:
@@ -39,7 +39,7 @@ def test_the_first_train_job_is_one(helm_program: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (NOTHING, "Metrics are disabled"),
         (NOTHING, "No runtimes are installed"),
@@ -51,5 +51,5 @@ def test_the_first_train_job_is_one(helm_program: Path) -> None:
     ],
     ids=["metrics", "runtimes", "webhook", "crds", "namespaces", "leftovers", "readers"],
 )
-def test_what_is_not_as_usual(helm_program: Path, values: Values, said: str) -> None:
-    assert said in notes(helm_program, values)
+def test_notes_warn_about_unusual_values(helm_program: Path, values: Values, message: str) -> None:
+    assert message in notes(helm_program, values)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.chart.cells import CELLS
 from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.value_sets import CELLS
 from tests.support.helm import CHART, Object, helm, named, of_kind
 from tests.support.object_schemas import NEWEST, OLDEST, UnknownKindError, problems_of
 
@@ -32,7 +32,7 @@ def test_helm_has_nothing_to_complain_about(cell: str, helm_program: Path) -> No
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-def test_kubernetes_knows_every_field(objects: list[Object], version: str) -> None:
+def test_every_field_is_in_the_kubernetes_schema(objects: list[Object], version: str) -> None:
     unknown = set()
     for each in objects:
         if each["kind"] == "CustomResourceDefinition":
@@ -54,7 +54,7 @@ def test_no_object_is_there_twice(objects: list[Object]) -> None:
     assert len(keys) == len(set(keys))
 
 
-def test_every_object_says_whose_it_is(objects: list[Object]) -> None:
+def test_every_object_has_release_labels(objects: list[Object]) -> None:
     for each in objects:
         labels = each["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "kubeflow-trainer"
@@ -62,7 +62,7 @@ def test_every_object_says_whose_it_is(objects: list[Object]) -> None:
         assert labels["helm.sh/chart"] == f"kftrainer-{VERSION}"
 
 
-def test_every_image_says_what_runs(objects: list[Object]) -> None:
+def test_every_container_image_has_a_tag_or_digest(objects: list[Object]) -> None:
     for image in images_in(objects):
         assert REFERENCE.fullmatch(image), image
         assert not image.endswith(":latest")
@@ -90,7 +90,7 @@ def _images(thing: Any) -> set[str]:
     return own | {image for each in thing.values() for image in _images(each)}
 
 
-def test_pods_are_as_pod_security_wants_them_restricted(objects: list[Object]) -> None:
+def test_pods_satisfy_the_restricted_pod_security_standard(objects: list[Object]) -> None:
     pods = [spec for each in objects if (spec := pod_of(each)) is not None]
     assert pods
     for pod in pods:
@@ -110,7 +110,7 @@ def test_pods_are_as_pod_security_wants_them_restricted(objects: list[Object]) -
         assert {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}} in pod["volumes"]
 
 
-def test_all_images_come_from_a_mirror_if_that_is_said(rendered: Rendering) -> None:
+def test_all_images_use_the_configured_registry(rendered: Rendering) -> None:
     found = images_in(rendered(CELLS["mirror"]))
     assert all(each.startswith("mirror.example:5000/all/") for each in found), found
     digest = CELLS["mirror"]["image"]["digest"]

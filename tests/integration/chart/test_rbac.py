@@ -6,7 +6,9 @@ import pytest
 
 from kftrainer.runtime.framework.extension_points import RBACExtension
 from kftrainer.runtime.plugins import PLUGINS
-from tests.integration.chart.cells import (
+from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.test_manager import MANAGER
+from tests.integration.chart.value_sets import (
     ALONE,
     CERT_MANAGER,
     TEAMS,
@@ -14,16 +16,14 @@ from tests.integration.chart.cells import (
     WITHOUT_MPI,
     WITHOUT_WEBHOOK,
 )
-from tests.integration.chart.conftest import Rendering
-from tests.integration.chart.test_manager import MANAGER
 from tests.support.helm import NAMESPACE, Object, Values, is_hook, named, of_kind
 
-Right = tuple[str, str]  # a resource and a verb
+Permission = tuple[str, str]  # a resource and a verb
 GANGS = {"podgroups.scheduling.x-k8s.io", "podgroups.scheduling.volcano.sh"}
 READ, WRITE = {"list", "watch"}, {"create", "patch"}
 
 
-def rights_in(role: Object) -> Iterator[Right]:
+def rights_in(role: Object) -> Iterator[Permission]:
     """Each right of a role, which names no resource if it is for all."""
     for rule in role["rules"]:
         for group in rule.get("apiGroups", ()):
@@ -41,7 +41,7 @@ def cluster_role(objects: list[Object], name: str = MANAGER) -> Object:
     return named(objects, "ClusterRole", name)
 
 
-def test_nobody_may_do_everything(objects: list[Object]) -> None:
+def test_no_role_has_wildcards_or_escalation_verbs(objects: list[Object]) -> None:
     for role in (*of_kind(objects, "ClusterRole"), *of_kind(objects, "Role")):
         for resource, verb in rights_in(role):
             assert "*" not in resource + verb
@@ -57,7 +57,7 @@ def test_bindings_are_of_roles_and_subjects_that_are_there(objects: list[Object]
                 assert ("ServiceAccount", subject["name"]) in there
 
 
-def test_what_the_manager_may_do_everywhere(rendered: Rendering) -> None:
+def test_cluster_role_of_the_manager(rendered: Rendering) -> None:
     role = cluster_role(rendered())
     assert {resource: verbs(role, resource) for resource, _ in rights_in(role)} == {
         "trainjobs.trainer.kubeflow.org": READ,
@@ -83,7 +83,7 @@ def test_what_the_manager_may_do_everywhere(rendered: Rendering) -> None:
     assert webhooks["resourceNames"] == ["validator.trainer.kubeflow.org"]
 
 
-def test_what_the_manager_may_do_in_its_own_namespace(rendered: Rendering) -> None:
+def test_namespaced_role_of_the_manager(rendered: Rendering) -> None:
     role = named(rendered(), "Role", MANAGER)
     assert [
         (rule["resources"], rule.get("resourceNames"), rule["verbs"]) for rule in role["rules"]
@@ -98,7 +98,7 @@ def test_what_the_manager_may_do_in_its_own_namespace(rendered: Rendering) -> No
     assert lease["resourceNames"] == ["mine"]
 
 
-def test_nothing_is_granted_for_what_does_not_run(rendered: Rendering) -> None:
+def test_disabled_features_have_no_permissions(rendered: Rendering) -> None:
     alone = rendered(ALONE, CERT_MANAGER)
     assert not [each for each in of_kind(alone, "Role") if each["metadata"]["name"] == MANAGER]
     assert not verbs(
@@ -118,7 +118,7 @@ def test_nothing_is_granted_for_what_does_not_run(rendered: Rendering) -> None:
     assert runtimes == {"get", *READ, "patch"}
 
 
-def declared(*plugins: type) -> set[Right]:
+def declared(*plugins: type) -> set[Permission]:
     """The permissions that these plugins declare."""
     return {
         (f"{rule.resource.plural}.{rule.resource.group}".rstrip("."), verb)
@@ -166,7 +166,7 @@ def test_without_gangs_nothing_of_theirs_is_read(rendered: Rendering) -> None:
     assert not verbs(only, "priorityclasses.scheduling.k8s.io")
 
 
-def test_with_namespaces_rights_are_there_only(rendered: Rendering) -> None:
+def test_namespaces_limit_the_permissions_to_them(rendered: Rendering) -> None:
     everywhere = set(rights_in(cluster_role(rendered())))
     objects = rendered({"watchNamespaces": TEAMS})
     cluster = set(rights_in(cluster_role(objects)))
@@ -194,7 +194,7 @@ def test_with_namespaces_rights_are_there_only(rendered: Rendering) -> None:
     assert runtimes == {"get", *READ, *WRITE}
 
 
-def test_rights_that_are_asked_for(rendered: Rendering) -> None:
+def test_manager_role_has_the_declared_permissions(rendered: Rendering) -> None:
     extra = {"apiGroups": ["acme.example"], "resources": ["runs"], "verbs": ["create", "patch"]}
     values: Values = {"rbac": {"extraRules": [extra], "ownerReferencesPermissionEnforcement": True}}
     role = cluster_role(rendered(values))
@@ -209,7 +209,7 @@ def test_cache_initializer_may_not_delete_anything(rendered: Rendering) -> None:
     assert "delete" not in {verb for _, verb in rights_in(role)}
 
 
-def test_the_rights_may_be_left_to_others(rendered: Rendering) -> None:
+def test_rbac_objects_can_be_excluded(rendered: Rendering) -> None:
     objects = rendered({"rbac": {"create": False}, "crds": {"install": True, "keep": False}})
     left = {
         each["metadata"]["name"]
@@ -225,7 +225,7 @@ def test_the_rights_may_be_left_to_others(rendered: Rendering) -> None:
     }
 
 
-def test_an_account_of_somebody_else(rendered: Rendering) -> None:
+def test_existing_service_account_is_used(rendered: Rendering) -> None:
     objects = rendered({"serviceAccount": {"create": False, "name": "theirs"}})
     assert [each for each in of_kind(objects, "ServiceAccount") if not is_hook(each)] == []
     pod = named(objects, "Deployment")["spec"]["template"]["spec"]
@@ -234,7 +234,7 @@ def test_an_account_of_somebody_else(rendered: Rendering) -> None:
     assert subject["name"] == "theirs"
 
 
-def test_who_may_read_metrics(rendered: Rendering) -> None:
+def test_metrics_reader_role(rendered: Rendering) -> None:
     readers = [
         {"kind": "ServiceAccount", "name": "prometheus", "namespace": "monitoring"},
         {"kind": "User", "name": "system:somebody"},
@@ -257,7 +257,7 @@ MAY = {
 }
 
 
-def test_roles_for_people(rendered: Rendering) -> None:
+def test_user_facing_roles_are_aggregated(rendered: Rendering) -> None:
     objects = rendered()
     expected: dict[str, set[str]] = {}
     for name in USERS:
@@ -277,7 +277,7 @@ def test_roles_for_people(rendered: Rendering) -> None:
     assert subject["name"] == "system:authenticated"
 
 
-def test_roles_for_people_are_not_forced_on_anybody(rendered: Rendering) -> None:
+def test_user_facing_roles_can_be_disabled(rendered: Rendering) -> None:
     off = {"aggregateToDefault": False, "clusterRuntimesForAll": False}
     objects = rendered({"userRoles": off})
     for name in USERS:
@@ -287,7 +287,7 @@ def test_roles_for_people_are_not_forced_on_anybody(rendered: Rendering) -> None
     assert "kubeflow-trainer-view-cluster-runtimes" not in bound
 
 
-def test_everybody_may_read_the_version_and_no_other_config_map(rendered: Rendering) -> None:
+def test_authenticated_users_can_read_only_the_version_config_map(rendered: Rendering) -> None:
     objects = rendered()
     role = named(objects, "Role", "kubeflow-trainer-public")
     [rule] = role["rules"]

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from kftrainer.cli.manager_setup.runtime_folder import runtimes_in
-from tests.integration.chart.cells import CELLS
 from tests.integration.chart.conftest import Rendering
+from tests.integration.chart.value_sets import CELLS
 from tests.support.client_shapes import undecodable
 from tests.support.helm import Object, Values, named, of_kind
 from tests.support.managers import KFTRAINER
@@ -67,7 +67,7 @@ def test_which_there_are(rendered: Rendering) -> None:
 
 
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda each: each["metadata"]["name"])
-def test_they_are_what_kubeflow_trainer_ships(rendered: Rendering, shipped: Object) -> None:
+def test_runtimes_match_those_of_kubeflow_trainer(rendered: Rendering, shipped: Object) -> None:
     found = runtimes_of(rendered(ALL))[shipped["metadata"]["name"]]
     assert unpinned(found) == unpinned(shipped)
     assert found["metadata"] == shipped["metadata"]
@@ -115,14 +115,16 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("switch", "name"), SWITCHES.items(), ids=SWITCHES.values())
-def test_each_can_be_switched_off(rendered: Rendering, switch: str, name: str) -> None:
+def test_each_runtime_can_be_disabled(rendered: Rendering, switch: str, name: str) -> None:
     objects = rendered({"runtimes": nested(switch, {"enabled": False})})
     assert set(runtimes_of(objects)) == DEFAULT - {name}
     [pod] = of_kind(objects, "Pod")
     assert f"--runtime={name}" not in pod["spec"]["containers"][0]["args"]
 
 
-def test_none_at_all_is_said_so_that_old_ones_go(rendered: Rendering, tmp_path: Path) -> None:
+def test_empty_set_of_runtimes_is_explicit_so_that_old_ones_are_deleted(
+    rendered: Rendering, tmp_path: Path
+) -> None:
     off = [{"runtimes": nested(switch, {"enabled": False})} for switch in SWITCHES]
     objects = rendered(*off)
     assert files_in(objects) == {"none": ""}
@@ -132,7 +134,7 @@ def test_none_at_all_is_said_so_that_old_ones_go(rendered: Rendering, tmp_path: 
     assert "--runtimes=/etc/kftrainer/runtimes" in container["args"]
 
 
-def test_the_manager_may_be_told_to_leave_runtimes_alone(rendered: Rendering) -> None:
+def test_runtime_management_can_be_disabled(rendered: Rendering) -> None:
     objects = rendered({"runtimes": {"enabled": False}})
     names = {each["metadata"]["name"] for each in of_kind(objects, "ConfigMap")}
     assert "kubeflow-trainer-runtimes" not in names
@@ -142,24 +144,24 @@ def test_the_manager_may_be_told_to_leave_runtimes_alone(rendered: Rendering) ->
     assert not [each for each in pod["spec"]["containers"][0]["args"] if "--runtime=" in each]
 
 
-def test_resources_and_volumes_are_as_the_values_say(rendered: Rendering) -> None:
-    asked = {"limits": {"nvidia.com/gpu": "4"}, "requests": {"memory": "1Gi"}}
+def test_resources_and_volumes_follow_the_values(rendered: Rendering) -> None:
+    requested = {"limits": {"nvidia.com/gpu": "4"}, "requests": {"memory": "1Gi"}}
     values = {
         **{
-            name: {"resources": asked}
+            name: {"resources": requested}
             for name in ("plain", "torchDistributed", "deepspeedDistributed", "mlxDistributed")
         },
-        "torchDistributedWithCache": {"enabled": True, "resources": asked},
+        "torchDistributedWithCache": {"enabled": True, "resources": requested},
         "torchtune": {
-            "resources": asked,
+            "resources": requested,
             "storage": {"size": "1Ti", "className": "fast", "accessModes": ["ReadWriteMany"]},
         },
     }
     found = runtimes_of(rendered({"runtimes": values}))
     for runtime in found.values():
-        assert node_of(runtime)["resources"] == asked
+        assert node_of(runtime)["resources"] == requested
         if "mpi" in runtime["spec"]["mlPolicy"]:
-            assert all(each["resources"] == asked for each in containers_of(runtime))
+            assert all(each["resources"] == requested for each in containers_of(runtime))
     template = found["torchtune-llama3.2-1b"]["spec"]["template"]["spec"]
     [claim] = template["volumeClaimPolicies"][0]["templates"]
     assert claim["spec"] == {
@@ -169,7 +171,7 @@ def test_resources_and_volumes_are_as_the_values_say(rendered: Rendering) -> Non
     }
 
 
-def test_quantities_stay_words(rendered: Rendering) -> None:
+def test_quantities_are_rendered_as_strings(rendered: Rendering) -> None:
     node = node_of(runtimes_of(rendered())["torchtune-llama3.2-1b"])
     assert node["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
 

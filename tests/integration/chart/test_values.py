@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.chart.cells import AUTHORITY, CELLS, EVERYTHING_ON
-from tests.integration.chart.samples import FIRST, SECOND
+from tests.integration.chart.sample_values import FIRST, SECOND
 from tests.integration.chart.test_objects import images_in
+from tests.integration.chart.value_sets import AUTHORITY, CELLS, EVERYTHING_ON
 from tests.support.helm import (
     CHART,
     IMAGE,
@@ -92,7 +92,7 @@ OTHERS = by_path(place for place, value in leaves(DEFAULTS) if not isinstance(va
 
 
 @pytest.mark.parametrize("path", [path for path in OTHERS if path not in ELSEWHERE])
-def test_every_value_is_to_be_found_in_what_is_rendered(helm_program: Path, path: str) -> None:
+def test_every_value_affects_the_rendered_objects(helm_program: Path, path: str) -> None:
     place = OTHERS[path]
     sets = {
         name: sample for name, values in SETS.items() if (sample := at(values, place)) is not None
@@ -137,7 +137,7 @@ def test_every_switch_switches_something(helm_program: Path, path: str) -> None:
     assert render(helm_program, turned) != render(helm_program, ground)
 
 
-def test_the_schema_knows_exactly_the_values_that_there_are() -> None:
+def test_schema_contains_exactly_the_existing_values() -> None:
     def known(schema: Mapping[str, Any], before: str = "") -> Iterator[str]:
         if "$ref" in schema:
             schema = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]]
@@ -170,7 +170,7 @@ def _is_free(path: str) -> bool:
     return any(each in path for each in free)
 
 
-def test_every_value_is_told_about() -> None:
+def test_every_value_is_documented() -> None:
     """By a comment above it, or above its neighbour, or above all that it belongs to."""
     told: dict[int, bool] = {}  # of the lines above, by how far they are indented
     above, untold = "", []
@@ -238,11 +238,11 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("setting", "told"), WRONG.items(), ids=WRONG)
-def test_what_is_misspelt_or_of_the_wrong_kind_is_told_with_its_path(
-    helm_program: Path, setting: str, told: str
+@pytest.mark.parametrize(("setting", "message"), WRONG.items(), ids=WRONG)
+def test_unknown_or_mistyped_value_is_reported_with_its_path(
+    helm_program: Path, setting: str, message: str
 ) -> None:
-    assert told in refused(helm_program)
+    assert message in refused(helm_program)
 
 
 @cache
@@ -366,14 +366,16 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize(("settings", "told"), CONTRADICTIONS.items(), ids=map(str, CONTRADICTIONS))
-def test_what_does_not_go_together_is_told_with_its_path(
-    helm_program: Path, settings: tuple[str, ...], told: str
+@pytest.mark.parametrize(
+    ("settings", "message"), CONTRADICTIONS.items(), ids=map(str, CONTRADICTIONS)
+)
+def test_conflicting_values_are_reported_with_their_paths(
+    helm_program: Path, settings: tuple[str, ...], message: str
 ) -> None:
-    assert told in refusal(helm_program, *settings)
+    assert message in refusal(helm_program, *settings)
 
 
-def test_a_release_name_that_is_too_long_is_told(helm_program: Path) -> None:
+def test_too_long_release_name_is_rejected(helm_program: Path) -> None:
     name = "a-release-with-a-name-of-more-than-forty-four-chars"
     with pytest.raises(AssertionError, match="fullnameOverride: the release name"):
         helm(helm_program, "template", name, str(CHART), values=IMAGE)
@@ -382,14 +384,14 @@ def test_a_release_name_that_is_too_long_is_told(helm_program: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["123", "1e3", "a.b"])
-def test_a_release_name_that_no_service_can_have_is_told(helm_program: Path, name: str) -> None:
+def test_release_name_invalid_for_a_service_is_rejected(helm_program: Path, name: str) -> None:
     with pytest.raises(HelmError, match=f"fullnameOverride: the release name {name} is not"):
         render(helm_program, WITHOUT_CRDS, name=name)
     assert render(helm_program, {**WITHOUT_CRDS, "fullnameOverride": "short"}, name=name)
 
 
 @pytest.mark.parametrize("name", ["cluster", "kubeflow"])
-def test_a_release_name_that_would_take_over_a_well_known_role_is_told(
+def test_release_name_colliding_with_a_well_known_role_is_rejected(
     helm_program: Path, name: str
 ) -> None:
     with pytest.raises(HelmError, match=f"the ClusterRole {name}-admin exists in every cluster"):
@@ -449,7 +451,7 @@ EMPTY = [place for place, value in leaves(DEFAULTS) if value in ("", [], {})]
 
 
 @pytest.mark.parametrize("name", ["defaults", "everything", "cert-manager-monitored"])
-def test_what_is_left_empty_is_the_empty_default(helm_program: Path, name: str) -> None:
+def test_empty_values_render_like_defaults(helm_program: Path, name: str) -> None:
     """As `affinity:` with nothing behind it, which helm takes for a value that is to go."""
     said = {place for place, _ in leaves(CELLS[name])}
     said |= {place for place, _ in leaves(IMAGE)}
@@ -458,7 +460,7 @@ def test_what_is_left_empty_is_the_empty_default(helm_program: Path, name: str) 
     assert found == render(helm_program, CELLS[name])
 
 
-def test_a_repository_may_say_where_it_is(helm_program: Path) -> None:
+def test_image_repository_can_contain_a_registry(helm_program: Path) -> None:
     image = {"registry": "", "repository": "registry.example:5000/ml/kftrainer", "tag": "1"}
     objects = render(
         helm_program, {**WITHOUT_CRDS, "image": image, "runtimes": {"plain": {"image": image}}}
@@ -476,7 +478,7 @@ def test_a_mirror_may_have_a_folder_for_each_host(helm_program: Path) -> None:
 
 
 @pytest.mark.parametrize("qps", [0, 0.5, 1_000_000, 0.00001])
-def test_a_number_stays_one_for_who_reads_the_configuration(helm_program: Path, qps: float) -> None:
+def test_number_stays_a_number_in_the_configuration(helm_program: Path, qps: float) -> None:
     """Helm would write 1e+06, which is a word in YAML."""
     values = merged(WITHOUT_CRDS, {"config": {"clientConnection": {"qps": qps}}})
     config = named(render(helm_program, values), "ConfigMap", "kubeflow-trainer-config")
@@ -489,7 +491,7 @@ def test_values_of_other_charts_are_not_in_the_way(helm_program: Path) -> None:
     assert render(helm_program, merged(WITHOUT_CRDS, values))
 
 
-def test_security_can_be_left_to_openshift(helm_program: Path) -> None:
+def test_security_context_can_be_omitted_for_openshift(helm_program: Path) -> None:
     free = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
     objects = render(helm_program, merged(WITHOUT_CRDS, {"podSecurityContext": free}))
     [pod] = [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]

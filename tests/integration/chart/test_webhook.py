@@ -7,7 +7,6 @@ import pytest
 
 from kftrainer.api.configuration import DEFAULT
 from kftrainer.webhooks.registration import configuration, host_names
-from tests.integration.chart.cells import AUTHORITY, CERT_MANAGER, PROVIDED, TEAMS
 from tests.integration.chart.conftest import Rendering
 from tests.integration.chart.test_manager import (
     CERTIFICATE,
@@ -16,6 +15,7 @@ from tests.integration.chart.test_manager import (
     container_in,
     pod_in,
 )
+from tests.integration.chart.value_sets import AUTHORITY, CERT_MANAGER, PROVIDED, TEAMS
 from tests.support.helm import NAMESPACE, Object, Values, merged, named, of_kind
 
 
@@ -24,7 +24,7 @@ def webhooks_in(objects: list[Object]) -> Object:
 
 
 @pytest.mark.parametrize("policy", ["Fail", "Ignore"])
-def test_it_is_registered_as_the_manager_says(rendered: Rendering, policy: str) -> None:
+def test_registration_matches_the_manager(rendered: Rendering, policy: str) -> None:
     found = webhooks_in(rendered({"webhook": {"failurePolicy": policy, "timeoutSeconds": 7}}))
     expected = configuration(MANAGER, NAMESPACE, required=policy == "Fail")
     assert found["metadata"]["name"] == expected["metadata"]["name"]
@@ -33,7 +33,7 @@ def test_it_is_registered_as_the_manager_says(rendered: Rendering, policy: str) 
     assert found["webhooks"] == expected["webhooks"]
 
 
-def test_the_manager_alone_says_whom_to_trust(rendered: Rendering) -> None:
+def test_ca_bundle_is_written_by_the_manager_only(rendered: Rendering) -> None:
     objects = rendered()
     assert all("caBundle" not in each["clientConfig"] for each in webhooks_in(objects)["webhooks"])
     # Keys of its own, even empty ones, would be helm's, and taken from the manager.
@@ -51,7 +51,7 @@ def test_a_provided_authority_is_trusted(rendered: Rendering, bundle: str) -> No
         assert b64decode(each["clientConfig"]["caBundle"]).decode() == AUTHORITY
 
 
-def test_somebody_else_may_inject_the_authority(rendered: Rendering) -> None:
+def test_ca_bundle_can_be_injected_by_another_controller(rendered: Rendering) -> None:
     asks = {"cert-manager.io/inject-ca-from-secret": "ns/mine"}
     values = merged(PROVIDED, {"certs": {"caBundle": ""}, "webhook": {"annotations": asks}})
     found = webhooks_in(rendered(values))
@@ -171,7 +171,7 @@ WATCHED = {
     ],
     ids=["all", "watched", "chosen", "chosen-over-watched"],
 )
-def test_which_namespaces_it_is_asked_about(
+def test_namespace_selector_follows_the_values(
     rendered: Rendering, values: Values, expected: object
 ) -> None:
     for each in webhooks_in(rendered(values))["webhooks"]:

@@ -13,7 +13,7 @@ from kftrainer.devcluster.waiting import until
 from tests.integration.controllers.team import Team
 from tests.support.commands import COMPLAINS_WITHIN, complaint, kftrainer
 from tests.support.objects import runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 from tests.support.runtimes import SHIPPED
 from tests.support.webhooks import MERGE, admitting_manager, register, unregister
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_all_is_well_for_who_has_the_rights_that_it_needs(
+async def test_check_with_the_documented_permissions_passes(
     plane: ControlPlane, admin: ApiClient, team: Team, folder: Path
 ) -> None:
     user = f"tester-{team.namespace}"
@@ -50,7 +50,7 @@ async def test_all_is_well_for_who_has_the_rights_that_it_needs(
         assert await team.all("TrainJob") == []
 
 
-async def test_what_is_not_well_is_told_in_one_line(
+async def test_failed_check_is_reported_in_one_line(
     plane: ControlPlane, admin: ApiClient, team: Team, no_webhook: None
 ) -> None:
     user = f"stranger-{team.namespace}"
@@ -74,9 +74,10 @@ async def test_what_is_not_well_is_told_in_one_line(
         await register(admin, ports.reserve())
 
         async def unreached() -> bool:
-            said = await complaint("check", *flags)
+            message = await complaint("check", *flags)
             return (
-                "the API server cannot call the webhook: Internal error occurred: failed " in said
+                "the API server cannot call the webhook: Internal error occurred: failed "
+                in message
             )
 
         await until(unreached, within=COMPLAINS_WITHIN, what="the webhook being asked")
@@ -89,13 +90,13 @@ async def test_what_is_not_well_is_told_in_one_line(
         ports.release_all()
 
 
-async def test_where_the_manager_does_not_look_that_is_a_possibility(
+async def test_unwatched_namespace_is_reported_as_a_possible_cause(
     plane: ControlPlane, team: Team, folder: Path
 ) -> None:
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
     async with admitting_manager(plane, "--runtimes", str(folder), "--namespace", "default"):
-        said = await complaint("check", *flags)
-        assert said.endswith("or the manager does not watch this namespace")
+        message = await complaint("check", *flags)
+        assert message.endswith("or the manager does not watch this namespace")
         ended = await kftrainer("check", "--kubeconfig", plane.kubeconfig)
         assert ended.code == 0, "in the namespace default"
         assert ended.out[-1] == f"ok: a valid TrainJob is admitted with runtime {min(NAMES)}"
@@ -130,8 +131,8 @@ async def test_manager_whose_image_cannot_be_pulled_is_diagnosed(
     await admin.request("PATCH", path, body=change, content_type=MERGE)
 
     flags = ("--kubeconfig", plane.kubeconfig, "--timeout", "1", "--namespace", team.namespace)
-    told = await complaint("check", *flags, "--manager", f"{team.namespace}/manager")
-    assert told == (
+    message = await complaint("check", *flags, "--manager", f"{team.namespace}/manager")
+    assert message == (
         f"after 1 s: the manager is not running: Deployment {team.namespace}/manager has 0 of 2 "
         "replicas ready: pod one, container manager: ImagePullBackOff: Back-off pulling image"
     )

@@ -18,7 +18,7 @@ from tests.integration.controllers.team import ANY_MOMENT, IN_USE, Team, finaliz
 from tests.support.commands import Ended, complaint, kftrainer
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 
 CLUSTER = f"/apis/{API}/clustertrainingruntimes"
 JOBS = f"/apis/{API}/trainjobs"
@@ -84,7 +84,7 @@ async def train(team: Team) -> None:
     await until(in_use, within=ANY_MOMENT, what="the shipped runtime being in use")
 
 
-async def test_everything_goes_for_who_has_the_rights_and_the_kinds_can_go_then(
+async def test_purge_with_the_documented_permissions_deletes_everything_so_that_crds_can_be_removed(
     plane: ControlPlane, admin: ApiClient, team: Team, folder: Path, pytestconfig: pytest.Config
 ) -> None:
     user = f"remover-{team.namespace}"
@@ -132,7 +132,7 @@ async def test_everything_goes_for_who_has_the_rights_and_the_kinds_can_go_then(
                 await admin.apply_crd(definition)
 
 
-async def test_without_a_yes_it_only_says_what_it_would_delete(
+async def test_purge_without_confirmation_only_lists_objects(
     plane: ControlPlane, admin: ApiClient, team: Team
 ) -> None:
     ended = await kftrainer("purge", "--kubeconfig", plane.kubeconfig)
@@ -167,14 +167,14 @@ async def end_the_use(team: Team) -> None:
     await team.until_gone("TrainJob")
 
 
-async def test_what_nobody_gives_free_is_named_and_goes_when_a_manager_is_there(
+async def test_purge_names_objects_with_finalizers_and_a_manager_releases_them(
     plane: ControlPlane, admin: ApiClient, team: Team, kubectl_program: Path
 ) -> None:
     async with ready_manager(plane):
         await use_a_runtime(team)
     await end_the_use(team)
-    told = await purged_in_vain(plane)
-    said, _, command = told.partition("; to remove it manually: kubectl ")
+    message = await purged_in_vain(plane)
+    said, _, command = message.partition("; to remove it manually: kubectl ")
     assert said == (
         f"after 5 s: left: 1 TrainingRuntime: {team.namespace}/torch (kept by {IN_USE}); nothing "
         f"removes the finalizer {IN_USE}: no manager is running, or it watches other namespaces "
@@ -191,7 +191,7 @@ async def test_what_nobody_gives_free_is_named_and_goes_when_a_manager_is_there(
     assert await team.all("TrainingRuntime") == []
 
 
-async def test_a_train_job_is_not_gone_before_what_was_made_for_it(
+async def test_train_job_is_deleted_after_its_dependents(
     plane: ControlPlane, admin: ApiClient, team: Team
 ) -> None:
     async with ready_manager(plane):
@@ -199,13 +199,13 @@ async def test_a_train_job_is_not_gone_before_what_was_made_for_it(
         await team.create_job()
         await team.until_there("JobSet")
         await team.patch("JobSet", "train", {"metadata": {"finalizers": ["acme.io/hold"]}})
-        said = await purged_in_vain(plane)
-        assert f"left: 1 TrainJob: {team.namespace}/train (kept by foregroundDeletion); " in said
+        message = await purged_in_vain(plane)
+        assert f"left: 1 TrainJob: {team.namespace}/train (kept by foregroundDeletion); " in message
         await team.patch("JobSet", "train", {"metadata": {"finalizers": None}})
         assert (await purged(plane)).code == 0
 
 
-async def test_other_namespaces_are_left_alone(
+async def test_other_namespaces_are_not_modified(
     plane: ControlPlane, admin: ApiClient, team: Team
 ) -> None:
     other = Team(admin, await plane.create_namespace(admin))

@@ -11,8 +11,8 @@ from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport
 from kftrainer.kube.objects.field_errors import ErrorType, FieldError
-from tests.support.mutants import corpus, mutants
 from tests.support.objects import COLLECTIONS, Object
+from tests.support.random_objects import corpus, mutants
 
 CREATED, BAD_REQUEST, INVALID = 201, 400, 422
 STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
@@ -36,10 +36,10 @@ async def answer_of(transport: HttpTransport, document: Object, namespace: str) 
     path = COLLECTIONS[document["kind"]].format(namespace)
     body = orjson.dumps(document)
     response = await transport.request("POST", path, query=STRICT, body=body)
-    told = orjson.loads(response.body)
-    message = told.get("message", "") if response.status != CREATED else ""
+    parsed = orjson.loads(response.body)
+    message = parsed.get("message", "") if response.status != CREATED else ""
     fields = set(UNKNOWN.findall(message)) if response.status == BAD_REQUEST else set()
-    for cause in (told.get("details") or {}).get("causes") or ():
+    for cause in (parsed.get("details") or {}).get("causes") or ():
         found = OUT_OF_RANGE.search(cause["message"])
         fields.add(found[1] if found else cause.get("field", ""))
     return Answer(response.status, message, frozenset(fields - {"<nil>", ""}))
@@ -52,13 +52,16 @@ def disagreement(answer: Answer, document: Object) -> str | None:
         return f"{answer.status} {answer.message!r}, but we say {[*map(str, errors)]}"
     if answer.status not in (CREATED, BAD_REQUEST, INVALID):
         return f"{answer.status} {answer.message!r}"
-    theirs, ours = comparable(answer.fields), comparable({e.path for e in told(answer, errors)})
+    theirs, ours = (
+        comparable(answer.fields),
+        comparable({e.path for e in expected_errors(answer, errors)}),
+    )
     if theirs != ours and not (answer.status == BAD_REQUEST and not theirs):
         return f"{answer.message!r}: they name {theirs - ours}, and we name {ours - theirs}"
     return None
 
 
-def told(answer: Answer, errors: list[FieldError]) -> list[FieldError]:
+def expected_errors(answer: Answer, errors: list[FieldError]) -> list[FieldError]:
     """The errors that the server would tell at this stage: fields that nobody knows come first."""
     is_first = answer.status == BAD_REQUEST
     return [error for error in errors if (error.type is ErrorType.UNKNOWN) == is_first]

@@ -46,8 +46,8 @@ def a_runtime(name: str) -> Object:
 
 def condition(kind: str, reason: str, message: str = "as it is", **more: Any) -> Object:
     """A condition of a JobSet."""
-    said = {"status": "True", "lastTransitionTime": AT_THE_END, **more}
-    return {"type": kind, "reason": reason, "message": message, **said}
+    fields = {"status": "True", "lastTransitionTime": AT_THE_END, **more}
+    return {"type": kind, "reason": reason, "message": message, **fields}
 
 
 COMPLETED = condition("Completed", "AllJobsCompleted", "jobset completed successfully")

@@ -19,8 +19,8 @@ EVENT = "TrainJobResourcesCreationFailed"
 async def message(team: Team, reason: str, name: str = JOB) -> str:
     """Wait until the TrainJob is blocked for this reason; what it says."""
     job = await team.until_says("Blocked", reason, name=name)
-    said: str = conditions_of(job)["Blocked"]["message"]
-    return said
+    text: str = conditions_of(job)["Blocked"]["message"]
+    return text
 
 
 async def until_healed(team: Team, name: str = JOB) -> None:
@@ -29,15 +29,14 @@ async def until_healed(team: Team, name: str = JOB) -> None:
     await team.until_without("Blocked", name)
 
 
-async def test_d6_a_missing_runtime_is_told_and_awaited(
-    team: Team, manager: ManagerProcess
-) -> None:
+async def test_missing_runtime_is_reported_and_retried(team: Team, manager: ManagerProcess) -> None:
+    """Defect D6."""
     job = await team.create_job()
-    said = f"TrainingRuntime torch is not found in namespace {team.namespace}"
-    assert await message(team, "RuntimeNotFound") == said
+    text = f"TrainingRuntime torch is not found in namespace {team.namespace}"
+    assert await message(team, "RuntimeNotFound") == text
     event = await team.until_event(EVENT)
     assert event["type"] == "Warning"
-    assert event["message"] == f"TrainJob resources reconciliation failed: {said}"
+    assert event["message"] == f"TrainJob resources reconciliation failed: {text}"
     assert event["involvedObject"] == {
         "apiVersion": API,
         "kind": "TrainJob",
@@ -51,7 +50,7 @@ async def test_d6_a_missing_runtime_is_told_and_awaited(
     assert conditions_of(await team.get("TrainJob")) == {}
 
 
-async def test_a_missing_cluster_runtime_is_told_and_awaited(
+async def test_missing_cluster_runtime_is_reported_and_retried(
     team: Team, manager: ManagerProcess
 ) -> None:
     name = f"cluster-{team.namespace}"
@@ -61,9 +60,8 @@ async def test_a_missing_cluster_runtime_is_told_and_awaited(
     await until_healed(team)
 
 
-async def test_d1_a_runtime_of_no_known_kind_is_a_failure(
-    team: Team, manager: ManagerProcess
-) -> None:
+async def test_runtime_of_unknown_kind_is_a_failure(team: Team, manager: ManagerProcess) -> None:
+    """Defect D1."""
     reference = {"name": "torch", "kind": "Deployment", "apiGroup": "apps"}
     await team.create_job(runtimeRef=reference)
     job = await team.until_says("Failed", "TrainingRuntimeNotSupported")
@@ -75,47 +73,48 @@ async def test_d1_a_runtime_of_no_known_kind_is_a_failure(
     assert (await team.get("TrainJob"))["status"] == job["status"]
 
 
-async def test_a_runtime_that_cannot_be_used_is_told_and_its_change_awaited(
+async def test_invalid_runtime_is_reported_and_retried_when_it_changes(
     team: Team, manager: ManagerProcess
 ) -> None:
     broken = runtime("torch", jobs=[replicated_job("other")])
     await team.create(broken)
     await team.create_job()
     assert "spec.template.spec.replicatedJobs" in await message(team, "InvalidRuntime")
-    mended = a_runtime("torch")["spec"]
-    await team.patch("TrainingRuntime", "torch", {"spec": mended})
+    fixed = a_runtime("torch")["spec"]
+    await team.patch("TrainingRuntime", "torch", {"spec": fixed})
     await until_healed(team)
 
 
-async def test_d45_a_name_that_is_too_long_is_told_with_the_longest_that_fits(
+async def test_too_long_name_is_reported_with_the_maximum_length(
     team: Team, manager: ManagerProcess
 ) -> None:
+    """Defect D45."""
     await team.create_runtime()
     name = "x" * 63
     await team.create_job(name)
-    said = await message(team, "InvalidTrainJob", name)
-    assert "metadata.name" in said
-    assert "must be no more than 48 characters" in said
+    text = await message(team, "InvalidTrainJob", name)
+    assert "metadata.name" in text
+    assert "must be no more than 48 characters" in text
     await team.until_event(EVENT, name)
     await team.create_job("x" * 48)
     await team.until_there("JobSet", "x" * 48)
     assert await team.children() == [f"JobSet/{'x' * 48}"]
 
 
-async def test_what_the_api_server_says_against_the_jobset_is_told(
+async def test_rejection_of_the_jobset_by_the_api_server_is_reported(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()
     await team.create_job(labels={"no such label!": "x"})
-    said = await message(team, "ResourcesCreationFailed")
-    assert "metadata.labels: Invalid value" in said
-    assert "no such label!" in said
-    assert said in (await team.until_event(EVENT))["message"]
+    text = await message(team, "ResourcesCreationFailed")
+    assert "metadata.labels: Invalid value" in text
+    assert "no such label!" in text
+    assert text in (await team.until_event(EVENT))["message"]
     await team.patch("TrainJob", JOB, {"spec": {"labels": {"no such label!": None}}})
     await until_healed(team)
 
 
-async def test_a_trouble_that_becomes_another_is_told_as_that(
+async def test_changed_failure_replaces_the_reported_one(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_job(labels={"no such label!": "x"}, suspend=True)
@@ -127,7 +126,7 @@ async def test_a_trouble_that_becomes_another_is_told_as_that(
     assert set(conditions_of(await team.get("TrainJob"))) == {"Suspended"}
 
 
-async def test_a_job_that_runs_goes_on_whatever_becomes_of_its_runtime(
+async def test_running_job_continues_when_its_runtime_changes_or_is_deleted(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()
@@ -193,9 +192,10 @@ OWNERS: dict[str, tuple[list[Object], str]] = {
 
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("kind", NEEDED)
-async def test_d44_an_object_of_somebody_else_is_left_alone_and_named(
+async def test_object_of_another_owner_is_not_modified_and_is_named(
     kind: str, owner: str, team: Team, manager: ManagerProcess
 ) -> None:
+    """Defect D44."""
     runtime_name, name, api_version, kind_name = NEEDED[kind]
     references = [{**each, "uid": SOMEBODY} for each in OWNERS[owner][0]]
     metadata = {"name": name, "ownerReferences": references}
@@ -204,9 +204,9 @@ async def test_d44_an_object_of_somebody_else_is_left_alone_and_named(
     before = await team.api.fetch("GET", team.path(kind, name))
     await team.create_runtime(runtime_name)
     await team.create_job(runtime=runtime_name)
-    said = await message(team, "NameTaken")
-    assert f"{kind_name} {team.namespace}/{name} already exists and {OWNERS[owner][1]}" in said
-    assert said in (await team.until_event(EVENT))["message"]
+    text = await message(team, "NameTaken")
+    assert f"{kind_name} {team.namespace}/{name} already exists and {OWNERS[owner][1]}" in text
+    assert text in (await team.until_event(EVENT))["message"]
     await team.touch(manager)
     assert await team.api.fetch("GET", team.path(kind, name)) == before
     assert kind == "JobSet" or await team.find("JobSet") is None

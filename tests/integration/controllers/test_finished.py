@@ -30,9 +30,10 @@ async def finish(team: Team, end: Object, kind: str) -> Object:
 @pytest.mark.parametrize(
     ("end", "kind"), [(COMPLETED, "Complete"), (FAILED, "Failed")], ids=["complete", "failed"]
 )
-async def test_d2_d3_d4_a_finished_job_does_not_run_again_when_its_jobset_is_deleted(
+async def test_finished_job_does_not_run_again_when_its_jobset_is_deleted(
     end: Object, kind: str, team: Team, manager: ManagerProcess
 ) -> None:
+    """Defects D2, D3 and D4."""
     ended = await finish(team, end, kind)
     before = reconciles(manager, team.namespace)
     await team.delete("JobSet")
@@ -45,7 +46,7 @@ async def test_d2_d3_d4_a_finished_job_does_not_run_again_when_its_jobset_is_del
     assert (await team.get("TrainJob"))["status"] == ended["status"]
 
 
-async def test_a_finished_job_keeps_its_end_whatever_its_jobset_says_later(
+async def test_finished_job_keeps_its_conditions_when_its_jobset_changes(
     team: Team, manager: ManagerProcess
 ) -> None:
     ended = await finish(team, COMPLETED, "Complete")
@@ -56,9 +57,10 @@ async def test_a_finished_job_keeps_its_end_whatever_its_jobset_says_later(
 
 
 @pytest.mark.parametrize("way", ["finalizer", "foreground"])
-async def test_d5_nothing_is_made_for_a_job_that_is_being_deleted(
+async def test_nothing_is_created_for_a_job_that_is_being_deleted(
     way: str, team: Team, manager: ManagerProcess
 ) -> None:
+    """Defect D5."""
     await team.create_runtime("mpi")
     await team.create_job(runtime="mpi", suspend=True)
     await team.until_there("JobSet")
@@ -81,9 +83,10 @@ async def test_d5_nothing_is_made_for_a_job_that_is_being_deleted(
     assert (await team.get("TrainJob"))["status"] == leaving["status"]
 
 
-async def test_d5_nor_for_one_that_was_deleted_before_we_saw_it(
+async def test_nothing_is_created_for_a_job_deleted_before_its_first_reconcile(
     team: Team, manager: ManagerProcess
 ) -> None:
+    """Defect D5."""
     await team.create_job()
     await team.until_says("Blocked", "RuntimeNotFound")
     await team.patch("TrainJob", JOB, {"metadata": {"finalizers": [HOLD]}})
@@ -96,9 +99,10 @@ async def test_d5_nor_for_one_that_was_deleted_before_we_saw_it(
     assert await team.children() == []
 
 
-async def test_d10_what_multikueue_manages_is_left_to_it(
+async def test_job_managed_by_multikueue_is_not_reconciled(
     team: Team, manager: ManagerProcess
 ) -> None:
+    """Defect D10."""
     await team.create_runtime("mpi")
     await team.create_job(runtime="mpi", suspend=True, managedBy="kueue.x-k8s.io/multikueue")
     await team.until_in_use("mpi")  # by this one, too
@@ -112,7 +116,7 @@ async def test_d10_what_multikueue_manages_is_left_to_it(
     assert await team.all("Event") == []
 
 
-async def test_a_deleted_jobset_of_a_job_that_trains_is_made_again(
+async def test_deleted_jobset_of_a_running_job_is_recreated(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()

@@ -25,7 +25,7 @@ from tests.integration.controllers.team import (
 from tests.integration.controllers.test_writes import is_watch_of
 from tests.support.fault_proxy import Answer, running_proxy
 from tests.support.managers import ManagerProcess, manager_process
-from tests.support.rights import allow
+from tests.support.permissions import allow
 
 SOURCES = {
     "JobSet": versions.JOBSET_MANIFESTS,
@@ -75,8 +75,8 @@ async def test_kinds_that_are_installed_later_are_awaited(
         await team.create_job(name, runtime=name)
     async with manager_process(control_plane.kubeconfig, "--namespace", team.namespace):
         job = await team.until_says("Blocked", "JobSetNotInstalled", name="torch")
-        said = conditions_of(job)["Blocked"]["message"]
-        assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in said
+        message = conditions_of(job)["Blocked"]["message"]
+        assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in message
         for name, (_, group) in GROUPS.items():
             job = await team.until_says("Blocked", "PodGroupNotInstalled", name=name)
             assert group in conditions_of(job)["Blocked"]["message"]
@@ -105,7 +105,7 @@ async def uninstall(api: ApiClient, definition: Document) -> None:
     await until(gone, within=ANY_MOMENT, what=f"the end of {path}")
 
 
-async def test_kind_removed_while_running_is_reported_and_its_return_is_noticed_soon(
+async def test_kind_removed_while_running_is_reported_and_reinstallation_is_detected(
     control_plane: ControlPlane, definitions: Mapping[str, Document], team: Team
 ) -> None:
     await team.api.apply_crd(definitions["JobSet"])
@@ -117,8 +117,8 @@ async def test_kind_removed_while_running_is_reported_and_its_return_is_noticed_
         await uninstall(team.api, definitions["JobSet"])
         await team.create_job("meanwhile")
         job = await team.until_says("Blocked", "JobSetNotInstalled", name="meanwhile")
-        said = conditions_of(job)["Blocked"]["message"]
-        assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in said
+        message = conditions_of(job)["Blocked"]["message"]
+        assert "the kind JobSet (jobset.x-k8s.io/v1alpha2) is not installed" in message
         await until_logged(manager, "kind_not_installed")
         # From now on it is not tried again: only the return of the kind can wake it.
         await team.create_job("later")

@@ -50,7 +50,7 @@ async def until_settled(team: Team, manager: ManagerProcess, name: str = JOB) ->
     return await until(settled, within=ANY_MOMENT, what=f"{name} being reconciled")
 
 
-async def test_large_trainjob_lives_as_a_small_one_does(
+async def test_large_trainjob_runs_to_completion_like_a_small_one(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()
@@ -69,7 +69,7 @@ async def test_large_trainjob_lives_as_a_small_one_does(
     assert "Blocked" not in conditions_of(job)
 
 
-async def test_settled_large_trainjob_costs_no_write_and_no_further_reconciles(
+async def test_unchanged_large_trainjob_causes_no_writes_and_no_further_reconciles(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()

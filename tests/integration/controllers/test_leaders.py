@@ -39,7 +39,7 @@ def flags(team: Team, tmp_path: Path) -> list[str]:
     return ["--namespace", team.namespace, "--config", str(file)]
 
 
-async def test_a_leader_that_dies_in_a_burst_is_replaced_and_nothing_is_written_twice(
+async def test_leader_killed_during_a_burst_is_replaced_without_duplicate_writes(
     team: Team, plane: ControlPlane, flags: list[str]
 ) -> None:
     burst = Burst(team, SIZE)

@@ -60,7 +60,7 @@ async def hostile(team: Team) -> None:
             await store(team, name, podTemplateOverrides=quantities(index * 10_000, 4_000))
 
 
-async def test_stored_trainjobs_beyond_the_limits_are_blocked_and_delay_nobody(
+async def test_stored_trainjobs_beyond_the_limits_are_blocked_and_do_not_delay_others(
     plane: ControlPlane, team: Team, hostile: None
 ) -> None:
     async with manager_process(

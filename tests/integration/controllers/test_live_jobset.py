@@ -255,7 +255,7 @@ async def test_jobset_that_another_client_suspends_is_resumed_with_growing_pause
     assert "changed back by another client" in event["message"]
 
 
-async def test_user_who_suspends_and_resumes_repeatedly_does_not_wait(
+async def test_repeated_suspend_and_resume_is_applied_without_backoff(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()

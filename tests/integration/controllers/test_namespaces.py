@@ -17,10 +17,10 @@ from tests.integration.controllers.team import (
 from tests.support.fault_proxy import ProxiedRequest, running_proxy, status_answer
 from tests.support.managers import manager_process
 from tests.support.objects import API, Object, runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 
 
-async def test_other_namespaces_are_left_alone(team: Team, plane: ControlPlane) -> None:
+async def test_other_namespaces_are_not_modified(team: Team, plane: ControlPlane) -> None:
     cluster_runtime = f"cluster-{team.namespace}"
     await team.api.create(runtime(cluster_runtime, "ClusterTrainingRuntime"))
     others = [Team(team.api, await plane.create_namespace(team.api)) for _ in range(2)]
@@ -130,8 +130,8 @@ async def test_finalizer_is_not_added_where_it_could_not_be_removed_later(
         await team.delete("TrainingRuntime", "left")
         await team.until_gone("TrainingRuntime", "left")
         assert finalizers(await team.get("TrainingRuntime", "torch")) == []
-        [said] = manager.log_entries("runtime_finalizers_not_added")
-        assert said["kind"] == "TrainingRuntime"
+        [entry] = manager.log_entries("runtime_finalizers_not_added")
+        assert entry["kind"] == "TrainingRuntime"
 
 
 async def allow_cluster_kinds(api: ApiClient, user: str) -> None:

@@ -39,7 +39,7 @@ def torchtune_without_a_model() -> Object:
     return runtime_of("tune", jobs=[node])
 
 
-async def test_annotation_of_a_runtime_that_planning_reads_is_noticed(
+async def test_changed_runtime_annotation_that_planning_reads_triggers_reconcile(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create(torchtune_without_a_model())
@@ -88,7 +88,7 @@ async def managing(plane: ControlPlane, namespace: str) -> AsyncIterator[Watched
         stop.set()
 
 
-async def test_settled_job_is_reconciled_again_without_a_write(
+async def test_unchanged_job_is_reconciled_again_without_a_write(
     team: Team, plane: ControlPlane
 ) -> None:
     await team.create_runtime("gang")

@@ -19,7 +19,7 @@ from tests.integration.controllers.team import (
     conditions_of,
 )
 from tests.integration.controllers.test_blocked import NEEDED, SOMEBODY, SPECS
-from tests.integration.controllers.test_writes import asked, until_started, working
+from tests.integration.controllers.test_writes import requests_since, until_started, working
 from tests.support.fault_proxy import Answer, FaultProxy, ProxiedRequest
 from tests.support.managers import FAST, ROOT, ManagerProcess, manager_process
 from tests.support.objects import API
@@ -99,7 +99,7 @@ async def test_error_text_that_changes_does_not_bypass_the_back_off(
             return len(attempts.times) >= ATTEMPTS
 
         await until(repeated, within=ANY_MOMENT, what=f"{ATTEMPTS} attempts")
-        requests = asked(proxy)
+        requests = requests_since(proxy)
     least = [(1 - JITTER) * FIRST_DELAY * 2**number for number in range(ATTEMPTS - 1)]
     gaps = attempts.gaps[: ATTEMPTS - 1]
     assert [gap >= delay for gap, delay in zip(gaps, least, strict=True)] == [True] * len(least)
@@ -220,7 +220,7 @@ async def until_attempted(proxy: FaultProxy, times: int) -> None:
     await until(attempted, within=30.0, what=f"{times} attempts")
 
 
-async def test_taken_name_is_tried_again_at_short_intervals(proxy: FaultProxy, team: Team) -> None:
+async def test_taken_name_is_retried_at_short_intervals(proxy: FaultProxy, team: Team) -> None:
     await create_needed(team, "JobSet", lambda manifest: manifest)
     await team.create_runtime()
     async with fast_manager(proxy, team):
@@ -229,7 +229,7 @@ async def test_taken_name_is_tried_again_at_short_intervals(proxy: FaultProxy, t
         await until_attempted(proxy, MANY_ATTEMPTS)
         await team.delete("JobSet")
         await team.until_without("Blocked")
-        requests = asked(proxy)
+        requests = requests_since(proxy)
     assert requests.count(STATUS) == 2
     assert requests.count("POST events") == 1
 
@@ -247,7 +247,7 @@ async def test_predecessor_that_is_not_deleted_is_reported(proxy: FaultProxy, te
         await team.until_without("Blocked")
 
 
-async def test_job_refused_by_a_quota_is_tried_again_at_short_intervals(
+async def test_job_rejected_by_a_quota_is_retried_at_short_intervals(
     proxy: FaultProxy, team: Team
 ) -> None:
     hard = {"count/jobsets.jobset.x-k8s.io": "0"}

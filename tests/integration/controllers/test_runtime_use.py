@@ -22,9 +22,10 @@ from tests.support.objects import API, runtime
 CLUSTER = f"/apis/{API}/clustertrainingruntimes"
 
 
-async def test_d15_a_runtime_in_use_waits_for_its_last_job(
+async def test_runtime_in_use_is_deleted_after_its_last_job(
     team: Team, manager: ManagerProcess
 ) -> None:
+    """Defect D15."""
     await team.create_runtime()
     assert finalizers(await team.get("TrainingRuntime", "torch")) == []
     for name in ("one", "two"):
@@ -40,9 +41,8 @@ async def test_d15_a_runtime_in_use_waits_for_its_last_job(
     await team.until_gone("TrainingRuntime", "torch")
 
 
-async def test_d15_one_that_nobody_uses_any_more_can_be_deleted_at_once(
-    team: Team, manager: ManagerProcess
-) -> None:
+async def test_unused_runtime_is_deleted_immediately(team: Team, manager: ManagerProcess) -> None:
+    """Defect D15."""
     await team.create_runtime()
     await team.create_job()
     await team.until_in_use()
@@ -90,7 +90,9 @@ async def test_a_runtime_of_the_same_name_elsewhere_is_not_in_use(
     assert finalizers(await team.get("TrainingRuntime", "torch")) == [IN_USE]
 
 
-async def test_finalizers_of_others_are_left_alone(team: Team, manager: ManagerProcess) -> None:
+async def test_finalizers_of_other_controllers_are_preserved(
+    team: Team, manager: ManagerProcess
+) -> None:
     theirs = "example.org/theirs"
     manifest = a_runtime("torch")
     await team.create({**manifest, "metadata": {**manifest["metadata"], "finalizers": [theirs]}})
@@ -107,7 +109,7 @@ async def test_finalizers_of_others_are_left_alone(team: Team, manager: ManagerP
     await team.until_gone("TrainingRuntime", "torch")
 
 
-async def test_finalizer_that_somebody_else_removes_is_added_again_more_and_more_slowly(
+async def test_finalizer_removed_by_another_client_is_added_again_with_backoff(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()
@@ -194,7 +196,7 @@ async def test_a_changed_runtime_concerns_suspended_jobs_and_none_that_run(
         assert await team.get(kind, child) == before
 
 
-async def test_what_cannot_be_changed_in_a_jobset_stays_and_is_told_once(
+async def test_immutable_jobset_fields_are_kept_and_reported_once(
     team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime("mpi")

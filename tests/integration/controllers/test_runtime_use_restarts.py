@@ -73,7 +73,7 @@ async def _make(team: Team) -> None:
         await team.create_job(name)
 
 
-async def test_many_jobs_cost_their_runtime_one_write_to_come_and_one_to_go(
+async def test_finalizer_of_a_runtime_with_many_jobs_takes_two_writes(
     team: Team, proxy: FaultProxy, plane: ControlPlane
 ) -> None:
     for name in ("torch", "unused"):

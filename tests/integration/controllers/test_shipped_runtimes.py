@@ -20,7 +20,7 @@ from tests.integration.controllers.team import ANY_MOMENT, IN_USE, MERGE, Team, 
 from tests.support.fault_proxy import Delay, ProxiedRequest, running_proxy
 from tests.support.managers import ManagerProcess, manager_process
 from tests.support.objects import API, Object, replicated_job, runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 from tests.support.runtimes import SHIPPED
 from tests.support.webhooks import admitting_manager, register, unregister, until_missed
 
@@ -92,20 +92,20 @@ def nodes_of(found: Object) -> int:
     return nodes
 
 
-def said(manager: ManagerProcess, event: str, name: str) -> list[Object]:
+def logged_about(manager: ManagerProcess, event: str, name: str) -> list[Object]:
     return [each for each in manager.log_entries(event) if each["name"] == name]
 
 
 async def until_said(manager: ManagerProcess, event: str, name: str, times: int = 1) -> Object:
     async def has_said() -> Object | None:
-        entries = said(manager, event, name)
+        entries = logged_about(manager, event, name)
         return entries[-1] if len(entries) >= times else None
 
     return await until(has_said, within=ANY_MOMENT, what=f"{event} of {name}")
 
 
 def looks(manager: ManagerProcess, name: str) -> int:
-    done = said(manager, "reconcile_succeeded", name)
+    done = logged_about(manager, "reconcile_succeeded", name)
     return sum(each["controller"] == CONTROLLER for each in done)
 
 
@@ -138,7 +138,7 @@ async def keeping(shelf: Shelf, plane: ControlPlane, *flags: str) -> AsyncIterat
 
 
 @pytest.mark.parametrize("flags", [(), ("--namespace", "default")], ids=["all", "one namespace"])
-async def test_what_is_in_the_folder_is_applied_and_comes_back_when_it_is_deleted(
+async def test_runtimes_of_the_folder_are_applied_and_recreated_after_deletion(
     shelf: Shelf, plane: ControlPlane, flags: Sequence[str]
 ) -> None:
     document = shelf.put("torch", nodes=3)
@@ -172,7 +172,7 @@ async def test_an_edit_by_hand_stays_until_the_file_changes(
         await restart(manager)
         await until_looked(manager, name, before)
         assert nodes_of(await shelf.until_there("torch", nodes=5)) == 5
-        assert len(said(manager, "shipped_runtime_applied", name)) == 1
+        assert len(logged_about(manager, "shipped_runtime_applied", name)) == 1
         shelf.put("torch", nodes=2)
         await restart(manager)
         await shelf.until_there("torch", nodes=2)
@@ -180,7 +180,7 @@ async def test_an_edit_by_hand_stays_until_the_file_changes(
         assert entry["why"] == "its file has changed"
 
 
-async def test_one_that_others_made_is_taken_over_when_it_is_labelled_and_not_before(
+async def test_runtime_created_by_others_is_adopted_only_when_labelled(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     name = shelf.name("torch")
@@ -197,7 +197,7 @@ async def test_one_that_others_made_is_taken_over_when_it_is_labelled_and_not_be
         taken = await shelf.until_there("torch", nodes=2)
         entry = await until_said(manager, "shipped_runtime_applied", name)
         assert entry["why"] == "another client created it and has labelled it for this manager"
-        assert len(said(manager, "shipped_runtime_not_managed", name)) == 1
+        assert len(logged_about(manager, "shipped_runtime_not_managed", name)) == 1
     # What they wrote besides stays.
     assert taken["metadata"]["labels"] == {**labels, MANAGED_BY: "kftrainer"}
 
@@ -243,11 +243,11 @@ async def test_handed_over_runtime_becomes_exactly_the_shipped_one(
         metadata = found["metadata"]
         assert metadata["labels"] == {**original["metadata"]["labels"], MANAGED_BY: "kftrainer"}
         assert metadata["finalizers"] == ["example.com/mine"]
-        assert said(manager, "reconcile_failed", name) == []
+        assert logged_about(manager, "reconcile_failed", name) == []
     await shelf.patch("tune", {"metadata": {"finalizers": None}})
 
 
-async def test_edit_by_hand_is_gone_when_the_file_has_changed(
+async def test_manual_edit_is_overwritten_when_the_file_changes(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     name = shelf.name("torch")
@@ -296,7 +296,7 @@ async def test_runtime_that_others_create_meanwhile_is_not_taken_over(
             assert await shelf.find("torch") == made
 
 
-async def test_who_fights_over_one_is_answered_more_and_more_slowly(
+async def test_contested_runtime_is_reapplied_with_backoff(
     shelf: Shelf, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory, api: ApiClient
 ) -> None:
     """Two managers with two documents of one name, each of which takes it for its own."""
@@ -309,15 +309,15 @@ async def test_who_fights_over_one_is_answered_more_and_more_slowly(
             entry = await until_said(manager, "shipped_runtime_repeatedly_changed", name)
             assert entry["level"] == "warning"
             await until_said(manager, "shipped_runtime_applied", name, 5)
-            writes = said(manager, "shipped_runtime_applied", name)
+            writes = logged_about(manager, "shipped_runtime_applied", name)
             times = [datetime.fromisoformat(each["timestamp"]) for each in writes]
             pauses = [(after - at).total_seconds() for at, after in pairwise(times)]
             least = [0.2 * 2**number for number in range(len(pauses))]
             assert all(x > 0.9 * y for x, y in zip(pauses, least, strict=True)), pauses
-            assert len(said(manager, "shipped_runtime_repeatedly_changed", name)) == 1
+            assert len(logged_about(manager, "shipped_runtime_repeatedly_changed", name)) == 1
 
 
-async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
+async def test_runtimes_removed_from_the_folder_are_deleted_and_others_are_kept(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     for name in ("kept", "dropped", "released"):
@@ -358,7 +358,7 @@ async def test_what_left_the_folder_is_deleted_and_what_was_never_in_it_is_not(
         await shelf.until_gone("kept")
 
 
-async def test_who_sees_some_namespaces_only_deletes_nothing(
+async def test_manager_of_single_namespaces_does_not_delete_removed_runtimes(
     shelf: Shelf, plane: ControlPlane, namespace: str
 ) -> None:
     for name in ("kept", "dropped"):
@@ -375,7 +375,7 @@ async def test_who_sees_some_namespaces_only_deletes_nothing(
         assert "deletionTimestamp" not in found["metadata"]
 
 
-async def test_one_in_use_goes_after_its_last_job_and_comes_back_if_it_is_wanted_again(
+async def test_removed_runtime_in_use_is_deleted_after_its_last_job_and_can_be_recreated(
     shelf: Shelf, plane: ControlPlane, team: Team
 ) -> None:
     name = shelf.name("torch")
@@ -435,7 +435,7 @@ async def test_runtime_that_may_not_be_applied_fails_its_reconcile_only(
         await shelf.until_there("torch")
 
 
-async def test_a_webhook_that_does_not_answer_yet_is_waited_for(
+async def test_webhook_that_is_not_yet_available_is_waited_for(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     name = shelf.name("torch")
@@ -454,7 +454,7 @@ async def test_a_webhook_that_does_not_answer_yet_is_waited_for(
         ports.release_all()
 
 
-async def test_all_that_is_shipped_passes_our_own_webhook_and_what_does_not_hinders_nobody(
+async def test_shipped_runtimes_pass_the_webhook_and_a_rejected_one_does_not_block_others(
     shelf: Shelf, plane: ControlPlane, api: ApiClient
 ) -> None:
     shelf.put("a-bad-one", jobs=[{**replicated_job(), "replicas": 2}])
@@ -471,7 +471,7 @@ async def test_all_that_is_shipped_passes_our_own_webhook_and_what_does_not_hind
         await until(applied, within=ANY_MOMENT, what="all that is shipped being there")
 
         async def refused() -> bool:
-            entries = said(manager, "reconcile_failed", shelf.name("a-bad-one"))
+            entries = logged_about(manager, "reconcile_failed", shelf.name("a-bad-one"))
             return any("denied the request" in each["error"] for each in entries)
 
         await until(refused, within=ANY_MOMENT, what="the wrong one being told")

@@ -94,7 +94,7 @@ async def test_a_job_is_suspended_resumed_and_suspended_again(
 @pytest.mark.parametrize(
     ("end", "kind"), [(COMPLETED, "Complete"), (FAILED, "Failed")], ids=["complete", "failed"]
 )
-async def test_the_end_of_the_jobset_is_told_in_its_words_and_with_its_time(
+async def test_terminal_jobset_condition_is_copied_with_message_and_time(
     end: Object, kind: str, team: Team, manager: ManagerProcess
 ) -> None:
     await team.create_runtime()
@@ -158,9 +158,10 @@ async def update_as_another(team: Team) -> None:
 
 
 @pytest.mark.parametrize("write", [apply_as_another, update_as_another])
-async def test_d8_conditions_of_others_survive_all_that_happens(
+async def test_conditions_of_other_writers_are_preserved(
     write: Any, team: Team, manager: ManagerProcess
 ) -> None:
+    """Defect D8."""
     await team.create_runtime()
     await team.create_job(suspend=True)
     await team.until_says("Suspended", "Suspended")

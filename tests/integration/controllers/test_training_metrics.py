@@ -11,7 +11,7 @@ from tests.integration.controllers.team import (
     until_jobs_are_watched,
 )
 from tests.support.managers import manager_process
-from tests.support.rights import allow
+from tests.support.permissions import allow
 from tests.support.scraping import Scraper, scraper
 
 MADE = "kftrainer_trainjob_jobset_creation_seconds_count"
@@ -44,7 +44,7 @@ async def create_job_of(team: Team, job_set: Object, name: str) -> str:
     return f"/apis/batch/v1/namespaces/{team.namespace}/jobs/{name}"
 
 
-async def test_without_the_right_to_read_jobs_all_else_works_and_it_says_so_once(
+async def test_missing_permission_to_read_jobs_is_logged_once_and_the_rest_works(
     team: Team, plane: ControlPlane
 ) -> None:
     user = f"manager-of-{team.namespace}"
@@ -73,7 +73,7 @@ async def test_without_the_right_to_read_jobs_all_else_works_and_it_says_so_once
         assert RAN.removesuffix("_count") in warning["consequence"]
 
 
-async def test_the_first_pod_is_counted_as_jobs_tell_it(team: Team, plane: ControlPlane) -> None:
+async def test_first_pod_metric_uses_the_status_of_jobs(team: Team, plane: ControlPlane) -> None:
     await team.create_runtime()
     flags = ("--namespace", team.namespace)
     async with (

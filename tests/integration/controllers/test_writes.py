@@ -59,7 +59,7 @@ def in_words(request: ProxiedRequest) -> str:
     return f"{method} {re.sub('.*/namespaces/[^/]*/', '', request.path)}"
 
 
-def asked(proxy: FaultProxy, since: int = 0) -> list[str]:
+def requests_since(proxy: FaultProxy, since: int = 0) -> list[str]:
     """All requests but watches, and but those that look after other namespaces."""
     return [
         in_words(each)
@@ -109,7 +109,7 @@ async def test_a_life_costs_a_request_per_object_and_one_per_change_of_the_statu
         await team.touch(manager)
         await team.until_in_use(runtime)
         in_use = f"PATCH trainingruntimes/{runtime}"
-        requests = asked(proxy, before)
+        requests = requests_since(proxy, before)
     requests.remove(in_use)  # by another controller, at some time
     # Secrets are not watched: this one is looked up once for each status of the JobSet.
     probes = [PROBE] if runtime == "mpi" else []
@@ -130,12 +130,12 @@ async def test_a_life_with_a_pause_costs_one_more_for_the_jobset_and_one_for_the
         await team.until_says("Complete", COMPLETED["reason"])
         await team.touch(manager)
         await team.until_in_use("mpi")
-        requests = asked(proxy, before)
+        requests = requests_since(proxy, before)
     requests.remove("PATCH trainingruntimes/mpi")
     assert requests == [*LIVES["mpi"], STATUS, f"PATCH jobsets/{JOB}", STATUS, PROBE, STATUS]
 
 
-async def test_a_blocked_job_costs_a_look_for_its_runtime_its_status_and_an_event(
+async def test_blocked_job_sends_one_runtime_read_one_status_write_and_one_event(
     proxy: FaultProxy, team: Team
 ) -> None:
     async with working(proxy, team) as manager:
@@ -146,14 +146,18 @@ async def test_a_blocked_job_costs_a_look_for_its_runtime_its_status_and_an_even
         await team.touch(manager)
 
         async def told() -> bool:  # by another task, at some time
-            return "POST events" in asked(proxy, before)
+            return "POST events" in requests_since(proxy, before)
 
         await until(told, within=ANY_MOMENT, what="an Event")
-        assert sorted(asked(proxy, before)) == ["GET trainingruntimes/torch", STATUS, "POST events"]
+        assert sorted(requests_since(proxy, before)) == [
+            "GET trainingruntimes/torch",
+            STATUS,
+            "POST events",
+        ]
 
 
 @pytest.mark.parametrize("kind", ["TrainingRuntime", "ClusterTrainingRuntime"])
-async def test_a_runtime_of_which_there_is_no_news_yet_is_not_taken_for_missing(
+async def test_runtime_not_yet_in_the_cache_is_not_reported_as_missing(
     kind: str, proxy: FaultProxy, team: Team
 ) -> None:
     async with working(proxy, team) as manager:
@@ -171,13 +175,13 @@ async def test_a_runtime_of_which_there_is_no_news_yet_is_not_taken_for_missing(
         await team.job_set_says(COMPLETED)
         job = await team.until_says("Complete", COMPLETED["reason"])
         await team.touch(manager)
-        looks = [each for each in asked(proxy, before) if each.endswith(name)]
+        looks = [each for each in requests_since(proxy, before) if each.endswith(name)]
         assert [each.split(" ")[0] for each in looks] == ["GET"]
     assert set(conditions_of(job)) == {"Complete"}
     assert await team.all("Event") == []
 
 
-async def test_a_runtime_that_cannot_be_asked_for_is_awaited_without_a_word(
+async def test_runtime_that_cannot_be_read_is_retried_without_a_condition(
     proxy: FaultProxy, team: Team
 ) -> None:
     async with working(proxy, team):
@@ -192,9 +196,7 @@ async def test_a_runtime_that_cannot_be_asked_for_is_awaited_without_a_word(
     assert await team.all("Event") == []
 
 
-async def test_a_runtime_that_may_not_be_asked_for_is_awaited(
-    proxy: FaultProxy, team: Team
-) -> None:
+async def test_runtime_whose_read_is_forbidden_is_retried(proxy: FaultProxy, team: Team) -> None:
     async with working(proxy, team):
         proxy.inject(status_answer(403, "Forbidden"), is_look_for("torch"))
         await team.create_job(suspend=True)
@@ -205,7 +207,7 @@ async def test_a_runtime_that_may_not_be_asked_for_is_awaited(
         await team.until_without("Blocked")
 
 
-async def test_a_job_is_suspended_though_its_runtime_is_gone_and_cannot_be_asked_for(
+async def test_job_is_suspended_while_its_deleted_runtime_cannot_be_read(
     proxy: FaultProxy, team: Team
 ) -> None:
     await team.create_runtime()
@@ -309,7 +311,7 @@ def _is_settled(job: Object) -> bool:
 _END = {"Completed": "Complete", "Failed": "Failed"}
 
 
-async def test_a_settled_job_costs_no_request_however_often_it_is_looked_at(
+async def test_reconciles_of_an_unchanged_job_send_no_requests(
     proxy: FaultProxy, team: Team
 ) -> None:
     settled = Settled(team, 1)
@@ -322,10 +324,10 @@ async def test_a_settled_job_costs_no_request_however_often_it_is_looked_at(
             await team.touch(manager, name)
             if await team.find("JobSet", name):
                 await team.touch(manager, name, kind="JobSet")
-        assert asked(proxy, before) == []
+        assert requests_since(proxy, before) == []
 
 
-async def test_a_restart_over_settled_jobs_writes_nothing(proxy: FaultProxy, team: Team) -> None:
+async def test_restart_with_unchanged_jobs_writes_nothing(proxy: FaultProxy, team: Team) -> None:
     settled = Settled(team, 5)
     assert len(settled.all) >= 50
     async with working(proxy, team) as manager:
@@ -347,9 +349,10 @@ async def test_a_restart_over_settled_jobs_writes_nothing(proxy: FaultProxy, tea
         assert after == before_it
 
 
-async def test_d3_d4_a_finished_job_does_not_run_again_after_a_restart(
+async def test_finished_job_does_not_run_again_after_a_restart(
     proxy: FaultProxy, team: Team
 ) -> None:
+    """Defects D3 and D4."""
     await team.create_runtime("mpi")
     async with working(proxy, team) as manager:
         for name, end in (("done", COMPLETED), ("failed", FAILED)):
@@ -381,9 +384,10 @@ def is_watch_of(*plurals: str) -> Match:
     return match
 
 
-async def test_d44_objects_that_the_cache_does_not_show_yet_are_not_made_again(
+async def test_objects_missing_from_the_stale_cache_are_not_created_again(
     proxy: FaultProxy, team: Team
 ) -> None:
+    """Defect D44."""
     await team.create_runtime("mpi")
     async with working(proxy, team) as manager:
         proxy.stall_all(is_watch_of("secrets", "configmaps", "jobsets"))
@@ -394,13 +398,13 @@ async def test_d44_objects_that_the_cache_does_not_show_yet_are_not_made_again(
         for _ in range(3):
             await team.touch(manager)
         await team.until_in_use("mpi")
-        requests = asked(proxy, before)
+        requests = requests_since(proxy, before)
         requests.remove("PATCH trainingruntimes/mpi")
         assert requests == LIVES["mpi"]
         assert await team.get("Secret", KEYS) == secret
 
 
-async def test_a_deleted_jobset_that_the_cache_still_shows_is_not_brought_back_by_a_change(
+async def test_deleted_jobset_in_a_stale_cache_is_not_recreated_by_a_change(
     proxy: FaultProxy, team: Team
 ) -> None:
     await team.create_runtime()
@@ -436,7 +440,7 @@ async def test_a_status_that_the_cache_does_not_show_yet_is_not_written_again(
         job = await team.until_rows(ROW)
         for _ in range(3):
             await team.touch(manager, kind="JobSet")
-        assert asked(proxy, before) == [STATUS]
+        assert requests_since(proxy, before) == [STATUS]
         assert await team.get("TrainJob") == job
 
 
@@ -452,9 +456,10 @@ CHILDREN = {"mpi": ("secrets", "configmaps", "jobsets"), "gang": ("podgroups", "
 
 @pytest.mark.parametrize("stale", [False, True], ids=["fresh", "stale"])
 @pytest.mark.parametrize("runtime", CHILDREN)
-async def test_d44_a_write_whose_answer_is_lost_is_not_done_twice(
+async def test_write_with_lost_response_is_not_repeated(
     runtime: str, stale: bool, proxy: FaultProxy, team: Team
 ) -> None:
+    """Defect D44."""
     await team.create_runtime(runtime)
     async with working(proxy, team):
         if stale:

@@ -47,13 +47,13 @@ async def create_train_job(client: Client, namespace: str) -> Manifest:
     return await client.create(TRAIN_JOBS, manifest)
 
 
-async def test_what_is_created_can_be_read(client: Client, key: ObjectKey) -> None:
+async def test_created_object_can_be_read(client: Client, key: ObjectKey) -> None:
     created = await client.create(CONFIG_MAPS, config_map(key.namespace, color="red"))
     assert await client.get(CONFIG_MAPS, key) == created
     assert created["data"] == {"color": "red"}
 
 
-async def test_a_name_can_be_left_to_the_server(client: Client, namespace: str) -> None:
+async def test_name_can_be_generated_by_the_server(client: Client, namespace: str) -> None:
     manifest = config_map(namespace)
     manifest["metadata"] = {"namespace": namespace, "generateName": "made-"}
     created = await client.create(CONFIG_MAPS, manifest)
@@ -71,10 +71,10 @@ async def test_creating_an_object_twice_is_an_error(client: Client, namespace: s
         await client.create(CONFIG_MAPS, config_map(namespace))
 
 
-async def test_what_is_not_there_is_not_found(client: Client, key: ObjectKey) -> None:
-    with pytest.raises(NotFoundError) as told:
+async def test_missing_object_is_not_found(client: Client, key: ObjectKey) -> None:
+    with pytest.raises(NotFoundError) as raised:
         await client.get(CONFIG_MAPS, key)
-    assert (told.value.status, told.value.reason) == (404, "NotFound")
+    assert (raised.value.status, raised.value.reason) == (404, "NotFound")
 
 
 async def test_a_kind_that_is_not_served_is_not_found(client: Client, key: ObjectKey) -> None:
@@ -96,7 +96,7 @@ async def test_an_update_of_an_old_version_is_a_conflict(client: Client, namespa
         await client.update(CONFIG_MAPS, {**old, "data": {"color": "green"}})
 
 
-async def test_apply_creates_changes_and_removes_what_it_owns(
+async def test_apply_creates_changes_and_removes_owned_fields(
     client: Client, key: ObjectKey
 ) -> None:
     for wanted in ({"color": "red", "size": "2"}, {"color": "blue"}):
@@ -113,14 +113,14 @@ async def test_applying_the_same_again_changes_nothing(client: Client, namespace
     assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
 
 
-async def test_a_field_of_somebody_else_is_only_taken_by_force(
+async def test_field_of_another_manager_is_taken_only_by_force(
     client: Client, key: ObjectKey
 ) -> None:
     await client.apply(CONFIG_MAPS, config_map(key.namespace, color="red"), field_manager="painter")
     other = config_map(key.namespace, color="blue")
-    with pytest.raises(ConflictError) as told:
+    with pytest.raises(ConflictError) as raised:
         await client.apply(CONFIG_MAPS, other, field_manager="decorator", force=False)
-    assert [(cause.reason, cause.field) for cause in told.value.causes] == [
+    assert [(cause.reason, cause.field) for cause in raised.value.causes] == [
         ("FieldManagerConflict", ".data.color")
     ]
     await client.apply(CONFIG_MAPS, other, field_manager="decorator")
@@ -146,7 +146,7 @@ async def test_a_merge_patch_changes_and_removes(client: Client, key: ObjectKey)
     assert patched["data"] == {"color": "blue"}
 
 
-async def test_a_json_patch_goes_step_by_step(client: Client, key: ObjectKey) -> None:
+async def test_json_patch_applies_its_operations_in_order(client: Client, key: ObjectKey) -> None:
     await client.create(CONFIG_MAPS, config_map(key.namespace, color="red"))
     steps = [
         {"op": "test", "path": "/data/color", "value": "red"},
@@ -165,7 +165,7 @@ async def test_writes_carry_the_name_of_their_field_manager(client: Client, key:
     assert {each["manager"] for each in fields} == {"kftrainer-tests", "sizer"}
 
 
-async def test_what_is_deleted_is_gone(client: Client, key: ObjectKey) -> None:
+async def test_deleted_object_is_removed(client: Client, key: ObjectKey) -> None:
     await client.create(CONFIG_MAPS, config_map(key.namespace))
     await client.delete(CONFIG_MAPS, key)
     with pytest.raises(NotFoundError):
@@ -251,20 +251,20 @@ async def test_the_status_of_a_trainjob_can_be_applied(client: Client, namespace
         await client.apply(TRAIN_JOBS, intent, field_manager="x", subresource="status")
 
 
-async def test_an_object_that_is_not_valid_says_which_field(client: Client, namespace: str) -> None:
+async def test_invalid_object_error_names_the_field(client: Client, namespace: str) -> None:
     manifest = train_job(trainer={"numNodes": 0})
     manifest["metadata"]["namespace"] = namespace
-    with pytest.raises(InvalidError) as told:
+    with pytest.raises(InvalidError) as raised:
         await client.create(TRAIN_JOBS, manifest)
-    assert "spec.trainer.numNodes" in {cause.field for cause in told.value.causes}
+    assert "spec.trainer.numNodes" in {cause.field for cause in raised.value.causes}
 
 
-async def test_a_request_that_makes_no_sense_is_a_bad_one(client: Client, namespace: str) -> None:
+async def test_invalid_request_is_a_bad_request(client: Client, namespace: str) -> None:
     with pytest.raises(BadRequestError):
         await client.create(CONFIG_MAPS, {**config_map(namespace), "data": "no mapping"})
 
 
-async def test_whoever_has_no_rights_is_forbidden(
+async def test_user_without_permissions_is_forbidden(
     control_plane: ControlPlane, key: ObjectKey
 ) -> None:
     connection = await load_connection(control_plane.kubeconfig_for("nobody"))
@@ -273,9 +273,7 @@ async def test_whoever_has_no_rights_is_forbidden(
             await Client(transport).get(CONFIG_MAPS, key)
 
 
-async def test_nothing_is_created_in_a_namespace_that_is_going_away(
-    client: Client, namespace: str
-) -> None:
+async def test_creation_in_a_terminating_namespace_fails(client: Client, namespace: str) -> None:
     await client.delete(NAMESPACES, ObjectKey("", namespace))
     with pytest.raises(NamespaceTerminatingError):
         await client.create(CONFIG_MAPS, config_map(namespace))
@@ -291,7 +289,7 @@ async def five(client: Client, namespace: str) -> list[str]:
     return names
 
 
-async def test_a_list_comes_in_pages_of_one_moment(
+async def test_list_pages_have_one_resource_version(
     client: Client, namespace: str, five: list[str]
 ) -> None:
     pages = []
@@ -313,7 +311,7 @@ async def test_a_list_is_all_its_pages(client: Client, namespace: str, five: lis
     assert whole.items == (await client.list(CONFIG_MAPS, namespace=namespace)).items
 
 
-async def test_the_items_of_a_list_say_what_they_are(
+async def test_list_items_have_api_version_and_kind(
     client: Client, namespace: str, five: list[str]
 ) -> None:
     listed = await client.list(CONFIG_MAPS, namespace=namespace)
@@ -326,9 +324,7 @@ async def test_an_empty_list_has_a_resource_version(client: Client, namespace: s
     assert int(listed.resource_version) > 0
 
 
-async def test_selectors_choose_what_is_listed(
-    client: Client, namespace: str, five: list[str]
-) -> None:
+async def test_selectors_filter_lists(client: Client, namespace: str, five: list[str]) -> None:
     odd = await client.list(CONFIG_MAPS, namespace=namespace, label_selector="odd=True", limit=1)
     assert [key_of(item).name for item in odd.items] == [five[1], five[3]]
     one = await client.list(
@@ -337,7 +333,7 @@ async def test_selectors_choose_what_is_listed(
     assert [key_of(item).name for item in one.items] == [five[2]]
 
 
-async def test_what_the_server_warns_of_is_logged_once(client: Client, key: ObjectKey) -> None:
+async def test_server_warning_is_logged_once(client: Client, key: ObjectKey) -> None:
     with capture_logs() as logs:
         for _ in range(2):
             manifest = {**config_map(key.namespace), "colour": "red", "size": 2}

@@ -139,7 +139,7 @@ async def test_a_client_certificate_in_a_kubeconfig(control_plane: ControlPlane)
         assert await who_am_i(client) == "alice"
 
 
-async def test_a_context_is_the_current_one_or_the_one_that_is_asked_for(
+async def test_context_is_the_current_or_the_requested_one(
     kubeconfig: Kubeconfig, token: Token, namespace: str
 ) -> None:
     path = kubeconfig.write({"token": await token("builder")})
@@ -150,7 +150,7 @@ async def test_a_context_is_the_current_one_or_the_one_that_is_asked_for(
         assert await who_am_i(client) == admin["context"]["user"]
 
 
-async def test_a_context_that_is_not_there_is_told(kubeconfig: Kubeconfig) -> None:
+async def test_unknown_context_is_reported(kubeconfig: Kubeconfig) -> None:
     with pytest.raises(CredentialsError, match="name elsewhere in"):
         await load_connection(kubeconfig.write({}), "elsewhere")
 
@@ -207,7 +207,7 @@ async def test_a_certificate_of_an_exec_plugin(
         assert await who_am_i(client) == "alice"
 
 
-async def test_an_exec_plugin_that_gives_nothing_is_told(
+async def test_exec_plugin_without_output_is_reported(
     kubeconfig: Kubeconfig, plugin: Plugin
 ) -> None:
     plugin.says()
@@ -230,7 +230,7 @@ async def test_a_name_in_the_servers_certificate_can_be_given(kubeconfig: Kubeco
             await who_am_i(client)
 
 
-async def test_a_server_that_nobody_vouches_for_is_not_talked_to(
+async def test_server_with_untrusted_certificate_is_refused(
     kubeconfig: Kubeconfig, token: Token
 ) -> None:
     path = kubeconfig.write({"token": await token("builder")})
@@ -278,7 +278,7 @@ async def test_a_pod_follows_the_rotation_of_its_token(
 
 
 @pytest.mark.parametrize("content", ["", None], ids=["empty", "gone"])
-async def test_a_pod_keeps_its_token_while_the_file_is_of_no_use(
+async def test_in_cluster_token_is_kept_while_its_file_is_invalid(
     pod: Path, token: Token, content: str | None
 ) -> None:
     clock = FakeClock()

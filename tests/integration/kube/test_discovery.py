@@ -52,7 +52,7 @@ async def test_kinds_of_the_core_and_of_groups_are_found(transport: HttpTranspor
     assert await mapper.is_served(TRAIN_JOBS)
 
 
-async def test_what_is_not_there_is_not_found(transport: HttpTransport) -> None:
+async def test_missing_object_is_not_found(transport: HttpTransport) -> None:
     mapper = RestMapper(transport)
     assert await mapper.find("nowhere.example", "Thing") is None
     assert await mapper.find("trainer.kubeflow.org", "Thing") is None
@@ -93,7 +93,7 @@ async def test_a_kind_that_appears_later_is_found_in_the_preferred_version(
     assert await mapper.find(group, "Table") is None, "nothing is wrong with a group that is gone"
 
 
-async def test_what_was_found_is_not_asked_for_again(transport: HttpTransport) -> None:
+async def test_discovery_results_are_cached(transport: HttpTransport) -> None:
     mapper = RestMapper(transport)
     found = await mapper.find("", "ConfigMap")
     await transport.close()

@@ -14,8 +14,8 @@ from kftrainer.kube.client.watch import Bookmark, Deleted, Upserted, WatchEvent
 from kftrainer.kube.objects.resource import Manifest, ObjectKey, Resource
 from tests.integration.kube.kinds import TRAIN_JOBS, Object, resource
 from tests.support.objects import train_job
-from tests.support.overhearing import OverhearingTransport, overheard
-from tests.support.rights import allow
+from tests.support.permissions import allow
+from tests.support.recording_transport import RecordingTransport, recording_transport
 
 SECRETS = resource("Secret", "secrets")
 PASSWORD = base64.b64encode(b"correct horse battery staple").decode()
@@ -23,8 +23,8 @@ TOLD_WITHIN = 30.0
 
 
 @pytest.fixture
-async def wire(control_plane: ControlPlane) -> AsyncIterator[OverhearingTransport]:
-    async with overheard(control_plane.kubeconfig) as transport:
+async def wire(control_plane: ControlPlane) -> AsyncIterator[RecordingTransport]:
+    async with recording_transport(control_plane.kubeconfig) as transport:
         yield transport
 
 
@@ -37,7 +37,7 @@ def cut_down(whole: Manifest) -> Object:
     return {name: whole[name] for name in ("apiVersion", "kind", "metadata")}
 
 
-async def told(events: AsyncIterator[WatchEvent]) -> WatchEvent:
+async def next_event(events: AsyncIterator[WatchEvent]) -> WatchEvent:
     """The next event, but for the bookmarks that come at any time."""
     while True:
         event = await anext(events)
@@ -45,25 +45,25 @@ async def told(events: AsyncIterator[WatchEvent]) -> WatchEvent:
             return event
 
 
-def is_heard(wire: OverhearingTransport) -> bool:
-    return PASSWORD.encode() in wire.heard
+def is_recorded(wire: RecordingTransport) -> bool:
+    return PASSWORD.encode() in wire.received
 
 
 async def test_one_is_read_without_its_data(
-    wire: OverhearingTransport, api: ApiClient, namespace: str
+    wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     client, key = Client(wire), ObjectKey(namespace, "a")
     whole = await api.create(secret(namespace, "a", color="red"))
     assert await client.get(SECRETS.only_metadata(), key) == cut_down(whole)
-    assert not is_heard(wire)
+    assert not is_recorded(wire)
     await client.get(SECRETS, key)
-    assert is_heard(wire), "or this test would hear nothing"
+    assert is_recorded(wire), "or this test would hear nothing"
     with pytest.raises(NotFoundError):
         await client.get(SECRETS.only_metadata(), ObjectKey(namespace, "b"))
 
 
-async def test_lists_come_in_pages_without_data(
-    wire: OverhearingTransport, api: ApiClient, namespace: str
+async def test_metadata_lists_are_paged_and_contain_no_data(
+    wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     colors = {"a": "red", "b": "blue", "c": "red"}
     made = [await api.create(secret(namespace, name, color=c)) for name, c in colors.items()]
@@ -73,11 +73,11 @@ async def test_lists_come_in_pages_without_data(
     red = await client.list(partial, namespace=namespace, label_selector="color=red")
     assert red.items == [cut_down(made[0]), cut_down(made[2])]
     assert int(red.resource_version) > 0
-    assert not is_heard(wire)
+    assert not is_recorded(wire)
 
 
-async def test_a_watch_tells_what_is_there_and_what_happens_without_data(
-    wire: OverhearingTransport, api: ApiClient, namespace: str
+async def test_metadata_watch_delivers_initial_and_later_events_without_data(
+    wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     there = await api.create(secret(namespace, "a"))
     async with (
@@ -89,23 +89,23 @@ async def test_a_watch_tells_what_is_there_and_what_happens_without_data(
             timeout_seconds=60,
         ) as events,
     ):
-        assert await told(events) == Upserted(cut_down(there), added=True)
-        bookmark = await told(events)
+        assert await next_event(events) == Upserted(cut_down(there), added=True)
+        bookmark = await next_event(events)
         assert isinstance(bookmark, Bookmark)
         assert bookmark.initial_events_end
         assert int(bookmark.resource_version) >= int(there["metadata"]["resourceVersion"])
         changed = await api.apply(secret(namespace, "a", color="red"))
-        assert await told(events) == Upserted(cut_down(changed), added=False)
+        assert await next_event(events) == Upserted(cut_down(changed), added=False)
         await api.delete(await api.path_of(changed))
-        gone = await told(events)
+        gone = await next_event(events)
     assert isinstance(gone, Deleted)
     assert gone.manifest.keys() == cut_down(there).keys()
     assert (gone.manifest["apiVersion"], gone.manifest["kind"]) == ("v1", "Secret")
-    assert not is_heard(wire)
+    assert not is_recorded(wire)
 
 
 async def test_kinds_of_definitions_are_read_in_the_same_way(
-    wire: OverhearingTransport, api: ApiClient, namespace: str
+    wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     manifest = train_job("a")
     manifest["metadata"]["namespace"] = namespace
@@ -119,26 +119,26 @@ async def test_kinds_of_definitions_are_read_in_the_same_way(
             partial, namespace=namespace, send_initial_events=True, timeout_seconds=60
         ) as events,
     ):
-        assert await told(events) == Upserted(cut_down(whole), added=True)
-        bookmark = await told(events)
+        assert await next_event(events) == Upserted(cut_down(whole), added=True)
+        bookmark = await next_event(events)
     assert isinstance(bookmark, Bookmark)
     assert bookmark.initial_events_end
-    assert b"torch-distributed" not in wire.heard
+    assert b"torch-distributed" not in wire.received
 
 
 async def test_probe_returns_the_metadata_changes_nothing_and_takes_no_right_to_read(
-    control_plane: ControlPlane, wire: OverhearingTransport, api: ApiClient, namespace: str
+    control_plane: ControlPlane, wire: RecordingTransport, api: ApiClient, namespace: str
 ) -> None:
     key, user = ObjectKey(namespace, "a"), f"prober-{namespace}"
     whole = await api.create(secret(namespace, "a", color="red"))
     assert await Client(wire).probe(SECRETS, key) == cut_down(whole)
-    assert not is_heard(wire)
+    assert not is_recorded(wire)
     assert await api.get(f"/api/v1/namespaces/{namespace}/secrets/a") == whole
     with pytest.raises(NotFoundError):
         await Client(wire).probe(SECRETS, ObjectKey(namespace, "b"))
 
     await allow(api, user, ("patch",), ("secrets",), in_=namespace)
-    async with overheard(control_plane.kubeconfig_for(user)) as theirs:
+    async with recording_transport(control_plane.kubeconfig_for(user)) as theirs:
         assert await Client(theirs).probe(SECRETS, key) == cut_down(whole)
         with pytest.raises(ForbiddenError):
             await Client(theirs).get(SECRETS.only_metadata(), key)

@@ -118,7 +118,7 @@ def differences(values: list[Any], answers: list[str]) -> list[tuple[Any, str, s
     ]
 
 
-async def test_thousands_of_quantities_come_back_as_we_write_them(
+async def test_formatted_quantities_match_the_server_for_random_values(
     api: ApiClient, namespace: str
 ) -> None:
     made = generated(Random(20), 4000 - len(NOTABLE))  # noqa: S311
@@ -127,9 +127,7 @@ async def test_thousands_of_quantities_come_back_as_we_write_them(
     assert differences(texts, await stored(api, namespace, texts)) == []
 
 
-async def test_what_we_write_after_a_calculation_comes_back_unchanged(
-    api: ApiClient, namespace: str
-) -> None:
+async def test_computed_quantities_are_stored_unchanged(api: ApiClient, namespace: str) -> None:
     made = [Quantity.parse(text) for text in generated(Random(21), 4000)]  # noqa: S311
     texts = [str(one + other) for one, other in zip(made[::2], made[1::2], strict=True)]
     assert await stored(api, namespace, texts) == texts
@@ -150,7 +148,9 @@ async def test_the_shortest_texts_are_taken_and_refused_alike(
 
 
 @pytest.mark.parametrize("value", [True, False, [], ["1"], {}, {"value": "1"}, float("nan")])
-async def test_what_is_neither_text_nor_number_is_refused(api: ApiClient, value: object) -> None:
+async def test_value_that_is_neither_text_nor_number_is_rejected(
+    api: ApiClient, value: object
+) -> None:
     assert not is_taken(value)
     if value == value:  # noqa: PLR0124  NaN is sent as null, which the server takes for none
         assert await refused(api, value)
@@ -182,7 +182,7 @@ async def test_resource_lists_are_rounded_up_to_thousandths(api: ApiClient, name
     assert ours == [hard[f"requests.example.com/{n}"] for n in range(len(texts))]
 
 
-async def test_the_server_loses_what_has_no_suffix_and_we_do_not(
+async def test_quantity_beyond_the_suffixes_is_exact_unlike_on_the_server(
     api: ApiClient, namespace: str
 ) -> None:
     assert await stored(api, namespace, ["1000E", "1e21"]) == ["1", "1e21"]

@@ -95,7 +95,7 @@ COVERED = [
 ]
 
 
-async def test_generated_patches_give_what_the_server_gives(api: ApiClient, namespace: str) -> None:
+async def test_random_patches_match_the_server(api: ApiClient, namespace: str) -> None:
     random = Random(20261116)  # noqa: S311
     tally: Counter[str] = Counter()
     for _ in range(TEMPLATES):
@@ -280,7 +280,7 @@ CURIOUS: dict[str, Object] = {
 
 
 @pytest.mark.parametrize("patch", CURIOUS.values(), ids=CURIOUS.keys())
-async def test_curious_patches_give_what_the_server_gives(
+async def test_unusual_patches_match_the_server(
     api: ApiClient, namespace: str, patch: Object
 ) -> None:
     stored = await store(api, namespace, PLAIN)
@@ -321,7 +321,7 @@ async def test_curious_patches_give_what_the_server_gives(
         ("spec.containers[0].env[0]", main(**{"$deleteFromPrimitiveList/env": ["A"]})),
     ],
 )
-async def test_what_we_refuse_the_server_refuses(
+async def test_rejected_patches_are_rejected_by_the_server(
     api: ApiClient, namespace: str, path: str, patch: Object
 ) -> None:
     stored = await store(api, namespace, PLAIN)
@@ -334,7 +334,7 @@ async def test_what_we_refuse_the_server_refuses(
         )
 
 
-async def test_the_comparison_sees_order_and_what_was_not_deleted(
+async def test_comparison_detects_order_and_missing_deletions(
     api: ApiClient, namespace: str
 ) -> None:
     stored = await store(api, namespace, PLAIN)

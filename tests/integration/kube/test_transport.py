@@ -47,7 +47,7 @@ def remote_port(connected: socket.socket) -> int | None:
         return None
 
 
-async def test_every_answer_and_every_failure_is_told(
+async def test_every_response_and_failure_is_observed(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     told: list[tuple[str, str, str]] = []
@@ -185,7 +185,7 @@ async def test_a_watch_of_a_silent_server_is_left_without_waiting_for_a_goodbye(
     await until(relay.is_left, within=15, what="the end of the connection")
 
 
-async def test_closing_ends_what_a_cancelled_request_to_a_silent_server_left(
+async def test_close_ends_the_connection_of_a_cancelled_request(
     relayed: tuple[SilentRelay, HttpTransport],
 ) -> None:
     relay, transport = relayed
@@ -199,20 +199,20 @@ async def test_closing_ends_what_a_cancelled_request_to_a_silent_server_left(
     await until(relay.is_left, within=15, what="the end of the connection")
 
 
-async def test_what_was_closed_stays_closed(transport: HttpTransport) -> None:
+async def test_closed_transport_rejects_requests(transport: HttpTransport) -> None:
     await transport.request("GET", "/version")
     await transport.close()
     with pytest.raises(TransportError, match="have been closed"):
         await transport.request("GET", "/version")
 
 
-async def test_a_fence_keeps_writes_back_and_lets_reads_through(
+async def test_write_guard_blocks_writes_and_allows_reads(
     control_plane: ControlPlane, namespace: str
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
 
     def on_response(_code: str, method: str, _host: str, _seconds: float) -> None:
-        told.append(method)
+        messages.append(method)
 
     connection = await load_connection(control_plane.kubeconfig)
     async with HttpTransport(connection, user_agent="x/1", on_response=on_response) as transport:
@@ -222,10 +222,10 @@ async def test_a_fence_keeps_writes_back_and_lets_reads_through(
             await fenced.create(CONFIG_MAPS, config_map(namespace))
         with pytest.raises(WriteGuardError):
             await fenced.delete(CONFIG_MAPS, ObjectKey(namespace, "x"))
-    assert told == ["GET"], "nothing else was sent"
+    assert messages == ["GET"], "nothing else was sent"
 
 
-async def test_a_write_that_waited_for_a_connection_asks_its_fence_again(
+async def test_write_checks_its_guard_again_after_waiting_for_a_connection(
     control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(cast("dict[str, int]", sessions.CONNECTIONS), "general", 1)

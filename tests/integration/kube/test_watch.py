@@ -35,7 +35,7 @@ async def version_now(client: Client, namespace: str) -> str:
     return (await client.list(CONFIG_MAPS, namespace=namespace)).resource_version
 
 
-async def test_it_tells_what_happens_to_an_object(client: Client, namespace: str) -> None:
+async def test_watch_delivers_the_events_of_an_object(client: Client, namespace: str) -> None:
     key = ObjectKey(namespace, "settings")
     since = await version_now(client, namespace)
     async with client.watch(
@@ -52,7 +52,7 @@ async def test_it_tells_what_happens_to_an_object(client: Client, namespace: str
     assert int(versions[0]) < int(versions[1]), "that of the deletion"
 
 
-async def test_it_goes_on_where_another_one_ended(client: Client, namespace: str) -> None:
+async def test_watch_resumes_at_a_resource_version(client: Client, namespace: str) -> None:
     await client.create(CONFIG_MAPS, config_map(namespace, "first"))
     since = await version_now(client, namespace)
     await client.create(CONFIG_MAPS, config_map(namespace, "second"))
@@ -64,7 +64,7 @@ async def test_it_goes_on_where_another_one_ended(client: Client, namespace: str
     assert key_of(event.manifest).name == "second"
 
 
-async def test_initial_events_end_with_a_bookmark_and_go_on_live(
+async def test_initial_events_end_with_a_bookmark_and_live_events_follow(
     client: Client, namespace: str
 ) -> None:
     names = {"first", "second"}
@@ -76,8 +76,8 @@ async def test_initial_events_end_with_a_bookmark_and_go_on_live(
         *initial, bookmark = await take(events, 3)
         later = await client.create(CONFIG_MAPS, config_map(namespace, "third"))
         live = await take(events, 1)
-    told = [each for each in initial if isinstance(each, Upserted) and each.added]
-    assert {key_of(each.manifest).name for each in told} == names
+    received = [each for each in initial if isinstance(each, Upserted) and each.added]
+    assert {key_of(each.manifest).name for each in received} == names
     assert isinstance(bookmark, Bookmark)
     assert bookmark.initial_events_end
     assert int(bookmark.resource_version) > 0
@@ -93,14 +93,12 @@ async def told_by_a_short_watch(client: Client, namespace: str) -> list[WatchEve
     ) as events:
         await client.create(CONFIG_MAPS, config_map(*elsewhere))
         async with asyncio.timeout(TOLD_WITHIN):
-            told = [event async for event in events]
+            received = [event async for event in events]
     await client.delete(CONFIG_MAPS, elsewhere)
-    return told
+    return received
 
 
-async def test_a_bookmark_comes_before_the_end_and_then_the_end(
-    client: Client, namespace: str
-) -> None:
+async def test_watch_ends_after_a_bookmark(client: Client, namespace: str) -> None:
     told = await told_by_a_short_watch(client, namespace)
     for _ in range(2):
         # It is due two seconds before the end: a server that is held up just then leaves it out.
@@ -111,7 +109,7 @@ async def test_a_bookmark_comes_before_the_end_and_then_the_end(
         assert not event.initial_events_end
 
 
-async def test_selectors_choose_what_is_told(client: Client, namespace: str) -> None:
+async def test_selectors_filter_watch_events(client: Client, namespace: str) -> None:
     since = await version_now(client, namespace)
     for name in ("plain", "marked"):
         manifest = config_map(namespace, name)
@@ -126,11 +124,11 @@ async def test_selectors_choose_what_is_told(client: Client, namespace: str) -> 
         timeout_seconds=60,
     ) as events:
         await client.merge_patch(CONFIG_MAPS, key, {"metadata": {"labels": None}})
-        told = await take(events, 2)
-    assert [type(event) for event in told] == [Upserted, Deleted]
+        received = await take(events, 2)
+    assert [type(event) for event in received] == [Upserted, Deleted]
 
 
-async def test_a_version_that_is_too_old_is_told_as_expired(client: Client) -> None:
+async def test_too_old_resource_version_is_expired(client: Client) -> None:
     # The server began to remember what happens to a kind when it learned of the kind.
     await client.list(TRAIN_JOBS, limit=0)  # which waits until that has been: a page would not
     async with client.watch(TRAIN_JOBS, resource_version="1", timeout_seconds=60) as events:
@@ -145,14 +143,14 @@ async def test_a_kind_that_is_not_served_is_an_error_when_it_begins(client: Clie
             pass
 
 
-async def test_a_stream_that_asks_for_nonsense_is_an_error_when_it_begins(
+async def test_invalid_watch_options_fail_at_the_start(
     transport: HttpTransport,
 ) -> None:
     query = {"watch": "true", "sendInitialEvents": "true"}
-    with pytest.raises(InvalidError) as told:
+    with pytest.raises(InvalidError) as raised:
         async with transport.stream("/api/v1/configmaps", query=query, timeout=10):
             pass
-    assert [cause.field for cause in told.value.causes] == ["resourceVersionMatch"]
+    assert [cause.field for cause in raised.value.causes] == ["resourceVersionMatch"]
 
 
 async def test_a_stream_has_a_deadline_of_its_own(transport: HttpTransport, namespace: str) -> None:

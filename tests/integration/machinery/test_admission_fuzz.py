@@ -36,10 +36,17 @@ from kftrainer.webhooks.denials import Denials
 from kftrainer.webhooks.registration import webhook_path
 from kftrainer.webhooks.training_runtime import RuntimeAdmission
 from kftrainer.webhooks.trainjob import TrainJobAdmission
-from tests.support.mutations import Mutations
+from tests.support.near_valid_documents import Mutations
+from tests.support.raw_https import (
+    RawTlsConnection,
+    Reply,
+    chunked,
+    open_raw_connection,
+    post,
+    trusting,
+)
 from tests.support.reviews import UID, Review, review, train_job
 from tests.support.runtimes import SHIPPED
-from tests.support.wire import Reply, Wire, chunked, open_wire, post, trusting
 
 SEED = 20_260_101
 REQUESTS = 12_000
@@ -84,8 +91,8 @@ class House:
     server: WebServer
     metrics: Metrics
 
-    async def wire(self) -> Wire:
-        return await open_wire(self.server.port, trusting())
+    async def wire(self) -> RawTlsConnection:
+        return await open_raw_connection(self.server.port, trusting())
 
     @property
     def panics(self) -> float | None:
@@ -232,7 +239,7 @@ class Fuzzer:
         finally:
             wire.abort()
 
-    async def _send_one(self, wire: Wire) -> Reply | None:
+    async def _send_one(self, wire: RawTlsConnection) -> Reply | None:
         path, original = self._rng.choice(self._originals)
         body = self._mutations.body(original)
         request = odd_request(self._rng, path, body)
@@ -252,7 +259,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1])
 
 
-async def test_whatever_is_sent_is_answered_with_a_review_or_a_4xx(
+async def test_any_request_gets_a_review_or_a_4xx(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with no_trouble(caplog):
@@ -280,7 +287,9 @@ HUGE = MOST + 1
 GOOD = orjson.dumps(review())
 
 
-async def test_huge_bodies_are_refused_however_they_come(caplog: pytest.LogCaptureFixture) -> None:
+async def test_too_large_bodies_are_rejected_in_every_transfer_encoding(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with no_trouble(caplog):
         async with house() as server:
             for request in (
@@ -313,11 +322,11 @@ def unfinished() -> Iterator[bytes]:
     yield whole + whole[:20]
 
 
-async def test_those_who_never_end_are_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+async def test_requests_that_never_end_are_closed(caplog: pytest.LogCaptureFixture) -> None:
     with no_trouble(caplog):
         async with house(IMPATIENT) as server:
 
-            async def begin(request: bytes) -> Wire:
+            async def begin(request: bytes) -> RawTlsConnection:
                 wire = await server.wire()
                 await wire.send(request)
                 if request.count(b"POST") > 1:
@@ -334,7 +343,7 @@ async def test_those_who_never_end_are_cut_off(caplog: pytest.LogCaptureFixture)
                 wire.abort()
 
 
-async def test_those_who_go_away_are_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+async def test_disconnected_clients_are_released(caplog: pytest.LogCaptureFixture) -> None:
     with no_trouble(caplog):
         async with house() as server:
             for request in (*unfinished(), post(JOBS, GOOD), post(JOBS, GOOD) * 3):
@@ -348,12 +357,14 @@ async def test_those_who_go_away_are_forgotten(caplog: pytest.LogCaptureFixture)
             assert await server.is_well()
 
 
-async def test_what_is_no_tls_or_no_http_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_bytes_that_are_not_tls_or_http_do_not_affect_other_clients(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rng = random.Random(SEED)  # noqa: S311
     with no_trouble(caplog):
         async with house() as server:
             for _ in range(50):
-                plain = await open_wire(server.server.port, None)
+                plain = await open_raw_connection(server.server.port, None)
                 await plain.send(rng.choice((post(JOBS, GOOD), b"\x16\x03\x01", rng.randbytes(99))))
                 plain.abort()
                 wire = await server.wire()

@@ -34,7 +34,7 @@ from tests.integration.machinery.certificate_replicas import (
 )
 from tests.support.certificates import Pair, authority, content, leaf
 from tests.support.fast_clock import FastClock
-from tests.support.history import version_now, versions_of
+from tests.support.object_versions import version_now, versions_of
 from tests.support.odd_certificates import ODD
 
 pytestmark = pytest.mark.integration
@@ -91,7 +91,7 @@ class TestTheFirstStart:
         pairs = {each["data"][CERTIFICATE] for each in written if each.get("data")}
         assert len(pairs) == 1
 
-    async def test_a_second_start_uses_what_is_there(
+    async def test_second_start_uses_the_existing_secret(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         async with replica(site, control_plane.kubeconfig) as one:
@@ -170,7 +170,7 @@ async def test_a_secret_that_was_damaged_before_the_start_is_repaired(
         assert await one.is_trusted()
 
 
-async def test_a_deleted_secret_comes_back_and_nobody_notices(
+async def test_deleted_secret_is_recreated_without_failed_calls(
     site: Site, control_plane: ControlPlane
 ) -> None:
     async with replica(site, control_plane.kubeconfig) as one:
@@ -187,7 +187,7 @@ async def test_a_deleted_secret_comes_back_and_nobody_notices(
 
 
 class TestTheBundle:
-    async def test_comes_back_when_somebody_takes_it_away(
+    async def test_is_restored_when_another_client_removes_it(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         async with replica(site, control_plane.kubeconfig) as one:
@@ -197,7 +197,7 @@ class TestTheBundle:
                 await one.wait_well()
             assert await one.is_trusted()
 
-    async def test_is_put_into_a_configuration_that_comes_later(
+    async def test_is_written_into_a_configuration_created_later(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         await site.unregister()
@@ -214,7 +214,7 @@ class TestTheBundle:
             await site.register()
             await one.wait_well()
 
-    async def test_of_somebody_elses_webhook_is_left_alone(
+    async def test_of_another_webhook_is_not_modified(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         await site.register(site.webhook("third", "another-service"))
@@ -237,7 +237,7 @@ def short_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authority_module, "OVERLAP", OVERLAP)
 
 
-class Witness:
+class ServingObserver:
     """Looks at every replica all the time, as the API server does when it calls.
 
     A look that takes too long says nothing: the bundle may be older by then than is promised.
@@ -263,7 +263,7 @@ class Witness:
                     self.untrusted += [] if is_trusted else [number]
 
 
-async def watched(witness: Witness, doing: Callable[[], Awaitable[None]]) -> None:
+async def watched(witness: ServingObserver, doing: Callable[[], Awaitable[None]]) -> None:
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(witness())
         await doing()
@@ -284,7 +284,7 @@ async def test_an_authority_is_replaced_and_is_trusted_all_the_time(
         ]
         for each in replicas:
             await until(each.is_trusted, within=SOON, what="the old certificate being trusted")
-        witness = Witness(replicas, promised=SETTLED_AFTER / TIMES)
+        witness = ServingObserver(replicas, promised=SETTLED_AFTER / TIMES)
         stages: list[int] = []
 
         async def rotated() -> None:
@@ -400,7 +400,7 @@ class TestWithFewRights:
             await until(ready, within=SOON, what="the API server trusting it")
             assert await one.is_trusted()
 
-    async def test_a_secret_that_may_not_be_created_is_told_in_words(
+    async def test_forbidden_creation_of_the_secret_is_reported(
         self, site: Site, control_plane: ControlPlane
     ) -> None:
         user = f"rotator-of-{site.namespace}"

@@ -231,7 +231,7 @@ async def test_a_leader_that_was_stopped_does_not_write_beside_its_successor(
     assert (await lease_spec())["leaseTransitions"] == 1
 
 
-async def test_a_leader_whose_loop_stalls_is_gone_before_another_leads(
+async def test_leader_with_stalled_loop_exits_before_another_leads(
     start: Start, journal: Journal
 ) -> None:
     first = await start("first")
@@ -245,7 +245,7 @@ async def test_a_leader_whose_loop_stalls_is_gone_before_another_leads(
 
 
 @pytest.mark.parametrize("lease_duration", [60.0])
-async def test_a_clean_exit_lets_another_lead_before_the_lease_runs_out(
+async def test_clean_exit_releases_the_lease_before_it_expires(
     start: Start,
     journal: Journal,
     lease_spec: Callable[[], Awaitable[dict[str, object]]],

@@ -16,8 +16,8 @@ from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.informers import (
     CONFIG_MAPS,
     Reading,
+    RecordingHandler,
     Server,
-    Witness,
     agreement,
     connected,
     running,
@@ -38,18 +38,18 @@ def server(api: ApiClient, namespace: str) -> Server:
 
 
 @pytest.fixture
-def witness() -> Witness:
-    return Witness()
+def witness() -> RecordingHandler:
+    return RecordingHandler()
 
 
-def informer_of(client: Client, server: Server, witness: Witness) -> Informer[Manifest]:
+def informer_of(client: Client, server: Server, witness: RecordingHandler) -> Informer[Manifest]:
     informer = Informer(client, CONFIG_MAPS, clock=CLOCK, namespace=server.namespace)
     informer.add_handler(witness)
     return informer
 
 
-async def test_what_is_there_comes_first_and_is_marked_so(
-    client: Client, server: Server, witness: Witness
+async def test_existing_objects_are_delivered_first_and_marked_as_initial(
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     for name in ("a", "b"):
         await server.put(name, x="1")
@@ -57,17 +57,17 @@ async def test_what_is_there_comes_first_and_is_marked_so(
     assert not informer.has_synced
     async with running(informer):
         await informer.wait_synced()
-        assert [(each.key.name, each.initial) for each in witness.told] == [
+        assert [(each.key.name, each.initial) for each in witness.events] == [
             ("a", True),
             ("b", True),
         ]
         await server.put("c")
         await agreement(informer, server, witness)
-        assert (witness.told[2].key, witness.told[2].initial) == (server.key("c"), False)
+        assert (witness.events[2].key, witness.events[2].initial) == (server.key("c"), False)
 
 
 async def test_an_empty_namespace_syncs_too(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     async with running(informer), asyncio.timeout(30):
@@ -76,8 +76,8 @@ async def test_an_empty_namespace_syncs_too(
     assert int(informer.resource_version) > 0
 
 
-async def test_changes_and_deletes_are_told_with_how_it_was(
-    client: Client, server: Server, witness: Witness
+async def test_updates_and_deletes_carry_the_old_object(
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     async with running(informer):
@@ -87,19 +87,19 @@ async def test_changes_and_deletes_are_told_with_how_it_was(
         await server.delete("a")
 
         async def all_told() -> bool:
-            return len(witness.told) == 3
+            return len(witness.events) == 3
 
         await until(all_told, within=30, what="three changes")
     data = [
         (each.old and each.old.object["data"]["x"], each.new and each.new.object["data"]["x"])
-        for each in witness.told
+        for each in witness.events
     ]
     assert data == [(None, "1"), ("1", "2"), ("2", None)]
     assert informer.get(server.key("a")) is None
 
 
 async def test_managed_fields_are_not_kept(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     await server.put("a", x="1")
@@ -108,26 +108,26 @@ async def test_managed_fields_are_not_kept(
     held = informer.get(server.key("a"))
     assert held is not None
     assert "managedFields" not in held["metadata"]
-    assert held["metadata"] == witness.told[0].new.metadata  # type: ignore[union-attr]
+    assert held["metadata"] == witness.events[0].new.metadata  # type: ignore[union-attr]
 
 
-async def test_a_late_handler_is_told_of_what_is_there_and_then_of_changes(
-    client: Client, server: Server, witness: Witness
+async def test_late_handler_gets_existing_objects_and_then_changes(
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     await server.put("a", x="1")
-    late = Witness()
+    late = RecordingHandler()
     async with running(informer):
         await informer.wait_synced()
         await informer.add_handler(late).wait()
-        assert [(each.key, each.initial) for each in late.told] == [(server.key("a"), True)]
+        assert [(each.key, each.initial) for each in late.events] == [(server.key("a"), True)]
         await server.put("a", x="2")
         await agreement(informer, server, late)
-    assert len(late.told) == 2
+    assert len(late.events) == 2
 
 
-async def test_a_handler_that_fails_keeps_neither_others_nor_itself_from_the_next_news(
-    client: Client, server: Server, witness: Witness
+async def test_failing_handler_does_not_block_later_events(
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = Informer(client, CONFIG_MAPS, clock=CLOCK, namespace=server.namespace)
     calls: list[str] = []
@@ -145,8 +145,8 @@ async def test_a_handler_that_fails_keeps_neither_others_nor_itself_from_the_nex
     assert len(calls) == 2
 
 
-async def test_only_what_is_selected_is_held(
-    client: Client, server: Server, witness: Witness, namespace: str
+async def test_only_selected_objects_are_cached(
+    client: Client, server: Server, witness: RecordingHandler, namespace: str
 ) -> None:
     def labelled(name: str, color: str) -> dict[str, object]:
         metadata = {"name": name, "namespace": namespace, "labels": {"color": color}}
@@ -175,8 +175,8 @@ async def test_only_what_is_selected_is_held(
     assert witness.contradictions == []
 
 
-async def test_only_what_is_to_be_kept_is_held_and_told(
-    client: Client, server: Server, witness: Witness
+async def test_filtered_objects_are_neither_cached_nor_delivered(
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     reading = Reading(keep=lambda manifest: manifest["data"]["color"] == "red")
     informer = Informer(
@@ -192,13 +192,11 @@ async def test_only_what_is_to_be_kept_is_held_and_told(
         await server.delete("a")
         await server.put("a", color="red")
         await agreement(informer, server, witness, reading=reading)
-    told = [(each.key.name, each.new is None) for each in witness.told]
-    assert told == [("a", False), ("b", False), ("a", True), ("a", False)]
+    events = [(each.key.name, each.new is None) for each in witness.events]
+    assert events == [("a", False), ("b", False), ("a", True), ("a", False)]
 
 
-async def test_a_transform_decides_what_is_kept_and_an_index_finds_it(
-    client: Client, server: Server
-) -> None:
+async def test_transformed_objects_are_cached_and_indexed(client: Client, server: Server) -> None:
     def only_x(manifest: Manifest) -> Manifest:
         return {**manifest, "data": {"x": manifest["data"]["x"]}}
 
@@ -225,7 +223,7 @@ async def test_a_transform_decides_what_is_kept_and_an_index_finds_it(
 
 
 async def test_two_thousand_updates_of_one_object_end_in_its_last_state(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     async with running(informer):
@@ -237,11 +235,11 @@ async def test_two_thousand_updates_of_one_object_end_in_its_last_state(
                     patch = {"data": {"n": str(worker * 8 + n)}}
                     tasks.create_task(client.merge_patch(CONFIG_MAPS, server.key("a"), patch))
         await agreement(informer, server, witness)
-        assert len(witness.told) > 1000
+        assert len(witness.events) > 1000
 
 
 async def test_a_slow_handler_gets_the_last_state_of_everything(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     informer = informer_of(client, server, witness)
     busy = asyncio.get_running_loop()
@@ -263,7 +261,7 @@ async def test_a_slow_handler_gets_the_last_state_of_everything(
 
 
 async def test_the_cache_is_ready_when_all_its_informers_have_synced(
-    client: Client, server: Server, witness: Witness
+    client: Client, server: Server, witness: RecordingHandler
 ) -> None:
     await server.put("a", x="1")
     cache, ready = Cache(), asyncio.Event()

@@ -22,10 +22,10 @@ from kftrainer.machinery.cache import delta_queue, informer, list_watcher, sourc
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.controller.events import ObjectEvent
 from kftrainer.machinery.manager import time_slices
+from tests.support.cancellation import Canceller, Wait, watched_tasks
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.fault_proxy import FaultProxy, running_proxy, status_answer
-from tests.support.informers import CONFIG_MAPS, Server, Witness, agreement, running
-from tests.support.suspensions import Canceller, Wait, watched_tasks
+from tests.support.informers import CONFIG_MAPS, RecordingHandler, Server, agreement, running
 
 # All that an informer is made of and that can wait; below is the wire.
 MODULES = (informer, list_watcher, delta_queue, source, time_slices)
@@ -87,8 +87,8 @@ class Stage:
     @property
     def is_watched(self) -> bool:
         """Whether the answer to the last request, which is a watch, has begun to come."""
-        asked = self.proxy.requests
-        return bool(asked) and asked[-1].is_watch and self._answers == len(asked)
+        requests = self.proxy.requests
+        return bool(requests) and requests[-1].is_watch and self._answers == len(requests)
 
 
 class Play:
@@ -108,7 +108,7 @@ class Play:
         """Let a handler come in the middle of a list's objects being told."""
         if self._is_alone:
             self._is_alone = False
-            self.informer.add_handler(Witness())
+            self.informer.add_handler(RecordingHandler())
 
     @property
     def _knows_the_news(self) -> bool:
@@ -127,7 +127,7 @@ class Play:
     async def _news_while_somebody_is_told(self) -> None:
         await at_rest()
         self._clock.work_goes_on.clear()
-        self.informer.add_handler(Witness())
+        self.informer.add_handler(RecordingHandler())
         await happens(lambda: self._clock.held_up == 1, "the first object being told")
         await self._stage.server.put("news", **self._news)
         await happens(lambda: self._clock.held_up == 2, "the news being read")
@@ -160,8 +160,10 @@ class Play:
         await self._clock.advance(A_SILENCE)
 
         def is_over() -> bool:
-            asked = self._stage.proxy.requests[before:]
-            return any("fieldSelector" in each.query for each in asked) and self._stage.is_watched
+            requests = self._stage.proxy.requests[before:]
+            return (
+                any("fieldSelector" in each.query for each in requests) and self._stage.is_watched
+            )
 
         await happens(is_over, "a watch after a version")
 
@@ -243,7 +245,7 @@ async def test_a_canceller_strikes_wherever_a_task_or_one_of_its_tasks_waits() -
 
 async def a_fresh_start(client: Client, server: Server) -> None:
     """Another informer on the same connections comes to hold what the server holds."""
-    witness = Witness()
+    witness = RecordingHandler()
     fresh = Informer(client, CONFIG_MAPS, clock=FakeClock(), namespace=server.namespace)
     fresh.add_handler(witness)
     async with running(fresh), asyncio.timeout(SOON):

@@ -33,8 +33,8 @@ from tests.support.informers import (
     CONFIG_MAPS,
     EVERYTHING,
     Reading,
+    RecordingHandler,
     Server,
-    Witness,
     agreement,
     connected,
     running,
@@ -102,7 +102,7 @@ class Scene:
         self.proxy = proxy
         self.server = server
         self.clock = clock
-        self.witness = Witness()
+        self.witness = RecordingHandler()
         self._reading = reading
         self.informer = Informer(
             client,
@@ -163,7 +163,7 @@ async def test_a_watch_cut_in_the_middle_of_a_line_is_resumed(
         assert not any(is_list(each) for each in proxy.requests)
 
 
-async def test_a_streamed_list_cut_before_its_end_is_begun_again(
+async def test_streamed_list_cut_before_its_end_is_restarted(
     proxy: FaultProxy, server: Server
 ) -> None:
     for n in range(5):
@@ -172,7 +172,7 @@ async def test_a_streamed_list_cut_before_its_end_is_begun_again(
     async with scene(proxy, server) as play:
         await play.agreement()
         assert proxy.faults_left == 0
-        assert len(play.witness.told) == 5
+        assert len(play.witness.events) == 5
 
 
 async def test_a_server_that_streams_no_lists_is_listed_in_pages(
@@ -187,7 +187,7 @@ async def test_a_server_that_streams_no_lists_is_listed_in_pages(
 
 
 @pytest.mark.parametrize("relists", [0, 1], ids=["resumable", "not-resumable"])
-async def test_an_expired_watch_is_listed_anew_and_missed_deletes_are_told(
+async def test_expired_watch_is_relisted_and_missed_deletes_are_delivered(
     proxy: FaultProxy, server: Server, relists: int
 ) -> None:
     async with synced_scene(proxy, server) as play:
@@ -196,9 +196,9 @@ async def test_an_expired_watch_is_listed_anew_and_missed_deletes_are_told(
         proxy.inject(EXPIRED, is_streamed_list, times=relists)
         proxy.reset_all()
         await play.agreement()
-        told = [(each.key.name, each.initial) for each in play.witness.told[3:]]
-        assert told[0] == ("gone", False)
-        assert sorted(told[1:]) == [("changed", False), ("new", False)]
+        events = [(each.key.name, each.initial) for each in play.witness.events[3:]]
+        assert events[0] == ("gone", False)
+        assert sorted(events[1:]) == [("changed", False), ("new", False)]
         first, seen, *again = [each.query.get("resourceVersion", "") for each in proxy.requests]
         assert (first, again) == ("", [seen, ""] if relists else [seen])
 
@@ -208,7 +208,7 @@ def is_red(manifest: Manifest) -> bool:
 
 
 @pytest.mark.parametrize("streams", [True, False], ids=["stream", "pages"])
-async def test_a_new_list_tells_what_has_come_to_be_kept_and_what_has_ceased_to(
+async def test_relist_delivers_objects_that_start_or_stop_matching_the_filter(
     proxy: FaultProxy, server: Server, streams: bool
 ) -> None:
     if not streams:
@@ -219,7 +219,7 @@ async def test_a_new_list_tells_what_has_come_to_be_kept_and_what_has_ceased_to(
         await server.put(name, color="blue")
     async with scene(proxy, server, reading=Reading(keep=is_red)) as play:
         await play.agreement()
-        assert {each.key.name for each in play.witness.told} == {"stays", "leaves"}
+        assert {each.key.name for each in play.witness.events} == {"stays", "leaves"}
         proxy.stall_all()
         await server.put("leaves", color="blue")
         await server.put("comes", color="red")
@@ -227,8 +227,8 @@ async def test_a_new_list_tells_what_has_come_to_be_kept_and_what_has_ceased_to(
         proxy.inject(EXPIRED, is_resumed_watch)
         proxy.reset_all()
         await play.agreement()
-        told = [(each.key.name, each.new is None) for each in play.witness.told[2:]]
-        assert told == [("leaves", True), ("comes", False)]
+        events = [(each.key.name, each.new is None) for each in play.witness.events[2:]]
+        assert events == [("leaves", True), ("comes", False)]
         assert any(is_list(each) for each in proxy.requests) != streams
 
 
@@ -246,15 +246,13 @@ async def test_list_whose_continuation_has_expired_is_read_again(
     async with scene(proxy, server) as play:
         await play.agreement()
         assert proxy.faults_left == 0
-        assert len(play.witness.told) == 520
+        assert len(play.witness.events) == 520
         pages = [each for each in proxy.requests if is_list(each)]
         assert [each.query["limit"] for each in pages] == ["100"] * len(pages)
         assert [each.is_continuation for each in pages] == [False, True, False, *[True] * 5]
 
 
-async def test_a_busy_server_is_given_the_time_it_asks_for(
-    proxy: FaultProxy, server: Server
-) -> None:
+async def test_retry_after_of_a_busy_server_is_respected(proxy: FaultProxy, server: Server) -> None:
     async with synced_scene(proxy, server) as play:
         await play.behind_its_back()
         proxy.inject(BUSY, is_watch, times=2)
@@ -281,9 +279,7 @@ async def test_a_burst_of_errors_is_outlived_without_a_rush(
         assert play.clock.monotonic() - began >= 0.8 + 1.6 + 3.2 + 6.4
 
 
-async def test_an_open_connection_that_has_gone_silent_is_given_up(
-    proxy: FaultProxy, server: Server
-) -> None:
+async def test_silent_open_connection_times_out(proxy: FaultProxy, server: Server) -> None:
     async with synced_scene(proxy, server, times=60) as play:
         await play.behind_its_back()
         await play.agreement()
@@ -302,7 +298,7 @@ async def test_a_first_list_that_stalls_is_read_in_another_way(
         assert [is_list(each) for each in proxy.requests[:3]] == [False, True, False]
 
 
-async def test_a_watch_that_ends_at_once_again_and_again_is_no_busy_loop(
+async def test_watch_that_ends_immediately_is_retried_with_backoff(
     proxy: FaultProxy, server: Server
 ) -> None:
     proxy.inject(Cut(after=0), is_watch, times=1000)

@@ -19,7 +19,7 @@ from kftrainer.machinery.controller.controller import Controller
 from kftrainer.machinery.controller.handlers import enqueue_self
 from kftrainer.machinery.controller.reconcile import DONE, Request, Result
 from kftrainer.machinery.manager.clock import SystemClock
-from tests.support.informers import CONFIG_MAPS, Server, Witness, connected, running
+from tests.support.informers import CONFIG_MAPS, RecordingHandler, Server, connected, running
 
 RBAC = "rbac.authorization.k8s.io"
 CLOCK = SystemClock()
@@ -44,12 +44,12 @@ async def permit(api: ApiClient, user: str, namespace: str) -> None:
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
     }
     await api.apply({**role, "kind": "RoleBinding", **binding})
-    asked = {"namespace": namespace, "resource": "configmaps", "verb": "watch"}
+    requested = {"namespace": namespace, "resource": "configmaps", "verb": "watch"}
     question: dict[str, Any] = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
         "metadata": {},
-        "spec": {"user": user, "resourceAttributes": asked},
+        "spec": {"user": user, "resourceAttributes": requested},
     }
 
     async def known() -> bool:
@@ -76,14 +76,14 @@ def informer(client: Client, servers: list[Server]) -> AnyInformer[Manifest]:
     return in_namespaces(CONFIG_MAPS, [each.namespace for each in servers[:2]], make)
 
 
-async def test_rights_in_the_namespaces_suffice_and_no_other_namespace_is_seen(
+async def test_namespaced_permissions_suffice_and_other_namespaces_are_not_read(
     client: Client, informer: AnyInformer[Manifest], servers: list[Server]
 ) -> None:
     with pytest.raises(ForbiddenError):
         await client.list(CONFIG_MAPS)
     with pytest.raises(ForbiddenError):
         await client.list(CONFIG_MAPS, namespace=servers[2].namespace)
-    witness = Witness()
+    witness = RecordingHandler()
     informer.add_handler(witness)
     keys = [server.key(name) for name in ("a", "b") for server in servers]
     async with running(informer), asyncio.timeout(60):

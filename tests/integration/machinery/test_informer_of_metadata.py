@@ -14,8 +14,8 @@ from kftrainer.machinery.cache.cache import Cache, NotCachedError
 from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.manager.clock import SystemClock
 from tests.support.fault_proxy import FaultProxy, running_proxy, status_answer
-from tests.support.informers import Witness, running
-from tests.support.overhearing import overheard
+from tests.support.informers import RecordingHandler, running
+from tests.support.recording_transport import recording_transport
 
 SECRETS: Resource[Manifest] = Resource(
     "", "v1", "Secret", "secrets", namespaced=True, decode=unstructured
@@ -43,11 +43,11 @@ async def test_the_data_of_a_secret_never_crosses_the_wire(
     partial, key, witness, cache = (
         SECRETS.only_metadata(),
         ObjectKey(namespace, "a"),
-        Witness(),
+        RecordingHandler(),
         Cache(),
     )
     await api.apply(secret(namespace, "a", color="red"))
-    async with overheard(proxy.kubeconfig) as wire:
+    async with recording_transport(proxy.kubeconfig) as wire:
         informer = Informer(
             Client(wire),
             partial,
@@ -80,9 +80,9 @@ async def test_the_data_of_a_secret_never_crosses_the_wire(
                 return cache.list(partial) == []
 
             await until(is_gone, within=30, what="the delete")
-        assert b'"color":"red"' in wire.heard
-        assert PASSWORD.encode() not in wire.heard
-    assert [(each.old is None, each.new is None) for each in witness.told] == [
+        assert b'"color":"red"' in wire.received
+        assert PASSWORD.encode() not in wire.received
+    assert [(each.old is None, each.new is None) for each in witness.events] == [
         (True, False),
         (False, False),
         (False, True),

@@ -21,7 +21,7 @@ from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.cache.optional_kinds import OptionalKinds
 from tests.support.fast_clock import FastClock
 from tests.support.fault_proxy import FaultProxy, running_proxy
-from tests.support.informers import CONFIG_MAPS, Witness, running
+from tests.support.informers import CONFIG_MAPS, RecordingHandler, running
 
 GROUP = "late.example"
 BELLS: Resource[Manifest] = Resource(
@@ -90,7 +90,12 @@ async def test_a_kind_is_watched_when_it_is_installed_and_when_it_is_installed_a
     client, cache, clock = Client(transport), Cache(), FastClock(20)
     bells = Informer(client, BELLS, clock=clock, namespace=namespace)
     maps = Informer(client, CONFIG_MAPS, clock=clock, namespace=namespace)
-    witness, told, ready, stop = Witness(), list[Resource[Any]](), asyncio.Event(), asyncio.Event()
+    witness, told, ready, stop = (
+        RecordingHandler(),
+        list[Resource[Any]](),
+        asyncio.Event(),
+        asyncio.Event(),
+    )
 
     def on_installed(resource: Resource[Any]) -> None:
         told.append(resource)

@@ -53,7 +53,7 @@ async def wait_for_text(api: ApiClient, namespace: str, name: str, text: str) ->
     await until(there, within=30, what=f"{name} saying {text!r}")
 
 
-async def test_the_example_does_what_it_says(
+async def test_example_reconciles_as_documented(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     process = await asyncio.create_subprocess_exec(
@@ -71,8 +71,8 @@ async def test_the_example_does_what_it_says(
         await wait_for_text(api, namespace, "one-greeting", "Hello, Grace!")
     finally:
         process.send_signal(signal.SIGTERM)
-        _, said = await process.communicate()
-    assert process.returncode == 0, said.decode()
+        _, output = await process.communicate()
+    assert process.returncode == 0, output.decode()
 
 
 class Slow:
@@ -135,7 +135,7 @@ def manager_of(
     return Manager(parts, clock=clock, election=election)
 
 
-async def test_what_has_begun_is_finished_when_the_manager_stops(
+async def test_reconciles_in_flight_finish_when_the_manager_stops(
     client: Client, api: ApiClient, namespace: str
 ) -> None:
     for name in ("a", "b", "c", "d"):
@@ -161,7 +161,7 @@ async def test_what_has_begun_is_finished_when_the_manager_stops(
     assert len(slow.begun) == 2, "nothing new was begun after the stop"
 
 
-async def test_what_was_read_at_the_start_is_no_garbage_to_look_for(
+async def test_objects_read_at_the_start_are_frozen_for_the_garbage_collector(
     client: Client, namespace: str
 ) -> None:
     stop = asyncio.Event()

@@ -88,7 +88,7 @@ async def scrape(url: str, token: str | None = None) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_only_those_who_may_see_metrics_see_them(
+async def test_metrics_are_served_to_authorized_users_only(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     permitted = await token_of(api, namespace, "prometheus")
@@ -106,26 +106,26 @@ async def test_only_those_who_may_see_metrics_see_them(
         assert await scrape(url, "not-a-token") == (401, "Unauthorized\n")
 
 
-async def test_a_second_scrape_does_not_ask_the_api_server_again(
+async def test_second_scrape_uses_the_cached_authorization(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     token = await token_of(api, namespace, "prometheus")
     await permit(api, namespace, "prometheus")
     metrics = Metrics()
 
-    def asked() -> list[str]:
+    def reviews_sent() -> list[str]:
         lines = metrics.render().decode().splitlines()
         return [line for line in lines if line.startswith("rest_client_requests_total")]
 
     async with serving(control_plane.kubeconfig, metrics) as url:
         assert (await scrape(url, token))[0] == 200
-        before = asked()
+        before = reviews_sent()
         assert before[0].endswith(" 2")  # whose is it, and may they
         assert (await scrape(url, token))[0] == 200
-        assert asked() == before
+        assert reviews_sent() == before
 
 
-async def test_a_manager_that_may_not_ask_says_that_it_failed(
+async def test_manager_without_permission_for_reviews_reports_failure(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     token = await token_of(api, namespace, "prometheus")

@@ -80,7 +80,7 @@ async def test_a_repeated_event_is_one_with_a_count_of_two(
     assert recorder.dropped == 0
 
 
-async def test_the_last_words_of_a_manager_are_written(
+async def test_events_recorded_before_shutdown_are_written(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
     thing = await config_map(api, namespace)

@@ -80,7 +80,7 @@ def test_each_is_seen_to_fire_and_seen_not_to(alerts: dict[str, Rule]) -> None:
     assert is_silent == set(alerts)
 
 
-def test_each_says_what_is_wrong_and_where_to_read_more(alerts: dict[str, Rule]) -> None:
+def test_each_alert_has_a_description_and_a_runbook_url(alerts: dict[str, Rule]) -> None:
     for name, rule in alerts.items():
         assert name.startswith("Kftrainer")
         assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
@@ -90,12 +90,12 @@ def test_each_says_what_is_wrong_and_where_to_read_more(alerts: dict[str, Rule])
         assert rule["labels"]["severity"] in SEVERITIES
 
 
-def test_the_document_tells_what_to_do_about_each(alerts: dict[str, Rule]) -> None:
+def test_each_alert_is_documented(alerts: dict[str, Rule]) -> None:
     headings = re.findall(r"^#+ (Kftrainer\w+)$", OPERATIONS.read_text(), re.MULTILINE)
     assert sorted(headings) == sorted(alerts)
 
 
-def test_rules_ask_for_the_job_that_is_scraped(helm_program: Path) -> None:
+def test_rules_query_the_scraped_job(helm_program: Path) -> None:
     def jobs(**metrics: Any) -> set[str]:
         values = {**WITHOUT_CRDS, "metrics": {"rules": {"enabled": True}, **metrics}}
         found = named(render(helm_program, values), "PrometheusRule")
@@ -108,7 +108,7 @@ def test_rules_ask_for_the_job_that_is_scraped(helm_program: Path) -> None:
     assert jobs(rules={"enabled": True, "job": "mine"}) == {"mine"}
 
 
-def test_the_file_is_one_for_prometheus_as_it_is(promtool_program: Path) -> None:
+def test_rule_file_is_valid_for_prometheus(promtool_program: Path) -> None:
     files = HERE.parents[2] / "charts" / "kftrainer" / "files"
     promtool(promtool_program, files, "check", "rules", "--lint=all", "alerts.yaml")
 
@@ -133,7 +133,7 @@ def test_alerts_can_be_left_out_and_weighed_otherwise(
 @pytest.mark.parametrize(
     "rules", [{"disabled": ["KftrainerDwon"]}, {"severities": {"KftrainerDwon": "page"}}]
 )
-def test_an_alert_that_there_is_not_is_told(helm_program: Path, rules: Any) -> None:
+def test_unknown_alert_is_reported(helm_program: Path, rules: Any) -> None:
     with pytest.raises(HelmError, match="unknown alert KftrainerDwon; known alerts: KftrainerDown"):
         groups_with(helm_program, **rules)
 

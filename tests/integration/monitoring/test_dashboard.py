@@ -17,14 +17,14 @@ def test_it_is_in_a_config_map_that_the_sidecar_finds(helm_program: Path) -> Non
     )
 
 
-def test_it_can_stand_elsewhere_and_be_found_by_something_else(helm_program: Path) -> None:
-    asked = {
+def test_dashboard_namespace_and_labels_are_configurable(helm_program: Path) -> None:
+    requested = {
         "enabled": True,
         "namespace": "monitoring",
         "labels": {"grafana_dashboard": None, "find": "me"},
         "annotations": {"grafana_folder": "Training"},
     }
-    values = {**WITHOUT_CRDS, "metrics": {"dashboard": asked}}
+    values = {**WITHOUT_CRDS, "metrics": {"dashboard": requested}}
     metadata = named(render(helm_program, values), "ConfigMap", NAME)["metadata"]
     assert metadata["namespace"] == "monitoring"
     assert metadata["labels"]["find"] == "me"

@@ -80,7 +80,7 @@ async def test_the_objects_are_kept_as_they_are_and_applying_them_again_changes_
     assert transport.warnings == []
 
 
-async def test_kubernetes_takes_the_jobs_that_come_of_them(transport: StrictTransport) -> None:
+async def test_planned_jobs_are_accepted_by_kubernetes(transport: StrictTransport) -> None:
     client = Client(transport)
     jobs = {
         (case.name, index): job

@@ -174,13 +174,13 @@ class Pods:
 
     def _of_the_pod(self, spec: Object) -> Object:
         """Enough for the containers together, which the server insists on."""
-        asked = pod_requests(spec)
+        requested = pod_requests(spec)
         resources: Object = {"limits": {}, "requests": {}}
         for name, plenty in self._rng.choice((CPU_OF_PODS, MEMORY_OF_PODS, BOTH_OF_PODS)).items():
             half = self._rng.choice(("limits", "requests"))
             resources[half][name] = plenty
             if half == "limits" and self._rng.random() < 0.5:
-                resources["requests"][name] = str(asked.get(name, ZERO))
+                resources["requests"][name] = str(requested.get(name, ZERO))
         if self._rng.random() < 0.5:
             self._ask_for_as_much(resources, PAGES, ("8Gi",))
         return resources
@@ -190,7 +190,7 @@ def _has_cpu_or_memory(resources: Object) -> bool:
     return bool({"cpu", "memory"} & {*resources["limits"], *resources["requests"]})
 
 
-async def test_hundreds_of_pods_ask_for_what_the_server_counts(
+async def test_computed_requests_match_the_quota_of_the_server_for_random_pods(
     quota: Quota, runtime_classes: list[str]
 ) -> None:
     pods = Pods(30, runtime_classes)
@@ -211,7 +211,7 @@ def container(name: str = "main", **resources: Any) -> Object:
         ({}, {"memory": "8Gi"}, "2"),
     ],
 )
-async def test_a_limit_of_the_whole_pod_counts_only_where_no_container_asks(
+async def test_pod_level_limit_counts_only_without_container_requests(
     quota: Quota, limits: Object, requests: Object, asks: str
 ) -> None:
     containers = [container(limits={"cpu": "2"})]
@@ -220,7 +220,7 @@ async def test_a_limit_of_the_whole_pod_counts_only_where_no_container_asks(
     await quota.check(spec)
 
 
-async def test_a_zero_of_a_container_is_asked_for(quota: Quota) -> None:
+async def test_zero_request_of_a_container_is_counted_as_a_request(quota: Quota) -> None:
     spec = {"containers": [container(requests={"cpu": 0})], "resources": {"limits": {"cpu": "2"}}}
     assert pod_requests(spec) == {"cpu": ZERO}
     await quota.check(spec)

@@ -73,8 +73,8 @@ def job_on(kind: str, runtime: str, namespace: str, *, name: str = "train", **sp
 
 def expected(text: str, kind: str, name: str) -> str:
     """The text that is told about this runtime."""
-    said = f'{{"name":"{name}","apiGroup":"{GROUP}","kind":"{kind}"}}'
-    return text.replace(REFERENCE, said).replace(RUNTIME, name)
+    message = f'{{"name":"{name}","apiGroup":"{GROUP}","kind":"{kind}"}}'
+    return text.replace(REFERENCE, message).replace(RUNTIME, name)
 
 
 def job_of(case: JobCase, spec: Object, kind: str, name: str, namespace: str) -> Object:
@@ -152,9 +152,9 @@ def plain(*jobs: Object) -> Object:
 
 def mpi(*jobs: Object, launcher_is_node: bool = True, nodes: int = 1, **policy: Any) -> Object:
     """A runtime for MPI: a launcher and workers, unless the jobs are given."""
-    said = {"runLauncherAsNode": launcher_is_node, **policy}
+    fields = {"runLauncherAsNode": launcher_is_node, **policy}
     made = [*jobs] or [worker(), launcher()]
-    return runtime_of(jobs=made, mlPolicy={"numNodes": nodes, "mpi": said})
+    return runtime_of(jobs=made, mlPolicy={"numNodes": nodes, "mpi": fields})
 
 
 def worker(**container: Any) -> Object:

@@ -9,7 +9,7 @@ import pytest_asyncio
 from kftrainer.devcluster.client import ApiClient, Object
 from tests.integration.controllers.team import COMPLETED, FAILED, JOB, Team
 from tests.integration.webhooks.cases import NODE, job_on, job_with, merge_patch, placed, torch
-from tests.support.webhooks import Applicant, Heard
+from tests.support.webhooks import AdmissionOutcome, Applicant
 
 pytestmark = pytest.mark.integration
 
@@ -57,8 +57,8 @@ def overriding(dialect: str, metadata: Object | None = None, **spec: Any) -> Obj
     """A part of a TrainJob's spec: an override of the node's pods."""
     if dialect == "podSpecOverrides":
         return {dialect: [{"targetJobs": NODE, **spec}]}
-    said = {"metadata": metadata} if metadata else {}
-    return {dialect: [{"targetJobs": NODE, "spec": spec, **said}]}
+    fields = {"metadata": metadata} if metadata else {}
+    return {dialect: [{"targetJobs": NODE, "spec": spec, **fields}]}
 
 
 class Desk:
@@ -78,15 +78,15 @@ class Desk:
         """Create runtime and TrainJob."""
         at = ("TrainingRuntime", "torch", self.team.namespace)
         for manifest in (placed(runtime, *at), job_on(*at, **spec)):
-            heard = await self.person.create(manifest)
-            assert heard.accepted, heard.message
+            outcome = await self.person.create(manifest)
+            assert outcome.accepted, outcome.message
 
     async def jobs_are(self, rows: list[Object]) -> Object:
         """Play the JobSet controller; the TrainJob, once the manager knows."""
         await self.team.job_set_says(rows=rows)
         return await self.team.until_rows(*rows)
 
-    async def change(self, *, dry_run: bool = True, **spec: Any) -> Heard:
+    async def change(self, *, dry_run: bool = True, **spec: Any) -> AdmissionOutcome:
         """Change fields of the spec in three ways, which must be answered alike; the last answer.
 
         A field that is None is removed.
@@ -114,21 +114,21 @@ async def desk(person: Applicant, api: ApiClient, namespace: str) -> AsyncIterat
     yield Desk(Team(api, namespace), person)
 
 
-def told(path: str, rule: str) -> str:
+def denial_message(path: str, rule: str) -> str:
     """What a person is told about the field."""
     return f"{path}: {CHANGE_RULES[rule]}"
 
 
-def check_accepted(heard: Heard) -> None:
-    assert (heard.message, heard.warnings) == ("", [])
+def check_accepted(outcome: AdmissionOutcome) -> None:
+    assert (outcome.message, outcome.warnings) == ("", [])
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_overrides_stay_while_the_train_job_runs(dialect: str, desk: Desk) -> None:
     gates = overriding(dialect, schedulingGates=[{"name": "acme.io/hold"}])
     await desk.start()
-    heard = await desk.change(**gates)
-    assert heard.denial == told(f"spec.{dialect}", "override-while-running")
+    outcome = await desk.change(**gates)
+    assert outcome.denial == denial_message(f"spec.{dialect}", "override-while-running")
     await desk.jobs_are(ROWS)
     check_accepted(await desk.change(**gates, suspend=True))
 
@@ -139,10 +139,10 @@ async def test_overrides_stay_while_there_are_pods(dialect: str, desk: Desk) -> 
     await desk.start(suspend=True)
     check_accepted(await desk.change(**gates))
     await desk.jobs_are(ACTIVE_ROWS)
-    heard = await desk.change(**gates)
-    said = told(f"spec.{dialect}", "override-while-active")
+    outcome = await desk.change(**gates)
+    said = denial_message(f"spec.{dialect}", "override-while-active")
     errors = (said.format(row["name"]) for row in ROWS)
-    assert heard.denial == f"[{', '.join(errors)}]"
+    assert outcome.denial == f"[{', '.join(errors)}]"
     check_accepted(await desk.change(suspend=False))
 
 
@@ -158,17 +158,17 @@ async def test_overrides_stay_while_there_are_pods(dialect: str, desk: Desk) -> 
     ],
     ids=lambda lasting: next(iter(lasting)),
 )
-async def test_what_of_an_override_stays_once_there_is_a_jobset(
+async def test_immutable_override_fields_are_rejected_once_a_jobset_exists(
     dialect: str, lasting: Object, desk: Desk
 ) -> None:
     before = {"tolerations": [{"operator": "Exists"}], "imagePullSecrets": [{"name": "one"}]}
     await desk.start(suspend=True, **overriding(dialect, **before))
-    heard = await desk.change(**overriding(dialect, **{**before, **lasting}))
-    assert heard.denial == told(f"spec.{dialect}", "override-after-jobset")
+    outcome = await desk.change(**overriding(dialect, **{**before, **lasting}))
+    assert outcome.denial == denial_message(f"spec.{dialect}", "override-after-jobset")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_what_of_an_override_can_change_once_there_is_a_jobset(
+async def test_mutable_override_fields_are_accepted_once_a_jobset_exists(
     dialect: str, desk: Desk
 ) -> None:
     labels = {"labels": {"team": "a"}, "annotations": {"acme.io/why": "b"}}
@@ -185,8 +185,8 @@ async def test_what_of_an_override_can_change_once_there_is_a_jobset(
 
 async def test_an_override_cannot_be_removed_once_it_has_done_its_work(desk: Desk) -> None:
     await desk.start(suspend=True, **overriding(DIALECTS[0], serviceAccountName="other"))
-    heard = await desk.change(podTemplateOverrides=None)
-    assert heard.denial == told("spec.podTemplateOverrides", "override-after-jobset")
+    outcome = await desk.change(podTemplateOverrides=None)
+    assert outcome.denial == denial_message("spec.podTemplateOverrides", "override-after-jobset")
 
 
 TRAINER = {"image": "trainer:1", "env": [{"name": "TOKEN", "value": "hunter2"}], "args": ["a"]}
@@ -216,38 +216,42 @@ WHOLE = {"trainer": TRAINER, "initializer": {"dataset": {"storageUri": "hf://a/b
 
 
 @pytest.mark.parametrize("suspend", [True, False], ids=["suspended", "running"])
-async def test_what_stays_once_there_is_a_jobset(suspend: bool, desk: Desk) -> None:
+async def test_immutable_fields_are_rejected_once_a_jobset_exists(
+    suspend: bool, desk: Desk
+) -> None:
     await desk.start(suspend=suspend, **WHOLE)
     for path, change in CHANGES.items():
-        heard = await desk.change(**change)
-        assert heard.denial == told(path, "change-after-jobset")
-    heard = await desk.change(labels={"a": "b"}, annotations={"c": "d"})
+        outcome = await desk.change(**change)
+        assert outcome.denial == denial_message(path, "change-after-jobset")
+    outcome = await desk.change(labels={"a": "b"}, annotations={"c": "d"})
     fields = () if suspend else ("labels", "annotations")
     warnings = [f"spec.{field}: {METADATA_LATER.format(field)}" for field in fields]
-    assert (heard.message, heard.warnings) == ("", warnings)
-    heard = await desk.change(trainer=None)
+    assert (outcome.message, outcome.warnings) == ("", warnings)
+    outcome = await desk.change(trainer=None)
     fields = (f"spec.trainer.{field}" for field in ("image", "args", "env"))
-    errors = (told(field, "change-after-jobset") for field in fields)
-    assert heard.denial == f"[{', '.join(errors)}]"
-    assert "hunter" not in heard.message
+    errors = (denial_message(field, "change-after-jobset") for field in fields)
+    assert outcome.denial == f"[{', '.join(errors)}]"
+    assert "hunter" not in outcome.message
 
 
 @pytest.mark.parametrize("end", [COMPLETED, FAILED], ids=["complete", "failed"])
-async def test_what_stays_after_the_end(end: Object, desk: Desk) -> None:
+async def test_immutable_fields_are_rejected_after_the_job_finished(
+    end: Object, desk: Desk
+) -> None:
     await desk.start(**WHOLE)
     await desk.team.job_set_says(end, rows=ROWS)
     await desk.team.until_says({"Completed": "Complete"}.get(end["type"], "Failed"), end["reason"])
     await desk.team.delete("JobSet")
     await desk.team.until_gone("JobSet")
     for path, change in CHANGES.items():
-        heard = await desk.change(**change)
-        assert heard.denial == told(path, "change-after-end")
+        outcome = await desk.change(**change)
+        assert outcome.denial == denial_message(path, "change-after-end")
     for dialect in DIALECTS:
-        heard = await desk.change(suspend=True, **overriding(dialect, serviceAccountName="other"))
-        assert heard.denial == told(f"spec.{dialect}", "override-after-end")
-    heard = await desk.change(suspend=True, labels={"a": "b"})
+        outcome = await desk.change(suspend=True, **overriding(dialect, serviceAccountName="other"))
+        assert outcome.denial == denial_message(f"spec.{dialect}", "override-after-end")
+    outcome = await desk.change(suspend=True, labels={"a": "b"})
     ignored = [f"{field}: {AFTER_END}" for field in ("spec.labels", "spec.suspend")]
-    assert (heard.message, heard.warnings) == ("", ignored)
+    assert (outcome.message, outcome.warnings) == ("", ignored)
 
 
 async def test_everything_can_be_changed_before_there_is_a_jobset(desk: Desk) -> None:
@@ -258,7 +262,7 @@ async def test_everything_can_be_changed_before_there_is_a_jobset(desk: Desk) ->
         check_accepted(await desk.change(**overriding(dialect, serviceAccountName="other")))
 
 
-async def test_what_clients_in_go_write_back_is_no_change(desk: Desk) -> None:
+async def test_fields_written_back_by_go_clients_are_not_a_change(desk: Desk) -> None:
     override = {
         "targetJobs": NODE,
         "metadata": {"labels": {"empty": ""}},
@@ -294,12 +298,12 @@ async def test_what_clients_in_go_write_back_is_no_change(desk: Desk) -> None:
         },
     }
 
-    async def put(**change: Any) -> Heard:
+    async def put(**change: Any) -> AdmissionOutcome:
         now = {**spec, **change}
         return await desk.person.replace_now(
             created, lambda old: {**old, "spec": now}, dry_run=True
         )
 
     check_accepted(await put())
-    heard = await put(trainer={**spec["trainer"], "env": [{"name": "A", "value": "b"}]})
-    assert heard.denial == told("spec.trainer.env", "change-after-jobset")
+    outcome = await put(trainer={**spec["trainer"], "env": [{"name": "A", "value": "b"}]})
+    assert outcome.denial == denial_message("spec.trainer.env", "change-after-jobset")

@@ -18,11 +18,11 @@ from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.integration.webhooks.conftest import SHAPE
+from tests.support.doc_snippets import files
 from tests.support.managers import ManagerProcess, manager_process
+from tests.support.raw_https import trusting
 from tests.support.service_proxy import service_proxy
-from tests.support.snippets import files
 from tests.support.webhooks import SERVICE, applicant, unregister, wait_called, webhook_flags
-from tests.support.wire import trusting
 
 pytestmark = pytest.mark.integration
 
@@ -147,7 +147,7 @@ async def test_api_server_with_the_documented_configuration_is_served(
 
 
 @pytest.mark.parametrize("which", ["without", "foreign", "misnamed"])
-async def test_connection_of_a_stranger_is_refused(
+async def test_connection_without_a_trusted_client_certificate_is_refused(
     served: Served, clients: Clients, which: str
 ) -> None:
     with pytest.raises(REFUSED):

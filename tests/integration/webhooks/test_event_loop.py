@@ -13,7 +13,7 @@ from tests.integration.webhooks.cases import job_on, placed, torch
 from tests.support.costly_objects import distinct_quantities, no_limits
 from tests.support.responsiveness import ELECTION, probes, responsiveness
 from tests.support.scraping import scraper
-from tests.support.webhooks import Applicant, Heard, admitting_manager, applicant_with
+from tests.support.webhooks import AdmissionOutcome, Applicant, admitting_manager, applicant_with
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +33,7 @@ class Tenant:
     def __init__(self, person: Applicant, namespace: str) -> None:
         self._person = person
         self._job = job_on("TrainingRuntime", namespace, namespace)
-        self.heard: list[Heard] = []
+        self.heard: list[AdmissionOutcome] = []
         self.took: list[float] = []  # seconds
 
     async def send(self) -> None:
@@ -71,12 +71,12 @@ async def tenant(api: ApiClient, namespace: str) -> AsyncIterator[Tenant]:
             sending.cancel()
 
 
-async def until_reviewed(person: Applicant, job: Object) -> Heard:
+async def until_reviewed(person: Applicant, job: Object) -> AdmissionOutcome:
     """Send the TrainJob in a dry run until the API server serves the schema without limits."""
 
-    async def reviewed() -> Heard | None:
-        heard = await person.create(job, dry_run=True)
-        return None if heard.status == INVALID else heard
+    async def reviewed() -> AdmissionOutcome | None:
+        outcome = await person.create(job, dry_run=True)
+        return None if outcome.status == INVALID else outcome
 
     return await until(reviewed, within=WITHIN, what="the TrainJob passing its schema")
 

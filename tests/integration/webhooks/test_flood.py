@@ -16,13 +16,13 @@ from kftrainer.devcluster.waiting import until
 from kftrainer.machinery.webhook.handler import LARGE
 from kftrainer.webhooks.registration import webhook_path
 from tests.integration.webhooks.cases import job_on, placed, torch
+from tests.support.raw_https import post, trusting
 from tests.support.reviews import review
 from tests.support.webhooks import (
     CONFIGURATION_PATH,
     admitting_manager,
     applicant,
 )
-from tests.support.wire import post, trusting
 
 pytestmark = pytest.mark.integration
 
@@ -117,7 +117,7 @@ async def flooding(port: int, job: Object) -> AsyncIterator[Flood]:
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-async def test_flood_of_a_stranger_does_not_stop_the_api_server(
+async def test_flood_of_an_unauthenticated_client_does_not_block_the_api_server(
     plane: ControlPlane, namespace: str, size: int
 ) -> None:
     job = train_job(namespace, size)

@@ -51,7 +51,7 @@ WAYS = (
 
 
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
-async def test_a_mistake_and_a_doubt(
+async def test_error_and_warning_are_printed(
     way: tuple[str, ...], kubectl: Kubectl, person: Applicant, namespace: str
 ) -> None:
     assert (await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted
@@ -85,7 +85,7 @@ async def test_a_mistake_and_a_doubt(
     assert (await person.get(at) is None) is bool(dry)
 
 
-async def test_a_change_that_comes_too_late(
+async def test_pod_template_overrides_of_a_running_train_job_cannot_be_changed(
     kubectl: Kubectl, person: Applicant, namespace: str
 ) -> None:
     assert (await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))).accepted

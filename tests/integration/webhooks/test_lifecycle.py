@@ -20,7 +20,7 @@ from tests.integration.webhooks.cases import (
     torch,
 )
 from tests.integration.webhooks.trainjob_cases import POLICY
-from tests.support.webhooks import Applicant, Heard
+from tests.support.webhooks import AdmissionOutcome, Applicant
 
 pytestmark = pytest.mark.integration
 
@@ -41,8 +41,8 @@ GONE = (
 ROW = {"name": "node", "ready": 0, "succeeded": 0, "failed": 0, "active": 0, "suspended": 1}
 
 
-def check_accepted(heard: Heard, *warnings: str) -> None:
-    assert (heard.message, heard.warnings) == ("", [*warnings])
+def check_accepted(outcome: AdmissionOutcome, *warnings: str) -> None:
+    assert (outcome.message, outcome.warnings) == ("", [*warnings])
 
 
 @pytest_asyncio.fixture
@@ -88,14 +88,14 @@ async def until_told(person: Applicant, job: Object, text: str) -> None:
     """Wait until the manager has heard of what happened to the runtime."""
 
     async def told() -> bool:
-        heard = await person.patch(job, {"spec": {"labels": {"any": "news"}}}, dry_run=True)
-        return text in heard.warnings
+        outcome = await person.patch(job, {"spec": {"labels": {"any": "news"}}}, dry_run=True)
+        return text in outcome.warnings
 
     await until(told, within=ANY_MOMENT, what=f"the webhook telling that {text}")
 
 
 @pytest.mark.parametrize("trouble", ["edited", "deleted"])
-async def test_a_train_job_can_be_suspended_and_resumed_whatever_became_of_its_runtime(
+async def test_train_job_can_be_suspended_and_resumed_after_its_runtime_changed(
     trouble: str, person: Applicant, team: Team
 ) -> None:
     job = await start(team, person, **DATASET)
@@ -120,22 +120,22 @@ async def test_a_train_job_can_be_suspended_and_resumed_whatever_became_of_its_r
     check_accepted(await person.apply(applied), told)
 
 
-async def test_only_what_is_new_is_refused(person: Applicant, team: Team) -> None:
+async def test_only_new_errors_are_rejected_on_update(person: Applicant, team: Team) -> None:
     multikueue = "kueue.x-k8s.io/multikueue"
     job = await start(team, person, suspend=True, managedBy=multikueue, **DATASET)
     await edit_runtime(team, person, torch())
     told = KNOWN_BEFORE + expected(NO_INITIALIZER, "TrainingRuntime", "torch")
     await until_told(person, job, told)
-    heard = await person.patch(job, {"spec": {"trainer": {"env": [{"name": "PET_NNODES"}]}}})
-    assert heard.denial == (
+    outcome = await person.patch(job, {"spec": {"trainer": {"env": [{"name": "PET_NNODES"}]}}})
+    assert outcome.denial == (
         'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid '
         "envs configured: [PET_NNODES]"
     )
-    assert heard.warnings == [told]
+    assert outcome.warnings == [told]
     check_accepted(await person.patch(job, {"spec": {"initializer": None}}))
 
 
-async def test_a_train_job_can_be_deleted_whatever_became_of_its_runtime(
+async def test_train_job_can_be_deleted_after_its_runtime_changed(
     person: Applicant, team: Team
 ) -> None:
     job = await start(team, person, **DATASET)
@@ -164,7 +164,7 @@ async def test_a_runtime_and_its_train_job_can_be_created_at_once(
         check_accepted(await person.create(job))
 
 
-async def test_a_runtime_can_be_mended_and_its_train_job_created_at_once(
+async def test_train_job_is_admitted_immediately_after_its_runtime_is_fixed(
     person: Applicant, team: Team
 ) -> None:
     """The cache may still have it without the job that fetches the dataset."""
@@ -177,7 +177,7 @@ async def test_a_runtime_can_be_mended_and_its_train_job_created_at_once(
         await edit_runtime(team, person, torch())
 
 
-async def test_a_priority_class_and_what_needs_it_can_be_created_at_once(
+async def test_train_job_can_be_created_immediately_after_its_priority_class(
     person: Applicant, team: Team
 ) -> None:
     name = team.namespace
@@ -197,32 +197,32 @@ async def test_a_priority_class_and_what_needs_it_can_be_created_at_once(
         "together: give them schedulerName: volcano",
     )
     job = job_on("TrainingRuntime", "torch", team.namespace, suspend=True)
-    heard = await person.create(job)
+    outcome = await person.create(job)
     missing = f'PriorityClass "{name}" doesn\'t exist'
-    assert missing in heard.denial
+    assert missing in outcome.denial
     check_accepted(await person.create(priority))
     check_accepted(await person.create(job))
 
 
-async def test_who_resumes_a_train_job_is_told_that_its_runtime_is_deprecated(
+async def test_resuming_a_train_job_warns_about_its_deprecated_runtime(
     person: Applicant, team: Team
 ) -> None:
     job = await start(team, person, torch(), suspend=True)
     stored = await team.get("TrainingRuntime", "torch")
     labels = {"trainer.kubeflow.org/support": "deprecated"}
-    said = (
+    message = (
         'TrainingRuntime "torch" is deprecated and will be removed in a future release of '
         f"Kubeflow Trainer. See runtime deprecation policy: {POLICY}"
     )
-    check_accepted(await person.patch(stored, {"metadata": {"labels": labels}}), said)
-    await until_told(person, job, f"Referenced {said}")
+    check_accepted(await person.patch(stored, {"metadata": {"labels": labels}}), message)
+    await until_told(person, job, f"Referenced {message}")
     resumed = {"spec": {"suspend": False}}
-    check_accepted(await person.patch(job, resumed), f"Referenced {said}")
+    check_accepted(await person.patch(job, resumed), f"Referenced {message}")
     check_accepted(await person.patch(job, {"metadata": {"labels": {"a": "b"}}}))
     check_accepted(await person.patch(stored, {"metadata": {"labels": {"a": "b"}}}))
 
 
-async def test_a_runtime_that_goes_is_left_alone(person: Applicant, team: Team) -> None:
+async def test_runtime_being_deleted_is_not_validated(person: Applicant, team: Team) -> None:
     runtime = placed(torch(), "TrainingRuntime", "torch", team.namespace)
     runtime["metadata"]["finalizers"] = ["acme.io/hold"]
     check_accepted(await person.create(runtime))
@@ -233,7 +233,7 @@ async def test_a_runtime_that_goes_is_left_alone(person: Applicant, team: Team) 
     assert await person.get(runtime) is None
 
 
-async def test_what_kueue_does(person: Applicant, team: Team) -> None:
+async def test_updates_of_kueue_are_accepted(person: Applicant, team: Team) -> None:
     job = await start(team, person, suspend=True)
     await team.until_there("JobSet")
     await team.job_set_says(rows=[ROW])
@@ -306,9 +306,9 @@ async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
     check_accepted(await person.patch(broken, {"metadata": {"labels": {"team": team.namespace}}}))
     check_accepted(await person.patch(broken, {"metadata": {"finalizers": ["acme.io/hold"]}}))
     check_accepted(await person.patch(broken, {"metadata": {"finalizers": None}}))
-    heard = await person.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}}, dry_run=True)
-    assert heard.accepted
-    assert heard.warnings[0].startswith(
+    outcome = await person.patch(broken, {"spec": {"mlPolicy": {"numNodes": 7}}}, dry_run=True)
+    assert outcome.accepted
+    assert outcome.warnings[0].startswith(
         "the stored object already has this error: spec.template.spec.replicatedJobs[1]"
     )
     worse = {"spec": {"template": {"spec": {"replicatedJobs": None}}}}
@@ -326,5 +326,5 @@ async def test_many_at_once(person: Applicant, team: Team) -> None:
         if number % 2:
             job["spec"]["trainer"] = {"env": [{"name": "PET_NNODES"}]}
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(person.create(job, dry_run=True)) for job in jobs]
-    assert [each.result().status for each in asked] == [201, 403] * 30
+        tasks = [group.create_task(person.create(job, dry_run=True)) for job in jobs]
+    assert [each.result().status for each in tasks] == [201, 403] * 30

@@ -196,7 +196,7 @@ async def test_denials_are_counted_by_rule(
     }
 
 
-async def test_a_policy_whose_plugin_is_switched_off(
+async def test_policy_of_a_disabled_plugin(
     person: Applicant, metrics_address: str, namespace: str
 ) -> None:
     node = job_with(pod={"schedulerName": "volcano"})

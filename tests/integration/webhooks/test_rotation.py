@@ -38,10 +38,10 @@ from kftrainer.machinery.certs.x509 import Identity
 from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.support.certificates import Pair, authority, content, leaf
-from tests.support.history import version_now, versions_of
+from tests.support.load import Tally, constant_load
 from tests.support.managers import ManagerProcess, manager_process
+from tests.support.object_versions import version_now, versions_of
 from tests.support.objects import Object, runtime, train_job
-from tests.support.pressure import Tally, pressing
 from tests.support.reviews import review
 from tests.support.webhooks import (
     CONFIGURATION_PATH,
@@ -175,9 +175,9 @@ def through_the_server(person: Applicant, namespace: str) -> Callable[[int], Any
     bad["spec"]["runtimeRef"]["name"] = "there-is-none"
 
     async def send(number: int) -> str | None:
-        heard = await person.create(bad if number % 10 == 0 else good, dry_run=True)
-        as_it_should = bool(heard.denial) if number % 10 == 0 else heard.accepted
-        return None if as_it_should else f"{heard.status} {heard.message}"
+        outcome = await person.create(bad if number % 10 == 0 else good, dry_run=True)
+        as_it_should = bool(outcome.denial) if number % 10 == 0 else outcome.accepted
+        return None if as_it_should else f"{outcome.status} {outcome.message}"
 
     return send
 
@@ -277,8 +277,8 @@ async def test_everything_is_rotated_while_requests_run_through(
         async with asyncio.TaskGroup() as tasks:
             listening = tasks.create_task(caller.listen())
             async with (
-                pressing(through_the_server(person, with_runtime), RATE) as through,
-                pressing(caller, RATE_OF_NEW_ONES) as straight,
+                constant_load(through_the_server(person, with_runtime), RATE) as through,
+                constant_load(caller, RATE_OF_NEW_ONES) as straight,
             ):
                 await rotate_everything(cluster, port)
                 await more_of(through, ENOUGH)

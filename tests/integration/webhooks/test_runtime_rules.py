@@ -15,30 +15,30 @@ from tests.integration.webhooks.cases import (
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.support.objects import Object
 from tests.support.runtimes import SHIPPED
-from tests.support.webhooks import Applicant, Heard
+from tests.support.webhooks import AdmissionOutcome, Applicant
 
 pytestmark = pytest.mark.integration
 
 MPI_RUNTIME = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"])
 
 
-def check_wrong(case: RuntimeCase, manifest: Object, heard: Heard) -> None:
+def check_wrong(case: RuntimeCase, manifest: Object, outcome: AdmissionOutcome) -> None:
     """Whether it is told, in these words and no others."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
     says = expected(case.says, kind, name).replace("<kind>", kind)
     if case.is_warning:
-        assert (heard.message, heard.warnings) == ("", [says])
+        assert (outcome.message, outcome.warnings) == ("", [says])
     else:
-        assert heard.denial == says
-        assert (heard.status, heard.body["reason"]) == (403, "Forbidden")
-        [cause] = heard.body["details"]["causes"]
+        assert outcome.denial == says
+        assert (outcome.status, outcome.body["reason"]) == (403, "Forbidden")
+        [cause] = outcome.body["details"]["causes"]
         assert cause["message"] == says
         assert says.startswith(f"{cause['field']}: ")
 
 
-def check_right(heard: Heard) -> None:
+def check_right(outcome: AdmissionOutcome) -> None:
     """Whether nothing is told."""
-    assert (heard.message, heard.warnings) == ("", [])
+    assert (outcome.message, outcome.warnings) == ("", [])
 
 
 @pytest.mark.parametrize("case", RUNTIME_CASES, ids=str)
@@ -59,18 +59,18 @@ async def check_case(case: RuntimeCase, kind: str, person: Applicant, namespace:
     check_right(await person.create(right, dry_run=True))
     created = await person.apply(right)
     check_right(created)
-    for heard in (
+    for outcome in (
         await person.apply(wrong, dry_run=True),
         await person.replace({**created.body, **_changed(wrong, created)}, dry_run=True),
         await person.patch(wrong, merge_patch(right, wrong), dry_run=True),
     ):
-        check_wrong(case, wrong, heard)
+        check_wrong(case, wrong, outcome)
     if not case.is_warning:
         check_wrong(case, wrong, await person.apply(wrong))
     assert await person.get(right) == created.body
 
 
-def _changed(manifest: Object, stored: Heard) -> Object:
+def _changed(manifest: Object, stored: AdmissionOutcome) -> Object:
     """What to put into the stored object instead of what is there."""
     metadata = {**stored.body["metadata"], "labels": manifest["metadata"]["labels"]}
     return {"metadata": metadata, "spec": manifest["spec"]}
@@ -87,10 +87,10 @@ async def test_server_side_apply_that_mixes_two_orders_of_jobs_is_rejected(
         jobs = upstream["spec"]["template"]["spec"]["replicatedJobs"]
         jobs.reverse()
         del jobs[0]["dependsOn"]
-        heard = await person.apply(upstream)
+        outcome = await person.apply(upstream)
         where = "spec.template.spec.replicatedJobs[0].dependsOn"
-        assert heard.denial.startswith(f"[{where}: Forbidden: JobSet would reject every ")
-        assert {each["field"] for each in heard.body["details"]["causes"]} == {
+        assert outcome.denial.startswith(f"[{where}: Forbidden: JobSet would reject every ")
+        assert {each["field"] for each in outcome.body["details"]["causes"]} == {
             where,
             f"{where}[0].name",
         }

@@ -15,7 +15,7 @@ from tests.integration.webhooks.cases import (
 )
 from tests.integration.webhooks.trainjob_cases import JOB_CASES
 from tests.support.objects import Object
-from tests.support.webhooks import Applicant, Heard
+from tests.support.webhooks import AdmissionOutcome, Applicant
 
 pytestmark = pytest.mark.integration
 
@@ -44,8 +44,8 @@ class Scene:
         for manifest in (self.case.runtime, self.case.other):
             if manifest is not None:
                 name = self.runtime_name(manifest)
-                heard = await person.create(placed(manifest, self.kind, name, self.namespace))
-                assert heard.accepted, heard.body
+                outcome = await person.create(placed(manifest, self.kind, name, self.namespace))
+                assert outcome.accepted, outcome.body
 
     def job(self, spec: Object, **more: Any) -> Object:
         """The TrainJob of this spec."""
@@ -55,29 +55,29 @@ class Scene:
         job["spec"] |= more
         return job
 
-    def check_wrong(self, heard: Heard) -> None:
+    def check_wrong(self, outcome: AdmissionOutcome) -> None:
         """Whether it is told, in these words and no others."""
         name = self.runtime_name(self.case.runtime)
         says = expected(self.case.says, self.kind, name).replace("<kind>", self.kind)
-        assert not any(VALUE in each for each in (heard.message, *heard.warnings))
+        assert not any(VALUE in each for each in (outcome.message, *outcome.warnings))
         if self.case.is_warning:
-            assert (heard.message, heard.warnings) == ("", [says])
+            assert (outcome.message, outcome.warnings) == ("", [says])
         else:
-            assert heard.denial == says
-            check_shape(heard)
+            assert outcome.denial == says
+            check_shape(outcome)
 
-    def check_right(self, heard: Heard) -> None:
+    def check_right(self, outcome: AdmissionOutcome) -> None:
         """Whether nothing is told."""
-        assert (heard.message, heard.warnings) == ("", [])
+        assert (outcome.message, outcome.warnings) == ("", [])
 
 
-def check_shape(heard: Heard) -> None:
+def check_shape(outcome: AdmissionOutcome) -> None:
     """A denial is for people and for programs: each cause has its reason, field and message."""
-    details = heard.body["details"]
-    assert (heard.status, heard.body["reason"]) == (403, "Forbidden")
+    details = outcome.body["details"]
+    assert (outcome.status, outcome.body["reason"]) == (403, "Forbidden")
     assert (details["group"], details["kind"]) == ("trainer.kubeflow.org", "TrainJob")
     joined = ", ".join(cause["message"] for cause in details["causes"])
-    assert heard.denial in (joined, f"[{joined}]")
+    assert outcome.denial in (joined, f"[{joined}]")
     assert all(cause["message"].startswith(f"{cause['field']}: ") for cause in details["causes"])
 
 
@@ -88,10 +88,10 @@ async def test_a_train_job_is_created(case: JobCase, person: Applicant, namespac
         await scene.prepare(person)
         scene.check_wrong(await person.create(scene.job(case.wrong), dry_run=True))
         scene.check_right(await person.create(scene.job(case.right), dry_run=True))
-    heard = await person.create(scene.job(case.wrong))
-    scene.check_wrong(heard)
-    assert (await person.get(scene.job(case.wrong)) is None) is not heard.accepted
-    if heard.accepted:
+    outcome = await person.create(scene.job(case.wrong))
+    scene.check_wrong(outcome)
+    assert (await person.get(scene.job(case.wrong)) is None) is not outcome.accepted
+    if outcome.accepted:
         await person.delete(scene.job(case.wrong))
     scene.check_right(await person.create(scene.job(case.right)))
 
@@ -103,8 +103,8 @@ async def test_a_train_job_is_changed(case: JobCase, person: Applicant, namespac
     right, wrong = (scene.job(spec, **AT_REST) for spec in (case.right, case.wrong))
     created = await person.apply(right)
     scene.check_right(created)
-    for heard in await in_three_ways(person, created.body, right, wrong):
-        scene.check_wrong(heard)
+    for outcome in await in_three_ways(person, created.body, right, wrong):
+        scene.check_wrong(outcome)
     if not case.is_warning:
         scene.check_wrong(await person.apply(wrong))
     assert await person.get(right) == created.body
@@ -112,7 +112,7 @@ async def test_a_train_job_is_changed(case: JobCase, person: Applicant, namespac
 
 async def in_three_ways(
     person: Applicant, stored: Mapping[str, Any], old: Object, new: Object
-) -> list[Heard]:
+) -> list[AdmissionOutcome]:
     """What is heard when the object is to be changed by apply, by PUT, and by a merge patch."""
     patch = {"spec": merge_patch(old["spec"], new["spec"])}
     return [

@@ -19,8 +19,8 @@ from tests.support.certificates import authority, leaf
 from tests.support.managers import manager_process
 from tests.support.objects import train_job
 from tests.support.webhooks import (
+    AdmissionOutcome,
     Applicant,
-    Heard,
     admitting_manager,
     applicant,
     applicant_with,
@@ -54,9 +54,9 @@ def leaving(manifest: Object) -> Object:
     }
 
 
-def check_stored(heard: Heard) -> None:
+def check_stored(outcome: AdmissionOutcome) -> None:
     """Fail unless the write went well."""
-    assert (heard.accepted, heard.message) == (True, "")
+    assert (outcome.accepted, outcome.message) == (True, "")
 
 
 @pytest_asyncio.fixture
@@ -82,7 +82,7 @@ async def silent(api: ApiClient, namespace: str) -> AsyncIterator[Applicant]:
         ports.release_all()
 
 
-async def test_nothing_is_accepted_while_no_manager_answers(
+async def test_writes_are_rejected_while_no_manager_is_available(
     plane: ControlPlane, namespace: str
 ) -> None:
     runtime = placed(torch(), "TrainingRuntime", "torch", namespace)
@@ -92,7 +92,7 @@ async def test_nothing_is_accepted_while_no_manager_answers(
         assert (await person.create(runtime)).accepted
         assert (await person.create(job)).accepted
         await manager.stop()
-        for heard in (
+        for outcome in (
             await person.create(job | {"metadata": {**job["metadata"], "name": "other"}}),
             await person.patch(job, {"spec": {"suspend": True}}),
             await person.patch(job, {"metadata": {"labels": {"a": "b"}}}),
@@ -102,13 +102,17 @@ async def test_nothing_is_accepted_while_no_manager_answers(
             # Nobody gets around validation by saying that the object is being deleted.
             await person.create(leaving(placed(runtime, "TrainingRuntime", "other", namespace))),
         ):
-            assert (heard.status, heard.body["reason"], heard.denial) == (500, "InternalError", "")
-            assert "failed calling webhook" in heard.message
+            assert (outcome.status, outcome.body["reason"], outcome.denial) == (
+                500,
+                "InternalError",
+                "",
+            )
+            assert "failed calling webhook" in outcome.message
         # What is there can be deleted.
         await person.delete(job)
 
 
-async def test_deletion_completes_while_no_manager_answers(
+async def test_deletion_completes_while_no_manager_is_available(
     silent: Applicant, namespace: str
 ) -> None:
     for kind in ("TrainJob", *KINDS):
@@ -153,9 +157,7 @@ async def test_large_trainjob_needs_no_webhook_for_its_finalizers(
     assert "failed calling webhook" in refused.message
 
 
-async def test_readiness_says_which_certificate_is_missing(
-    plane: ControlPlane, tmp_path: Path
-) -> None:
+async def test_readiness_names_the_missing_certificate(plane: ControlPlane, tmp_path: Path) -> None:
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     flags = (*webhook_flags(ports.reserve()), "--webhook-cert-dir", str(tmp_path))
     try:
@@ -172,14 +174,15 @@ async def test_readiness_says_which_certificate_is_missing(
                     return str(error)
 
             async def only_certificates_are_missing() -> bool:
-                said = await readiness()
+                message = await readiness()
                 return all(
-                    line in said for line in ("[+]caches ok", "[-]webhooks failed: reason withheld")
+                    line in message
+                    for line in ("[+]caches ok", "[-]webhooks failed: reason withheld")
                 )
 
             async def complains() -> str | None:
-                said = await readiness("/webhooks")
-                return said if str(tmp_path) in said else None
+                message = await readiness("/webhooks")
+                return message if str(tmp_path) in message else None
 
             async def ready() -> bool:
                 return await readiness() == "ok"
@@ -187,9 +190,9 @@ async def test_readiness_says_which_certificate_is_missing(
             await until(
                 only_certificates_are_missing, within=STARTED_WITHIN, what="all else being ready"
             )
-            said = await until(complains, within=SOON, what="a reason")
-            assert said.startswith("internal server error: there is no certificate yet: ")
-            assert str(tmp_path / "tls.crt") in said
+            message = await until(complains, within=SOON, what="a reason")
+            assert message.startswith("internal server error: there is no certificate yet: ")
+            assert str(tmp_path / "tls.crt") in message
             now = SystemClock().now()
             pair = leaf(authority(now), now)
             (tmp_path / "tls.key").write_bytes(pair.key_pem)

@@ -21,7 +21,7 @@ EXAMPLES = [
 @pytest.mark.parametrize(
     "document", [*SHIPPED, *EXAMPLES], ids=lambda each: each["metadata"]["name"]
 )
-def test_clients_can_decode_what_is_shipped(document: Object) -> None:
+def test_clients_can_decode_shipped_runtimes(document: Object) -> None:
     assert undecodable(with_defaults(document)) == []
 
 

@@ -23,7 +23,7 @@ def test_the_template_is_not_walked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"),
+    ("policy", "message"),
     [
         ({"torch": {"numProcPerNode": "many"}}, "spec.mlPolicy.torch.numProcPerNode: must be auto"),
         ({"mpi": {"numProcPerNode": 0}}, "spec.mlPolicy.mpi.numProcPerNode: must be at least 1"),
@@ -35,7 +35,7 @@ def test_the_template_is_not_walked() -> None:
         ({"torch": []}, "spec.mlPolicy.torch: must be an object"),
     ],
 )
-def test_a_wrong_policy_is_told_by_its_path(policy: dict[str, object], told: str) -> None:
+def test_invalid_policy_is_reported_with_its_path(policy: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidDocumentError) as raised:
         TrainingRuntime.parse(runtime(mlPolicy=policy))
-    assert str(raised.value).startswith(told)
+    assert str(raised.value).startswith(message)

@@ -17,7 +17,7 @@ def test_defaults_are_those_that_the_api_server_fills_in() -> None:
 
 
 @pytest.mark.parametrize("value", [1, 8, "auto", "cpu", "gpu"])
-def test_processes_per_node_are_a_number_or_a_word(value: object) -> None:
+def test_processes_per_node_is_an_integer_or_a_keyword(value: object) -> None:
     job = TrainJob.parse(train_job(trainer={"numProcPerNode": value}))
     assert job.spec.trainer is not None
     assert job.spec.trainer.num_proc_per_node == value

@@ -22,7 +22,7 @@ def commands() -> Iterator[tuple[str, str]]:
             yield first, rest
 
 
-def test_they_print_what_the_document_says(
+def test_commands_print_the_documented_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(ROOT / "hack" / "demo", tmp_path / "hack" / "demo")

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from kftrainer.cli.main import main
 from kftrainer.runtime.plugins import PLUGIN_RULES
 from kftrainer.runtime.validation.rules import Rule
-from tests.support.mutants import corpus, mutants
 from tests.support.objects import API, Object, train_job
+from tests.support.random_objects import corpus, mutants
 
 MANY = 10_000
 LONGEST = 120.0  # seconds; it takes ten on a machine that has nothing else to do
@@ -100,7 +100,7 @@ def company(mutant: Object) -> list[Object]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_documents_that_were_good(seed: int) -> None:
+def test_valid_documents(seed: int) -> None:
     for _, mutant in mutants(seed, 100):
         check("\n".join(map(json.dumps, (*company(mutant), mutant))).encode())
 

@@ -130,7 +130,7 @@ class Cluster:
         self.metadata = metadata
         self.error = error
         self.unseen: Object | None = None
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.used: set[str] = set()
         self.clock = FakeClock()
         self.registry = CollectorRegistry()
@@ -172,7 +172,7 @@ class Cluster:
         self._ask(f"delete {key} {uid} {resource_version}")
 
     def _ask(self, what: str) -> None:
-        self.asked.append(what)
+        self.requests.append(what)
         if self.error is not None:
             raise self.error
 
@@ -196,12 +196,12 @@ class Cluster:
 async def test_writes_use_their_own_field_manager() -> None:
     absent, present = Cluster(None), Cluster(there())
     assert await absent.reconciler(wanted=True).reconcile(KEY) == DONE
-    assert absent.asked == ["create torch as kftrainer-runtimes"]
+    assert absent.requests == ["create torch as kftrainer-runtimes"]
     outdated = Cluster(there(mark="torch/other"))
     assert await outdated.reconciler(wanted=True).reconcile(KEY) == DONE
-    assert outdated.asked == ["replace torch 7 as kftrainer-runtimes"]
+    assert outdated.requests == ["replace torch 7 as kftrainer-runtimes"]
     assert await present.reconciler(wanted=False).reconcile(KEY) == DONE
-    assert present.asked == ["delete torch u 7"]
+    assert present.requests == ["delete torch u 7"]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ async def test_live_runtime_that_the_cache_does_not_show_decides(live: Object) -
     cluster.unseen = live
     with capture_logs() as logged:
         assert await cluster.reconciler(wanted=True).reconcile(KEY) == DONE
-    assert (cluster.asked, events(logged)) == ([], [])
+    assert (cluster.requests, events(logged)) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,9 @@ async def test_reverted_write_is_repeated_at_growing_intervals(
     acts = list[float]()
     with capture_logs() as logged:
         for _ in range(1000):  # looks: the other one acts as soon as we have acted
-            before = len(cluster.asked)
+            before = len(cluster.requests)
             result = await reconciler.reconcile(KEY)
-            if len(cluster.asked) > before:
+            if len(cluster.requests) > before:
                 acts.append(cluster.clock.monotonic())
             await cluster.clock.advance(min(0.25, result.requeue_after or 0.25))
     pauses = [after - at for at, after in pairwise(acts)]
@@ -344,7 +344,7 @@ async def test_lagging_cache_does_not_count_as_reverted() -> None:
         cluster.metadata = there()
         await cluster.clock.advance(0.2)
         assert await reconciler.reconcile(KEY) == DONE
-    assert len(cluster.asked) == 1
+    assert len(cluster.requests) == 1
     assert events(logged) == ["shipped_runtime_applied"]
 
 
@@ -354,7 +354,7 @@ async def test_runtime_of_another_client_is_not_modified_until_it_is_labelled() 
     with capture_logs() as logged:
         for _ in range(3):
             assert await reconciler.reconcile(KEY) == DONE
-        assert cluster.asked == []
+        assert cluster.requests == []
         cluster.metadata = there(mark=None)
         assert await reconciler.reconcile(KEY) == DONE
     assert events(logged) == ["shipped_runtime_not_managed", "shipped_runtime_applied"]
@@ -370,10 +370,10 @@ async def test_runtime_without_file_is_kept_while_trainjobs_refer_to_it() -> Non
     with capture_logs() as logged:
         for _ in range(3):
             assert await reconciler.reconcile(KEY) == DONE
-        assert cluster.asked == []
+        assert cluster.requests == []
         cluster.used.clear()
         assert await reconciler.reconcile(KEY) == DONE
-    assert cluster.asked == ["delete torch u 7"]
+    assert cluster.requests == ["delete torch u 7"]
     assert events(logged) == ["shipped_runtime_kept", "shipped_runtime_deleted"]
     assert logged[0]["why"] == IN_USE
 
@@ -384,7 +384,7 @@ async def test_manager_of_some_namespaces_deletes_nothing() -> None:
     with capture_logs() as logged:
         for _ in range(3):
             assert await reconciler.reconcile(KEY) == DONE
-    assert cluster.asked == []
+    assert cluster.requests == []
     assert [(each["event"], each["why"]) for each in logged] == [
         ("shipped_runtime_kept", PERHAPS_IN_USE)
     ]

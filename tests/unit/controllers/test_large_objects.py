@@ -192,7 +192,7 @@ async def test_large_objects_of_a_namespace_take_turns_with_pauses_longer_than_t
     assert schedule.delay(third) > 0
 
 
-async def test_large_object_of_another_namespace_is_next_however_many_are_due() -> None:
+async def test_large_object_of_another_namespace_is_next_for_any_number_of_due_objects() -> None:
     """The work takes longer than the longest pause, so that all objects of the tenant are due."""
     clock = FakeClock()
     schedule = Schedule(clock)

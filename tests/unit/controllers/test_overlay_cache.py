@@ -89,7 +89,7 @@ def test_large_object_without_a_scope_is_not_read_as_if_it_were_whole(
     assert CachedParts(view).get(THINGS, KEY) == view.cached_part(THINGS, KEY)
 
 
-def test_large_object_is_read_whole_in_its_scope_and_then_forgotten(
+def test_large_object_is_read_whole_in_its_scope_and_then_released(
     view: OverlayCache, cache: LaggingCache
 ) -> None:
     cache.held = large(5)

@@ -35,7 +35,7 @@ from kftrainer.runtime.info import is_finished
 from tests.support.fake_clock import FakeClock
 from tests.support.informers import running
 from tests.support.objects import Object, train_job
-from tests.unit.machinery.cache.test_informer import Wire, all_sent
+from tests.unit.machinery.cache.test_informer import FakeTransport, all_sent
 
 MANY = 5_000
 NODES = [{"name": f"VARIABLE_{number}", "value": "x" * 20} for number in range(30)]
@@ -66,7 +66,7 @@ DONE_JOB = stored("done", condition("Complete"))
 @asynccontextmanager
 async def cached(*jobs: Object) -> AsyncIterator[Cache]:
     """A cache of these TrainJobs."""
-    wire, cache = Wire(), Cache()
+    wire, cache = FakeTransport(), Cache()
     cache.add(Informer(Client(wire), TRAIN_JOBS, clock=FakeClock(), indexes=TRAIN_JOB_INDEXES))
     async with running(cache):
         events = [orjson.dumps({"type": "ADDED", "object": each}) + b"\n" for each in jobs]

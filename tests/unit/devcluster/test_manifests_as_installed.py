@@ -40,15 +40,15 @@ def test_webhooks_are_reached_by_url_and_pods_are_narrowed_to_those_of_jobsets()
 
 
 def test_jobset_listens_on_loopback_only() -> None:
-    told = json.loads(
+    parsed = json.loads(
         jobset.configuration(webhook_port=1, health_port=2, certificates=Path("/certs"))
     )
-    assert told["webhook"] == {"host": "127.0.0.1", "port": 1, "certDir": "/certs"}
-    assert told["health"] == {"healthProbeBindAddress": "127.0.0.1:2"}
-    assert told["internalCertManagement"] == {"enable": False}
+    assert parsed["webhook"] == {"host": "127.0.0.1", "port": 1, "certDir": "/certs"}
+    assert parsed["health"] == {"healthProbeBindAddress": "127.0.0.1:2"}
+    assert parsed["internalCertManagement"] == {"enable": False}
 
 
-def test_roles_are_bound_to_the_service_account_in_whose_name_jobset_comes() -> None:
+def test_roles_are_bound_to_the_service_account_of_jobset() -> None:
     role = {
         "kind": "ClusterRole",
         "metadata": {"name": "manager-role"},
@@ -63,7 +63,7 @@ def test_roles_are_bound_to_the_service_account_in_whose_name_jobset_comes() -> 
     assert renamed["rules"] == role["rules"]
 
 
-def test_job_pods_run_as_long_as_asked() -> None:
+def test_job_pods_run_for_the_configured_duration() -> None:
     stages = [
         {"metadata": {"name": "pod-ready"}, "spec": {}},
         {
@@ -85,13 +85,13 @@ def test_job_pods_run_as_long_as_asked() -> None:
     }
 
 
-def test_a_node_says_what_it_has() -> None:
+def test_node_reports_its_capacity() -> None:
     node = kwok.node(3, NODE_CAPACITY)
     assert node["metadata"]["name"] == "kwok-3"
     assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
 
 
-def test_a_shape_survives_being_told_to_another_process(tmp_path: Path) -> None:
+def test_shape_round_trips_through_serialization(tmp_path: Path) -> None:
     from kftrainer.devcluster.artifacts.versions import VOLCANO_MANIFESTS
 
     shape = Shape(

@@ -51,7 +51,7 @@ def step(stream: StringIO, loop: Loop) -> Step:
     return Step("building etcd", stream, cast("asyncio.AbstractEventLoop", loop))
 
 
-def test_a_quick_step_is_not_told() -> None:
+def test_quick_step_is_not_printed() -> None:
     stream, loop = StringIO(), Loop()
     quick = step(stream, loop)
     loop.pass_time(0.9)
@@ -87,17 +87,17 @@ def test_on_a_terminal_one_line_is_kept_up_to_date() -> None:
     ]
 
 
-def test_a_step_that_is_over_says_no_more() -> None:
+def test_finished_step_prints_no_more() -> None:
     stream, loop = StringIO(), Loop()
     slow = step(stream, loop)
     loop.pass_time(2)
     slow.finish("failed")
-    told = stream.getvalue()
+    output = stream.getvalue()
     loop.pass_time(600)
-    assert stream.getvalue() == told
+    assert stream.getvalue() == output
 
 
-async def test_a_step_that_fails_is_told_and_its_error_goes_on(
+async def test_failed_step_is_printed_and_its_error_propagated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kftrainer.devcluster.progress.QUIET_FOR", 0)
@@ -117,5 +117,5 @@ async def test_a_step_that_fails_is_told_and_its_error_goes_on(
     ("seconds", "words"),
     [(0.81, "0.8 s"), (42.4, "42 s"), (185, "3 min 05 s"), (59.7, "1 min 00 s")],
 )
-def test_durations_are_told_as_people_do(seconds: float, words: str) -> None:
+def test_durations_are_formatted_readably(seconds: float, words: str) -> None:
     assert duration(seconds) == words

@@ -72,7 +72,7 @@ def test_where_real_parts_are_required_they_fail_instead(
     result.stdout.fnmatch_lines(["*no real control plane: Go 1.26 or newer is needed*"])
 
 
-def test_a_test_must_say_how_much_of_a_cluster_it_needs(bare_machine: pytest.Pytester) -> None:
+def test_test_without_cluster_marker_is_an_error(bare_machine: pytest.Pytester) -> None:
     result = run(bare_machine, "-k", "says_nothing")
     result.assert_outcomes(errors=1, deselected=3)
     result.stdout.fnmatch_lines(["*mark the test `integration` or `e2e`*"])

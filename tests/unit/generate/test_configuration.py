@@ -16,7 +16,7 @@ def test_the_document_is_up_to_date() -> None:
     assert written == configuration.document(), "run `make generate`"
 
 
-def test_its_example_says_all_defaults_and_changes_nothing() -> None:
+def test_example_contains_all_defaults() -> None:
     [example] = re.findall(r"```yaml\n(.*?)```", configuration.document(), flags=re.DOTALL)
     read = config.parse(example, "the example")
     for name in type(DEFAULT).model_fields:
@@ -36,7 +36,7 @@ def test_every_key_is_described() -> None:
             assert field.description, f"{section.__name__}.{name}"
 
 
-def test_every_flag_stands_beside_its_key() -> None:
+def test_every_flag_is_listed_with_its_key() -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", configuration.document(), re.MULTILINE)
     told = {key: flags for key, flags in rows if flags}
     assert set(told) == {key for _, key in FLAGS.values()}

@@ -23,7 +23,7 @@ def titled(panel: dict[str, Any]) -> str:
     return title
 
 
-def test_it_is_found_by_what_it_is_called() -> None:
+def test_dashboard_uid_and_row_titles() -> None:
     assert DASHBOARD["uid"] == "kftrainer"
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
         "At a glance",
@@ -47,7 +47,7 @@ def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
     return set(itertools.product(across, down))
 
 
-def test_panels_stand_side_by_side_and_leave_no_gap() -> None:
+def test_panels_are_adjacent_without_gaps() -> None:
     taken: dict[tuple[int, int], str] = {}
     for panel in PANELS:
         for cell in cells(panel):
@@ -58,7 +58,7 @@ def test_panels_stand_side_by_side_and_leave_no_gap() -> None:
 
 
 @pytest.mark.parametrize("panel", SHOWN, ids=titled)
-def test_a_panel_asks_something_and_says_in_which_unit_it_answers(panel: dict[str, Any]) -> None:
+def test_each_panel_has_a_query_and_a_unit(panel: dict[str, Any]) -> None:
     assert panel["targets"]
     assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
     places = [target["refId"] for target in panel["targets"]]
@@ -73,7 +73,7 @@ def test_a_panel_asks_something_and_says_in_which_unit_it_answers(panel: dict[st
 
 
 @pytest.mark.parametrize("panel", SHOWN, ids=titled)
-def test_a_legend_speaks_of_labels_that_the_answer_has(panel: dict[str, Any]) -> None:
+def test_legend_uses_labels_of_the_query_result(panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
         for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
             grouped = re.search(rf"by \([^)]*\b{label}\b[^)]*\)", target["expr"])
@@ -83,9 +83,9 @@ def test_a_legend_speaks_of_labels_that_the_answer_has(panel: dict[str, Any]) ->
 def test_all_variables_are_known() -> None:
     listed = [each["name"] for each in DASHBOARD["templating"]["list"]]
     assert listed == ["datasource", "job", "namespace"]
-    asked = " ".join(target["expr"] for panel in SHOWN for target in panel["targets"])
-    asked += " ".join(each["query"]["query"] for each in DASHBOARD["templating"]["list"][1:])
-    assert variables_in(asked) == {"job", "namespace", *OF_GRAFANA}
+    query = " ".join(target["expr"] for panel in SHOWN for target in panel["targets"])
+    query += " ".join(each["query"]["query"] for each in DASHBOARD["templating"]["list"][1:])
+    assert variables_in(query) == {"job", "namespace", *OF_GRAFANA}
 
 
 def test_variables_are_filled_in_and_legends_named() -> None:

@@ -32,5 +32,5 @@ def test_a_volume_changes_its_source_as_a_whole() -> None:
     ("kind", "field"),
     [("PodSpec", "tolerations"), ("PodSpec", "nodeSelector"), ("Container", "args")],
 )
-def test_what_is_treated_as_usual_is_not_in_the_table(kind: str, field: str) -> None:
+def test_default_merge_strategies_are_not_in_the_table(kind: str, field: str) -> None:
     assert field not in TABLE[kind]

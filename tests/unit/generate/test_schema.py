@@ -52,7 +52,7 @@ class Whole(KubeModel):
     patch: Annotated[Opaque | None, SchemaOf(Part)] = None
 
 
-def test_all_that_a_type_says_is_in_its_schema() -> None:
+def test_schema_contains_all_constraints_of_a_type() -> None:
     part = {
         "type": "object",
         "description": "A part.",
@@ -108,7 +108,7 @@ def test_rules_and_requirements_of_an_object_are_in_its_schema() -> None:
     ]
 
 
-def test_a_bound_that_the_generator_does_not_know_is_not_dropped() -> None:
+def test_unsupported_bound_is_an_error() -> None:
     class Odd(KubeModel):
         number: Annotated[int, Field(multiple_of=2)]
 

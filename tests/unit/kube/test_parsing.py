@@ -29,13 +29,13 @@ from kftrainer.kube.parsing import ParseError, parse
         ("=", "="),
     ],
 )
-def test_words_are_read_as_kubectl_reads_them(text: str, value: Any) -> None:
+def test_yaml_keywords_are_parsed_as_by_kubectl(text: str, value: Any) -> None:
     [parsed] = parse(f"a: {text}")
     assert parsed.value == {"a": value}
     assert type(parsed.value["a"]) is type(value)
 
 
-def test_documents_know_where_they_begin() -> None:
+def test_documents_have_start_lines() -> None:
     text = "# first\n\na: 1\n---\n# second\nb: 2\n---\n---\n[3]\n"
     assert [(each.line, each.value) for each in parse(text) if each.value] == [
         (3, {"a": 1}),
@@ -44,7 +44,7 @@ def test_documents_know_where_they_begin() -> None:
     ]
 
 
-def test_items_know_where_they_begin() -> None:
+def test_items_have_start_lines() -> None:
     [parsed] = parse("kind: List\nitems:\n- a: 1\n-\n  b: 2\n")
     assert [parsed.position.nearest(f"items[{n}]").line for n in range(2)] == [3, 5]
 
@@ -63,12 +63,12 @@ def test_keys_are_text() -> None:
     assert parsed.value == {"1": "a", "on": "b", "null": "c"}
 
 
-def test_what_is_merged_gives_way() -> None:
+def test_merge_keys_are_overridden_by_explicit_keys() -> None:
     [parsed] = parse("a: &a {x: 1, y z: 2}\nb:\n  <<: *a\n  x: 3\n")
     assert parsed.value["b"] == {"y z": 2, "x": 3}
 
 
-def test_what_is_referred_to_is_not_shared() -> None:
+def test_aliased_values_are_not_shared() -> None:
     [parsed] = parse("a: &a {x: 1}\nb: *a\n")
     parsed.value["a"]["x"] = 2
     assert parsed.value["b"] == {"x": 1}
@@ -84,7 +84,7 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "message"),
     [
         pytest.param("a: 1\na: 2\n", 2, "duplicate key 'a'", id="a key twice"),
         pytest.param("a:\n  b: 1\n  b: 1\n", 3, "duplicate key 'b'", id="further in"),
@@ -117,16 +117,18 @@ MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(
         pytest.param("b: ä\na: \x07\n", 2, "control characters are not allowed: U+0007", id="bell"),
     ],
 )
-def test_what_cannot_be_read_is_told_in_one_line(text: str, line: int | None, told: str) -> None:
+def test_unreadable_input_is_reported_in_one_line(
+    text: str, line: int | None, message: str
+) -> None:
     with pytest.raises(ParseError) as raised:
         list(parse(text))
     assert raised.value.line == line
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "told"),
+    ("text", "line", "message"),
     [
         pytest.param("a: 1", 1, "not valid JSON: Expecting value", id="YAML"),
         pytest.param('{"a": 1,\n "b" 2}', 2, "not valid JSON: Expecting ':'", id="no colon"),
@@ -140,11 +142,11 @@ def test_what_cannot_be_read_is_told_in_one_line(text: str, line: int | None, to
         pytest.param('{"a": "', 1, "not valid JSON: Unterminated string starting", id="open"),
     ],
 )
-def test_json_that_cannot_be_read_is_told_in_one_line(text: str, line: int, told: str) -> None:
+def test_invalid_json_is_reported_in_one_line(text: str, line: int, message: str) -> None:
     with pytest.raises(ParseError) as raised:
         list(parse(text, only_json=True))
     assert raised.value.line == line
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert not str(raised.value).endswith(" at")
 
 
@@ -153,6 +155,6 @@ WORDS = st.sampled_from(["", "''", "x", "1:x", "0b_", ".", "-", "+", "2024-1-99"
 
 
 @given(TAGS, WORDS)
-def test_a_value_that_does_not_fit_its_tag_is_told_as_any_mistake(tag: str, word: str) -> None:
+def test_value_not_matching_its_tag_is_a_parse_error(tag: str, word: str) -> None:
     with contextlib.suppress(ParseError):
         list(parse(f"a: !!{tag} {word}\n"))

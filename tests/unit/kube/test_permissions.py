@@ -25,7 +25,7 @@ class Pages:
             self.open -= 1
 
 
-async def test_the_pages_that_nobody_wants_are_closed_at_once() -> None:
+async def test_unused_pages_are_closed_immediately() -> None:
     pages = Pages()
     assert await refusals_to_list(cast("Client", pages), TRAIN_JOBS, ["a", "b"]) == {}
     assert pages.open == 0

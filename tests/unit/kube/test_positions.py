@@ -105,7 +105,7 @@ def test_fields_of_json_are_found_or_the_nearest_around_them(path: str, line: in
     assert position_of(JSON).nearest(path).line == line
 
 
-def test_documents_that_follow_each_other_know_their_lines() -> None:
+def test_consecutive_documents_have_line_numbers() -> None:
     for text in ('{"a": 1}\n{"a":\n1}\n\n{"a": 1}', "a: 1\n---\na:\n  1\n---\na: 1\n"):
         lines = [each.position.nearest("a").line for each in parse(text)]
         assert lines == ([1, 2, 5] if text.startswith("{") else [1, 3, 6])

@@ -21,7 +21,7 @@ def test_a_text_is_logged_once() -> None:
     assert [(each["text"], each["path"]) for each in logs] == [("one", "/api"), ("two", "/api")]
 
 
-def test_what_is_remembered_has_an_end() -> None:
+def test_number_of_remembered_warnings_is_limited() -> None:
     warnings = WarningLog()
     with capture_logs() as logs:
         for number in (*range(REMEMBERED + 1), 0):

@@ -24,7 +24,7 @@ async def get(path: str, *query: tuple[str, str], **checks: health.Check) -> Htt
     return await handler(HttpRequest("GET", path, query, {}))
 
 
-async def test_all_well() -> None:
+async def test_all_checks_pass() -> None:
     assert await get("/healthz", b=well, a=well) == HttpResponse(200, "ok")
 
 
@@ -50,14 +50,14 @@ async def test_excluded_checks_do_not_count() -> None:
     )
 
 
-async def test_one_check_tells_its_reason() -> None:
+async def test_single_check_returns_its_reason() -> None:
     assert await get("/healthz/a", a=well) == HttpResponse(200, "ok")
     answer = await get("/healthz/b", b=sick)
     assert answer == HttpResponse(500, "internal server error: the cache is empty\n")
 
 
 @pytest.mark.parametrize("path", ["/healthz/other", "/readyz", "/", "/healthz/a/b"])
-async def test_what_is_not_there_is_not_found(path: str) -> None:
+async def test_missing_object_is_not_found(path: str) -> None:
     assert (await get(path, a=well)).status == 404
 
 
@@ -76,7 +76,7 @@ async def test_checks_run_at_the_same_time() -> None:
     assert (await get("/healthz", a=meets, b=meets)).status == 200
 
 
-async def test_a_check_that_hangs_has_failed() -> None:
+async def test_hanging_check_fails() -> None:
     async def hangs() -> str | None:
         await asyncio.Event().wait()
         return None
@@ -99,7 +99,7 @@ def test_addresses(address: str, bind: tuple[str | None, int] | None) -> None:
     assert parse_bind(address) == bind
 
 
-def test_an_address_without_a_port_is_refused_in_words() -> None:
+def test_address_without_a_port_is_rejected_with_a_message() -> None:
     with pytest.raises(BindError, match=r"^localhost is not a valid address"):
         parse_bind("localhost")
 
@@ -117,7 +117,7 @@ async def test_a_check_that_raises_has_failed_and_is_named() -> None:
     assert "[+]fine ok" in answer.body
 
 
-async def test_metrics_tell_how_each_check_of_readiness_goes_and_that_it_has_changed() -> None:
+async def test_metrics_contain_the_state_and_changes_of_each_readiness_check() -> None:
     problems: dict[str, str | None] = {"caches": "not read yet", "webhooks": None}
 
     async def caches() -> str | None:

@@ -18,7 +18,7 @@ class Found:
         return len(it)
 
 
-def test_what_is_known_of_the_same_object_is_not_looked_for_again() -> None:
+def test_result_for_the_same_object_is_cached() -> None:
     found, it = Found(), [1, 2]
     memo = Memo(found, most=2)
     assert [memo.of(it), memo.of(it), found.times] == [2, 2, 1]
@@ -30,7 +30,7 @@ def test_an_object_that_is_merely_equal_is_another() -> None:
     assert [memo.of([1]), memo.of([1]), found.times] == [1, 1, 2]
 
 
-def test_of_too_many_the_oldest_is_forgotten() -> None:
+def test_oldest_entry_is_evicted_beyond_the_limit() -> None:
     found = Found()
     memo, (first, second, third) = Memo(found, most=2), ([1], [2], [3])
     for it in (first, second, third, second, third):
@@ -40,7 +40,7 @@ def test_of_too_many_the_oldest_is_forgotten() -> None:
     assert found.times == 4
 
 
-def test_a_failure_is_not_remembered() -> None:
+def test_failure_is_not_cached() -> None:
     it: list[int] = []
     memo = Memo(Found(), most=2)
     with pytest.raises(ValueError, match="nothing"):

@@ -16,7 +16,7 @@ import yaml
 from kftrainer.runtime.framework.extension_points import EXTENSION_POINTS
 from kftrainer.runtime.framework.plugin_loader import GROUP
 from kftrainer.runtime.plugins import PLUGINS
-from tests.support import snippets
+from tests.support import doc_snippets
 from tests.support.objects import Object, runtime, train_job
 
 ROOT = Path(__file__).parents[3]
@@ -91,7 +91,7 @@ def documents(**labels: str) -> list[Object]:
     return [job, runtime("plain", kind="ClusterTrainingRuntime", mlPolicy={"numNodes": 1})]
 
 
-def test_the_example_is_what_the_documents_show() -> None:
+def test_documented_example_is_current() -> None:
     shown = (ROOT / "docs" / "plugins.md").read_text()
     texts = [(EXAMPLE / name).read_text() for name in (PYPROJECT, MODULE)]
     assert [text in shown for text in texts] == [True, True]
@@ -115,7 +115,7 @@ def test_greeter_imports_only_the_facade() -> None:
     assert [each.partition(" import ")[0] for each in imports[2:]] == ["from kftrainer.machinery"]
 
 
-def test_the_documents_tell_the_order_of_phases_and_plugins() -> None:
+def test_documented_order_of_phases_and_plugins_is_current() -> None:
     shown = (ROOT / "docs" / "plugins.md").read_text()
     told = re.findall(r"^\|[ 1-5]*\| `(\w+)` \| `(\w+)\((.*)\)` \|", shown, re.M)
     methods = [(phase, *phase.__abstractmethods__) for phase in EXTENSION_POINTS]
@@ -127,7 +127,7 @@ def test_the_documents_tell_the_order_of_phases_and_plugins() -> None:
 
 
 def test_documented_test_passes(installed: Path, tmp_path: Path) -> None:
-    snippets.write("plugins.md", tmp_path)
+    doc_snippets.write("plugins.md", tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,
@@ -140,7 +140,7 @@ def test_documented_test_passes(installed: Path, tmp_path: Path) -> None:
 
 
 def test_documented_configuration_enables_the_example(installed: Path, tmp_path: Path) -> None:
-    snippets.write("plugins.md", tmp_path)
+    doc_snippets.write("plugins.md", tmp_path)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump_all(documents(**{LABEL: "llm"})))
     command = ["render", "--config", "config.yaml", "-f", "job.yaml", "--explain"]
     done = subprocess.run(
@@ -187,10 +187,12 @@ def test_variable_of_the_example_cannot_be_set_by_the_train_job(
     )
 
 
-def test_a_train_job_that_breaks_the_examples_rule_is_told(render: Render, installed: Path) -> None:
+def test_train_job_violating_the_rule_of_the_example_is_rejected(
+    render: Render, installed: Path
+) -> None:
     done = render(*documents(), packages=installed)
-    told = f"metadata.labels[{LABEL}]: Required value: the experiment that this is a run of"
-    assert told in done.stderr
+    message = f"metadata.labels[{LABEL}]: Required value: the experiment that this is a run of"
+    assert message in done.stderr
 
 
 def annotated(value: str) -> list[Object]:
@@ -210,7 +212,7 @@ def test_settings_of_the_example_are_read_from_the_runtime(render: Render, insta
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("http://mlflow.acme.com", "is not valid JSON"),
         ("{}", "server: is required"),
@@ -219,13 +221,13 @@ def test_settings_of_the_example_are_read_from_the_runtime(render: Render, insta
     ],
 )
 def test_invalid_settings_of_the_example_are_an_error_of_the_runtime(
-    render: Render, installed: Path, value: str, told: str
+    render: Render, installed: Path, value: str, message: str
 ) -> None:
     done = render(*annotated(value), packages=installed)
     [line] = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (1, "")
     assert "metadata.annotations[acme.com/tracking]" in line
-    assert told in line
+    assert message in line
 
 
 def listed(installed: Path, folder: Path, *options: str) -> str:
@@ -245,7 +247,7 @@ def listed(installed: Path, folder: Path, *options: str) -> str:
 def test_example_is_listed_with_its_version_and_permissions(
     installed: Path, tmp_path: Path
 ) -> None:
-    snippets.write("plugins.md", tmp_path)
+    doc_snippets.write("plugins.md", tmp_path)
     found = json.loads(listed(installed, tmp_path, "--config", "config.yaml", "--output", "json"))
     [example] = [each for each in found if each["name"] == PLUGIN]
     assert example == {
@@ -307,16 +309,16 @@ BREAKAGES = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "told"), BREAKAGES.values(), ids=BREAKAGES)
+@pytest.mark.parametrize(("old", "new", "message"), BREAKAGES.values(), ids=BREAKAGES)
 def test_the_example_is_refused_in_one_line_when_it_is_broken(
-    render: Render, changed: Path, old: str, new: str, told: str
+    render: Render, changed: Path, old: str, new: str, message: str
 ) -> None:
     whole = (changed / MODULE).read_text()
     assert old in whole
     (changed / MODULE).write_text(whole.replace(old, new))
     done = render(*documents(**{LABEL: "llm"}), packages=changed)
     [line] = done.stderr.splitlines()
-    assert (done.returncode, done.stdout, told in line) == (1, "", True), line
+    assert (done.returncode, done.stdout, message in line) == (1, "", True), line
 
 
 def test_plugin_that_is_not_installed_is_refused(render: Render, installed: Path) -> None:
@@ -332,5 +334,5 @@ def test_a_failure_of_the_example_bears_its_name(render: Render, changed: Path) 
     (changed / MODULE).write_text(whole.replace("info.num_nodes(job)", "info.nodes"))
     done = render(*documents(**{LABEL: "llm"}), packages=changed)
     [line] = done.stderr.splitlines()
-    told = "plugin acme-tracking failed: AttributeError: 'Info' object has no attribute 'nodes'"
-    assert (done.returncode, done.stdout, told in line) == (1, "", True), line
+    message = "plugin acme-tracking failed: AttributeError: 'Info' object has no attribute 'nodes'"
+    assert (done.returncode, done.stdout, message in line) == (1, "", True), line

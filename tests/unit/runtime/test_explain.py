@@ -17,7 +17,7 @@ def planning(document: Any) -> Iterator[Explanation]:
     yield trace
 
 
-def told(trace: Explanation) -> list[str]:
+def explained_lines(trace: Explanation) -> list[str]:
     return [str(setting) for setting in trace.settings()]
 
 
@@ -69,7 +69,7 @@ def test_change_is_attributed_to_its_plugin() -> None:
     document = {"spec": {"a": 1, "b": 1}}
     with planning(document) as trace, trace.changes_of("Torch"):
         document["spec"] |= {"b": 2, "c": 3}
-    assert told(trace) == ["spec.b = 2  Torch", "spec.c = 3  Torch"]
+    assert explained_lines(trace) == ["spec.b = 2  Torch", "spec.c = 3  Torch"]
 
 
 def test_source_is_that_of_the_longest_noted_path() -> None:
@@ -80,7 +80,10 @@ def test_source_is_that_of_the_longest_noted_path() -> None:
         trace.note("spec.env[AB]", "neighbour")
         document["spec"]["env"] = [{"name": "A", "value": "1"}]
         document["spec"]["b"] = 2
-    assert told(trace) == ['spec.env[A] = "1"  Torch ← narrow', "spec.b = 2  Torch ← wide"]
+    assert explained_lines(trace) == [
+        'spec.env[A] = "1"  Torch ← narrow',
+        "spec.b = 2  Torch ← wide",
+    ]
 
 
 def test_value_is_attributed_to_the_last_plugin_that_changed_it() -> None:
@@ -90,7 +93,7 @@ def test_value_is_attributed_to_the_last_plugin_that_changed_it() -> None:
             with trace.changes_of(plugin):
                 document["a"] = value
                 trace.note("a", f"field of {plugin}")
-    assert told(trace) == ["a = 3  Second ← field of Second"]
+    assert explained_lines(trace) == ["a = 3  Second ← field of Second"]
 
 
 def test_notes_apply_to_one_plugin() -> None:
@@ -100,7 +103,7 @@ def test_notes_apply_to_one_plugin() -> None:
             trace.note("a", "old")
         with trace.changes_of("Second"):
             document["a"] = 2
-    assert told(trace) == ["a = 2  Second"]
+    assert explained_lines(trace) == ["a = 2  Second"]
 
 
 def test_note_applies_to_earlier_changes_at_its_path() -> None:
@@ -110,7 +113,7 @@ def test_note_applies_to_earlier_changes_at_its_path() -> None:
         trace.note("pod", "overrides[0]")
         document["pod"]["b"] = 2
         trace.note("pod", "overrides[1]")
-    assert told(trace) == [
+    assert explained_lines(trace) == [
         "pod.a = 2  TrainJob ← overrides[0]",
         "pod.b = 2  TrainJob ← overrides[1]",
     ]
@@ -122,7 +125,7 @@ def test_value_set_again_unchanged_has_the_new_source() -> None:
         trace.note("a", "field")
         trace.note("ports[1]", "piece")
         trace.note("b", "field of which only a part is ours")
-    assert told(trace) == ["a = 1  Torch ← field", 'ports[1].name = "p"  Torch ← piece']
+    assert explained_lines(trace) == ["a = 1  Torch ← field", 'ports[1].name = "p"  Torch ← piece']
 
 
 @pytest.mark.parametrize("source", ["one", "other"])
@@ -133,7 +136,10 @@ def test_value_is_attributed_to_the_last_plugin_that_noted_it(source: str) -> No
             with trace.changes_of(plugin):
                 for path in ("a", "env[A]") if field else ():
                     trace.note(path, field)
-    assert told(trace) == [f"a = 1  Second ← {source}", f'env[A] = "x"  Second ← {source}']
+    assert explained_lines(trace) == [
+        f"a = 1  Second ← {source}",
+        f'env[A] = "x"  Second ← {source}',
+    ]
 
 
 def test_note_about_a_parent_does_not_attribute_unchanged_values() -> None:
@@ -145,7 +151,7 @@ def test_note_about_a_parent_does_not_attribute_unchanged_values() -> None:
         with trace.changes_of("Second"):
             document["pod"]["b"] = 2
             trace.note("pod", "other")
-    assert told(trace) == ["pod.a = 2  First ← one", "pod.b = 2  Second ← other"]
+    assert explained_lines(trace) == ["pod.a = 2  First ← one", "pod.b = 2  Second ← other"]
 
 
 def test_items_of_a_new_list_have_their_own_sources() -> None:
@@ -156,7 +162,7 @@ def test_items_of_a_new_list_have_their_own_sources() -> None:
         trace.note("containers[node].envFrom", "first")
         container["envFrom"].append({"secretRef": {"name": "b"}})
         trace.note("containers[node].envFrom", "second")
-    assert told(trace) == [
+    assert explained_lines(trace) == [
         'containers[node].envFrom[0].secretRef.name = "a"  JobSet ← first',
         'containers[node].envFrom[1].secretRef.name = "b"  JobSet ← second',
     ]
@@ -170,7 +176,7 @@ def test_note_about_a_missing_path_is_ignored() -> None:
         trace.note("a.b.c.deeper", "too deep")
         del document["a"]["b"]
         trace.note("a.b.c", "field")
-    assert told(trace) == ["a.b.c removed  Torch ← field"]
+    assert explained_lines(trace) == ["a.b.c removed  Torch ← field"]
 
 
 def seconds(count: int) -> float:
@@ -218,13 +224,13 @@ def test_values_of_other_objects_have_their_sources() -> None:
     assert trace.settings_of(bare, bare.manifest) == []
 
 
-def test_removed_values_come_last() -> None:
+def test_removed_values_are_listed_last() -> None:
     document = {"a": {"b": 1, "c": 2}, "d": 4}
     with planning(document) as trace, trace.changes_of("Torch"):
         del document["a"]["b"]
         document["d"] = 5
         trace.note("a", "field")
-    assert told(trace) == ["d = 5  Torch", "a.b removed  Torch ← field"]
+    assert explained_lines(trace) == ["d = 5  Torch", "a.b removed  Torch ← field"]
 
 
 def test_removed_value_has_the_source_of_the_following_note() -> None:
@@ -234,7 +240,7 @@ def test_removed_value_has_the_source_of_the_following_note() -> None:
         trace.note("pod", "overrides[0]")
         document["pod"]["b"] = 2
         trace.note("pod", "overrides[1]")
-    assert told(trace) == [
+    assert explained_lines(trace) == [
         "pod.b = 2  TrainJob ← overrides[1]",
         "pod.a removed  TrainJob ← overrides[0]",
     ]
@@ -245,7 +251,7 @@ def test_restructured_value_is_not_removed() -> None:
     with planning(document) as trace, trace.changes_of("Torch"):
         document["env"] = [{"name": "A", "value": "1"}]
         document["a"] = {}
-    assert told(trace) == ['env[A] = "1"  Torch', "a = {}  Torch"]
+    assert explained_lines(trace) == ['env[A] = "1"  Torch', "a = {}  Torch"]
 
 
 def test_integer_one_differs_from_true() -> None:
@@ -253,7 +259,7 @@ def test_integer_one_differs_from_true() -> None:
     with planning(document) as trace, trace.changes_of("Torch"):
         document["a"] = True
         document["b"].append("y")
-    assert told(trace) == ["a = true  Torch", 'b = ["x","y"]  Torch']
+    assert explained_lines(trace) == ["a = true  Torch", 'b = ["x","y"]  Torch']
 
 
 def test_object_is_attributed_to_the_plugin_that_built_it() -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from kftrainer.api.schema.offline import KINDS, stored
-from tests.support.golden import CASES, EXPECTED, FOLDER, INPUT, MENDED, MENDED_CASES, NAMES, Case
+from tests.support.golden import CASES, EXPECTED, FIXED, FIXED_CASES, FOLDER, INPUT, NAMES, Case
 
 PARITY = Path(__file__).parents[3] / "docs" / "parity.md"
 PLUGINS = ("plain", "torch", "torchtune", "mpi", "jobset", "overrides", "coscheduling", "volcano")
 LEAST_IN_ALL = 66
 
 each_case = pytest.mark.parametrize("case", CASES, ids=NAMES)
-each_mended_case = pytest.mark.parametrize(
-    "case", MENDED_CASES, ids=[case.name for case in MENDED_CASES]
+each_fixed_case = pytest.mark.parametrize(
+    "case", FIXED_CASES, ids=[case.name for case in FIXED_CASES]
 )
 
 
@@ -35,7 +35,7 @@ def test_every_file_belongs_to_a_case() -> None:
     files = {str(file.relative_to(FOLDER)) for file in FOLDER.glob("*/*")}
     assert files == {
         *(f"{name}{ending}" for name in NAMES for ending in (INPUT, EXPECTED)),
-        *(f"{case.name}{MENDED}" for case in MENDED_CASES),
+        *(f"{case.name}{FIXED}" for case in FIXED_CASES),
     }
 
 
@@ -44,9 +44,9 @@ def test_every_plugin_has_a_golden_case() -> None:
     assert (ours, len(CASES) >= LEAST_IN_ALL) == ({*PLUGINS}, True)
 
 
-@each_mended_case
+@each_fixed_case
 def test_difference_from_the_original_names_its_defect(case: Case) -> None:
-    [defect] = re.findall(r"^# (D\d+): ", case.file(MENDED).read_text(), re.MULTILINE)
+    [defect] = re.findall(r"^# (D\d+): ", case.file(FIXED).read_text(), re.MULTILINE)
     assert case.expected != case.original
     assert re.search(rf"\b{defect}\b", PARITY.read_text())
 

@@ -53,11 +53,11 @@ def test_patch_without_content_has_no_effect_on_the_plan() -> None:
 @pytest.mark.parametrize("case", OF_RUNTIMES, ids=str)
 def test_stored_runtime_is_unusable_unless_the_field_never_had_an_effect(case: Unserved) -> None:
     document = case.document("stored")
-    said = f"{case.path}: Forbidden: {case.named}"
+    message = f"{case.path}: Forbidden: {case.named}"
     if case.path != INERT:
         with pytest.raises(InvalidRuntimeError) as raised:
             plan(job_on(document), document)
-        assert said in str(raised.value)
+        assert message in str(raised.value)
         return
     assert [*plan(job_on(document), document)] == ["JobSet"]
     findings = runtime_findings(RUNTIMES.framework, TrainingRuntime.parse(document))
@@ -181,7 +181,7 @@ def test_mutable_part_of_stored_patches_stays_in_the_jobset() -> None:
     assert template["metadata"]["labels"]["pl"] == "1"
 
 
-def test_override_wins_over_a_stored_patch() -> None:
+def test_override_has_precedence_over_a_stored_patch() -> None:
     flavor = {"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"a": "queue"}}}
     job = job_on(RUNTIME, runtimePatches=PATCHES, podTemplateOverrides=[flavor])
     assert pod_of(plan(job, RUNTIME, job_set())["JobSet"])["nodeSelector"] == {

@@ -261,7 +261,7 @@ async def test_large_runtime_can_only_be_reduced() -> None:
         made = [replicated_job(f"job-{n}", None) for n in range(count)]
         return in_namespace(runtime(jobs=made, **spec))
 
-    async def asked(new: Object, old: Object) -> AdmissionResponse:
+    async def reviewed(new: Object, old: Object) -> AdmissionResponse:
         request = AdmissionRequest(
             uid="1",
             operation="UPDATE",
@@ -277,9 +277,9 @@ async def test_large_runtime_can_only_be_reduced() -> None:
         return await RuntimeAdmission(TRAINING_RUNTIMES, RUNTIMES.framework)(request)
 
     old = jobs(limits.REPLICATED_JOBS + 2)
-    assert (await asked(jobs(limits.REPLICATED_JOBS + 1), old)).rules == ("too-large",)
-    assert (await asked(jobs(limits.REPLICATED_JOBS + 3), old)).rules == ("too-large",)
+    assert (await reviewed(jobs(limits.REPLICATED_JOBS + 1), old)).rules == ("too-large",)
+    assert (await reviewed(jobs(limits.REPLICATED_JOBS + 3), old)).rules == ("too-large",)
     more: Object = {"podGroupPolicy": {"volcano": {}}}
-    assert (await asked(changed(old, **more), old)).rules == ("too-large",)
-    assert (await asked(jobs(1), old)).rules != ("too-large",)
-    assert (await asked(with_metadata(old, labels={"a": "b"}), old)).allowed
+    assert (await reviewed(changed(old, **more), old)).rules == ("too-large",)
+    assert (await reviewed(jobs(1), old)).rules != ("too-large",)
+    assert (await reviewed(with_metadata(old, labels={"a": "b"}), old)).allowed

@@ -18,8 +18,8 @@ from kftrainer.webhooks.validators import validators_by_path
 from tests.integration.webhooks.cases import JobCase, RuntimeCase, job_of, placed
 from tests.integration.webhooks.runtime_cases import RUNTIME_CASES
 from tests.integration.webhooks.trainjob_cases import JOB_CASES, STORED_BEFORE
-from tests.support.mutants import mutants
 from tests.support.objects import Object
+from tests.support.random_objects import mutants
 from tests.support.runtimes import SHIPPED
 
 NAMESPACE = "team"
@@ -55,10 +55,10 @@ def verdict_on(document: Object, *existing: Object, old: Object | None = None) -
         dry_run=False,
     )
 
-    async def asked() -> AdmissionResponse:
+    async def reviewed() -> AdmissionResponse:
         return await validator(request)
 
-    verdict = asyncio.run(asked())
+    verdict = asyncio.run(reviewed())
     return replace(verdict, warnings=tuple(verdict.warnings))
 
 

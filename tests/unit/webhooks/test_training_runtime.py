@@ -26,7 +26,7 @@ REPLICAS = f"{JOBS}[0].replicas: Invalid value: 2: always must be 1"
 pytestmark = pytest.mark.parametrize("resource", RESOURCES, ids=lambda each: each.kind)
 
 
-async def asked(
+async def reviewed(
     resource: AnyResource, new: Object | None, old: Object | None = None, operation: str = ""
 ) -> AdmissionResponse:
     """The verdict on creating `new` or, if there is an `old`, on changing it into `new`."""
@@ -55,18 +55,18 @@ def deprecated(document: Object) -> Object:
 
 
 async def test_valid_runtime_is_admitted(resource: AnyResource) -> None:
-    assert await asked(resource, GOOD) == ALLOWED
+    assert await reviewed(resource, GOOD) == ALLOWED
 
 
 @pytest.mark.parametrize("document", SHIPPED, ids=lambda each: each["metadata"]["name"])
 async def test_bundled_runtimes_are_admitted_without_warnings(
     resource: AnyResource, document: Object
 ) -> None:
-    assert await asked(resource, document) == ALLOWED
+    assert await reviewed(resource, document) == ALLOWED
 
 
 async def test_invalid_runtime_is_denied(resource: AnyResource) -> None:
-    verdict = await asked(resource, BAD)
+    verdict = await reviewed(resource, BAD)
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 403, "Forbidden")
     assert verdict.message == REPLICAS
     assert verdict.details is not None
@@ -78,7 +78,7 @@ async def test_invalid_runtime_is_denied(resource: AnyResource) -> None:
 async def test_denial_lists_all_errors(resource: AnyResource) -> None:
     job = {**replicated_job(), "replicas": 2}
     job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "main"
-    verdict = await asked(resource, runtime(jobs=[job]))
+    verdict = await reviewed(resource, runtime(jobs=[job]))
     assert verdict.message == (
         f"[{REPLICAS}, {JOBS}[0].template.spec.template.spec.containers: Invalid value: "
         '[{"name":"main"}]: must contain the required container for the ancestor: trainer]'
@@ -87,14 +87,14 @@ async def test_denial_lists_all_errors(resource: AnyResource) -> None:
 
 async def test_update_that_makes_a_runtime_invalid_is_denied(resource: AnyResource) -> None:
     """G6."""
-    assert (await asked(resource, BAD, GOOD)).message == REPLICAS
-    assert await asked(resource, GOOD, BAD) == ALLOWED
+    assert (await reviewed(resource, BAD, GOOD)).message == REPLICAS
+    assert await reviewed(resource, GOOD, BAD) == ALLOWED
 
 
 async def test_error_of_the_stored_runtime_is_a_warning(resource: AnyResource) -> None:
     other = deepcopy(BAD)
     other["spec"]["mlPolicy"]["numNodes"] = 4
-    verdict = await asked(resource, other, BAD)
+    verdict = await reviewed(resource, other, BAD)
     assert verdict.allowed
     assert list(verdict.warnings) == [f"the stored object already has this error: {REPLICAS}"]
 
@@ -102,7 +102,7 @@ async def test_error_of_the_stored_runtime_is_a_warning(resource: AnyResource) -
 async def test_update_that_adds_an_error_is_denied(resource: AnyResource) -> None:
     other = deepcopy(BAD)
     other["spec"]["podGroupPolicy"] = {"coscheduling": {}, "volcano": {}}
-    verdict = await asked(resource, other, BAD)
+    verdict = await reviewed(resource, other, BAD)
     assert not verdict.allowed
     assert verdict.message.startswith("spec.podGroupPolicy: ")
     assert REPLICAS not in verdict.message
@@ -114,48 +114,48 @@ async def test_runtime_of_an_older_schema_can_be_edited(resource: AnyResource) -
     old["spec"]["mlPolicy"] = {"numNodes": 1, "mpi": {"numProcPerNode": 0}}
     new = deepcopy(old)
     new["spec"]["mlPolicy"]["numNodes"] = 2
-    verdict = await asked(resource, new, old)
+    verdict = await reviewed(resource, new, old)
     assert verdict.allowed
     assert "spec.mlPolicy.mpi.numProcPerNode" in verdict.warnings[0]
     worse = deepcopy(new)
     worse["spec"]["mlPolicy"]["numNodes"] = 0
-    assert (await asked(resource, worse, old)).code == 400
+    assert (await reviewed(resource, worse, old)).code == 400
 
 
 async def test_finalizer_can_be_added_to_an_invalid_runtime(resource: AnyResource) -> None:
     in_use = with_metadata(BAD, finalizers=["trainer.kubeflow.org/resource-in-use"])
-    assert await asked(resource, in_use, BAD) == ALLOWED
-    assert await asked(resource, BAD, in_use) == ALLOWED
+    assert await reviewed(resource, in_use, BAD) == ALLOWED
+    assert await reviewed(resource, BAD, in_use) == ALLOWED
 
 
 async def test_finalizer_can_be_added_to_an_undecodable_runtime(resource: AnyResource) -> None:
     odd = {**GOOD, "spec": {"mlPolicy": {"numNodes": "many"}}}
-    assert await asked(resource, with_metadata(odd, finalizers=["a"]), odd) == ALLOWED
-    assert await asked(resource, deprecated(odd), odd) == ALLOWED
+    assert await reviewed(resource, with_metadata(odd, finalizers=["a"]), odd) == ALLOWED
+    assert await reviewed(resource, deprecated(odd), odd) == ALLOWED
 
 
 async def test_update_of_a_runtime_being_deleted_is_admitted(resource: AnyResource) -> None:
     leaving = with_metadata(BAD, deletionTimestamp="2026-01-01T00:00:00Z")
-    assert await asked(resource, leaving, GOOD) == ALLOWED
+    assert await reviewed(resource, leaving, GOOD) == ALLOWED
 
 
 async def test_create_with_a_deletion_timestamp_is_validated(
     resource: AnyResource,
 ) -> None:
     leaving = with_metadata(BAD, deletionTimestamp="2026-01-01T00:00:00Z")
-    assert not (await asked(resource, leaving)).allowed
+    assert not (await reviewed(resource, leaving)).allowed
 
 
 @pytest.mark.parametrize("operation", ["DELETE", "CONNECT"])
 async def test_delete_request_is_allowed(resource: AnyResource, operation: str) -> None:
-    assert await asked(resource, None, BAD, operation) == ALLOWED
+    assert await reviewed(resource, None, BAD, operation) == ALLOWED
 
 
 async def test_creating_a_deprecated_runtime_causes_a_warning(
     resource: AnyResource,
 ) -> None:
     """W1."""
-    verdict = await asked(resource, deprecated(GOOD))
+    verdict = await reviewed(resource, deprecated(GOOD))
     assert verdict.allowed
     [warning] = verdict.warnings
     assert warning.startswith(f'{resource.kind} "runtime" is deprecated and will be removed in a ')
@@ -168,30 +168,32 @@ async def test_deprecation_warning_appears_when_label_or_spec_change(
     old = deprecated(GOOD)
     changed = deepcopy(old)
     changed["spec"]["mlPolicy"]["numNodes"] = 2
-    assert len((await asked(resource, old, GOOD)).warnings) == 1
-    assert len((await asked(resource, changed, old)).warnings) == 1
-    assert await asked(resource, with_metadata(old, annotations={"a": "b"}), old) == ALLOWED
-    assert await asked(resource, GOOD, old) == ALLOWED
+    assert len((await reviewed(resource, old, GOOD)).warnings) == 1
+    assert len((await reviewed(resource, changed, old)).warnings) == 1
+    assert await reviewed(resource, with_metadata(old, annotations={"a": "b"}), old) == ALLOWED
+    assert await reviewed(resource, GOOD, old) == ALLOWED
 
 
 async def test_removing_the_framework_label_causes_a_warning(resource: AnyResource) -> None:
     unlabelled = with_metadata(GOOD, labels={})
-    [warning] = (await asked(resource, unlabelled, GOOD)).warnings
+    [warning] = (await reviewed(resource, unlabelled, GOOD)).warnings
     assert warning.startswith("metadata.labels: without the label trainer.kubeflow.org/framework ")
-    assert await asked(resource, GOOD, unlabelled) == ALLOWED
-    assert await asked(resource, with_metadata(unlabelled, finalizers=["a"]), unlabelled) == ALLOWED
+    assert await reviewed(resource, GOOD, unlabelled) == ALLOWED
+    assert (
+        await reviewed(resource, with_metadata(unlabelled, finalizers=["a"]), unlabelled) == ALLOWED
+    )
 
 
 async def test_label_change_of_an_invalid_runtime_causes_no_other_warnings(
     resource: AnyResource,
 ) -> None:
     odd = runtime(jobs=[replicated_job("a", "b"), replicated_job()])
-    assert len((await asked(resource, deprecated(odd), odd)).warnings) == 1
-    assert len((await asked(resource, deprecated(odd))).warnings) == 2
+    assert len((await reviewed(resource, deprecated(odd), odd)).warnings) == 1
+    assert len((await reviewed(resource, deprecated(odd))).warnings) == 2
 
 
 async def test_denial_includes_warnings(resource: AnyResource) -> None:
-    verdict = await asked(resource, deprecated(BAD))
+    verdict = await reviewed(resource, deprecated(BAD))
     assert not verdict.allowed
     assert len(verdict.warnings) == 1
 
@@ -210,7 +212,7 @@ ODD_DOCUMENTS: dict[str, Object] = {
 async def test_undecodable_runtime_is_a_bad_request_without_values(
     resource: AnyResource, what: str
 ) -> None:
-    verdict = await asked(resource, ODD_DOCUMENTS[what])
+    verdict = await reviewed(resource, ODD_DOCUMENTS[what])
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
     assert verdict.rules == ("schema",)
     assert verdict.message.startswith(f"not a {resource.kind}: ")
@@ -219,7 +221,7 @@ async def test_undecodable_runtime_is_a_bad_request_without_values(
 
 async def test_kind_and_api_version_may_be_missing_in_the_object(resource: AnyResource) -> None:
     bare = {field: GOOD[field] for field in ("metadata", "spec")}
-    assert await asked(resource, bare) == ALLOWED
+    assert await reviewed(resource, bare) == ALLOWED
 
 
 async def test_internal_error_is_not_reported_as_an_invalid_object(
@@ -230,7 +232,7 @@ async def test_internal_error_is_not_reported_as_an_invalid_object(
 
     monkeypatch.setattr("kftrainer.webhooks.training_runtime.runtime_findings", fails)
     with pytest.raises(LookupError):
-        await asked(resource, GOOD)
+        await reviewed(resource, GOOD)
 
 
 class Crashing(RuntimeValidation):
@@ -245,7 +247,7 @@ async def test_runtime_for_which_a_plugin_fails_is_rejected(
 ) -> None:
     whole = Framework([*load_framework().plugins, Crashing()])
     monkeypatch.setattr(RUNTIMES, "framework", whole)
-    verdict = await asked(resource, GOOD)
+    verdict = await reviewed(resource, GOOD)
     assert (verdict.allowed, verdict.code, verdict.rules) == (False, 500, ("plugin-failed",))
     assert verdict.message == "plugin crashing failed: KeyError: 'runtime'"
 
@@ -254,10 +256,10 @@ async def test_rules_of_a_disabled_plugin_do_not_apply(
     resource: AnyResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mpi = runtime(mlPolicy={"mpi": {}}, jobs=[replicated_job("launcher")])
-    verdict = await asked(resource, mpi)
+    verdict = await reviewed(resource, mpi)
     assert verdict.rules == ("runtime-mpi-workers",)
     monkeypatch.setattr(RUNTIMES, "framework", load_framework(disabled=["MPI"]))
-    assert (await asked(resource, mpi)).allowed
+    assert (await reviewed(resource, mpi)).allowed
 
 
 async def test_runtime_beyond_a_limit_is_rejected(
@@ -266,5 +268,5 @@ async def test_runtime_beyond_a_limit_is_rejected(
     large = runtime(jobs=[replicated_job(f"job-{n}", None) for n in range(101)])
     too_many = f"{JOBS}: Too many: 101: must have at most 100 items"
     for old in (None, GOOD):
-        verdict = await asked(resource, large, old)
+        verdict = await reviewed(resource, large, old)
         assert (verdict.code, verdict.message, verdict.rules) == (403, too_many, ("too-large",))

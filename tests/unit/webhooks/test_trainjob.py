@@ -33,7 +33,7 @@ CLASSES = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metad
 
 
 def request(new: Object | None, old: Object | None = None, **more: Any) -> AdmissionRequest:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "uid": "1",
         "operation": "CREATE" if old is None else "UPDATE",
         "group": "trainer.kubeflow.org",
@@ -45,11 +45,11 @@ def request(new: Object | None, old: Object | None = None, **more: Any) -> Admis
         "old_object": old,
         "dry_run": False,
     }
-    return AdmissionRequest(**{**said, **more})
+    return AdmissionRequest(**{**fields, **more})
 
 
 def answer(
-    asked: AdmissionRequest,
+    http_request: AdmissionRequest,
     *cached: Object,
     server: LiveObjects | None = None,
     runtimes: Runtimes = RUNTIMES,
@@ -62,7 +62,7 @@ def answer(
         server,  # type: ignore[arg-type]
         namespaces=namespaces,
     )
-    verdict = asyncio.run(admission(asked))
+    verdict = asyncio.run(admission(http_request))
     return replace(verdict, warnings=tuple(verdict.warnings))
 
 
@@ -190,13 +190,13 @@ def test_edit_is_denied_if_only_the_api_server_has_the_jobset() -> None:
     server = LiveObjects(PLAIN, JOB_SET)
     verdict = answer(request(EDITED, JOB), PLAIN, server=server)
     assert verdict.message.startswith("spec.trainer.image: Forbidden: cannot be changed after")
-    assert server.asked[0] == f"JobSet {NAMESPACE}/demo"
+    assert server.requests[0] == f"JobSet {NAMESPACE}/demo"
 
 
 def test_edit_is_accepted_if_the_server_has_no_jobset() -> None:
     server = LiveObjects(PLAIN)
     assert answer(request(EDITED, JOB), PLAIN, server=server) == ALLOWED
-    assert server.asked == [f"JobSet {NAMESPACE}/demo"]
+    assert server.requests == [f"JobSet {NAMESPACE}/demo"]
 
 
 def test_edit_is_accepted_if_the_jobset_belongs_to_another_trainjob() -> None:
@@ -232,14 +232,14 @@ def test_edit_is_denied_for_its_own_errors_while_the_jobset_cannot_be_read() -> 
 def test_change_of_mutable_fields_needs_no_live_read(change: Object) -> None:
     server = LiveObjects(PLAIN)
     assert answer(request(changed(JOB, **change), JOB), PLAIN, server=server) == ALLOWED
-    assert server.asked == []
+    assert server.requests == []
 
 
 # Objects that are none.
 
 
 @pytest.mark.parametrize(
-    ("odd", "said"),
+    ("odd", "message"),
     [
         ({"spec": {}}, "spec.runtimeRef: is required"),
         ({"spec": "hunter2"}, "spec: must be an object"),
@@ -258,11 +258,11 @@ def test_change_of_mutable_fields_needs_no_live_read(change: Object) -> None:
         ),
     ],
 )
-def test_undecodable_trainjob_is_a_bad_request(odd: Object, said: str) -> None:
+def test_undecodable_trainjob_is_a_bad_request(odd: Object, message: str) -> None:
     verdict = answer(request(odd), PLAIN)
     assert (verdict.allowed, verdict.code, verdict.reason) == (False, 400, "BadRequest")
     assert verdict.rules == ("schema",)
-    assert said in verdict.message
+    assert message in verdict.message
     assert "hunter2" not in verdict.message
 
 
@@ -307,7 +307,7 @@ def test_internal_error_is_raised() -> None:
 def test_runtime_missing_in_the_cache_is_read_live() -> None:
     server = LiveObjects(PLAIN)
     assert answer(request(JOB), server=server) == ALLOWED
-    assert server.asked == [f"TrainingRuntime {NAMESPACE}/runtime"]
+    assert server.requests == [f"TrainingRuntime {NAMESPACE}/runtime"]
 
 
 def test_stale_runtime_is_read_live() -> None:
@@ -328,7 +328,7 @@ def test_priority_class_missing_in_the_cache_is_read_live() -> None:
 def test_admitted_trainjob_causes_no_live_reads() -> None:
     server = LiveObjects(PLAIN)
     assert answer(request(JOB), PLAIN, server=server).allowed
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_runtime_missing_on_the_api_server_is_reported() -> None:
@@ -367,7 +367,7 @@ def test_failed_live_read_does_not_affect_other_reads() -> None:
 
     server = LiveObjects(PLAIN, failing=failing)
     assert answer(request(JOB), gang, CLASSES, server=server).allowed
-    kinds = sorted(each.split()[0] for each in server.asked)
+    kinds = sorted(each.split()[0] for each in server.requests)
     assert kinds == ["PriorityClass", "TrainingRuntime"]
 
 
@@ -391,11 +391,11 @@ def versioned(obj: Object, version: int, generation: int = 1, **metadata: Any) -
 
 
 def validations(
-    asked: AdmissionRequest, cached: list[Object], server: list[Object]
+    http_request: AdmissionRequest, cached: list[Object], server: list[Object]
 ) -> tuple[bool, int]:
     """Whether it is allowed, and after how many validations."""
     runtimes = Counted()
-    verdict = answer(asked, *cached, server=LiveObjects(*server), runtimes=runtimes)
+    verdict = answer(http_request, *cached, server=LiveObjects(*server), runtimes=runtimes)
     return verdict.allowed, runtimes.validations
 
 
@@ -466,7 +466,7 @@ def test_secrets_are_never_read() -> None:
     server = LiveObjects(mpi)
     old = changed(JOB, trainer={"numNodes": 1})
     assert not answer(request(changed(JOB, trainer={"env": env}), old), mpi, server=server).allowed
-    assert {each.split()[0] for each in server.asked} == {"TrainingRuntime", "JobSet"}
+    assert {each.split()[0] for each in server.requests} == {"TrainingRuntime", "JobSet"}
 
 
 def test_trainjob_of_an_older_schema_can_be_suspended() -> None:
@@ -501,7 +501,7 @@ def test_large_runtime_is_read_live_before_validation() -> None:
         verdict = asyncio.run(admission(request(JOB)))
         assert verdict.allowed is allowed, verdict
     assert verdict.code == 503, "it exists, so that it is not reported as missing"
-    assert server.asked == [f"TrainingRuntime {key}"]
+    assert server.requests == [f"TrainingRuntime {key}"]
 
 
 LARGE = changed(JOB, trainer={"env": [{"name": f"A{n}"} for n in range(513)]})

@@ -305,7 +305,7 @@ def longest_pass(objects: Objects, count: int) -> float:
         return loop.longest_pass
 
 
-def test_pass_of_the_event_loop_takes_as_long_as_one_review_however_many_there_are() -> None:
+def test_event_loop_iteration_takes_as_long_as_one_review_for_any_number_of_reviews() -> None:
     attack = Attack(jobs=20, overrides=40, override_volumes=5, trainer_env=50, update=2, unknown=1)
     objects = objects_of(within_limits(attack))
     assert len(of_api_server(TRAIN_JOBS, objects.old, objects.new)) <= LARGE

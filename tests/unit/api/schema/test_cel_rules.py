@@ -68,11 +68,11 @@ def test_each_rule_of_the_crds_has_a_function_and_no_function_is_left_over() -> 
         ("_claims_have_no_namespace", {"templates": [{"metadata": {"namespace": "x"}}]}, False),
     ],
 )
-def test_what_a_rule_lets_pass(name: str, self: Any, holds: bool) -> None:
+def test_values_accepted_by_rules(name: str, self: Any, holds: bool) -> None:
     assert BY_NAME[name](self, None) is holds
 
 
-def test_what_must_not_change() -> None:
+def test_immutability_rule_compares_values() -> None:
     assert BY_NAME["_is_unchanged"]({"a": 1}, {"a": 1})
     assert not BY_NAME["_is_unchanged"]({"a": 1}, {"a": 2})
 

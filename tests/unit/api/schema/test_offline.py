@@ -22,7 +22,7 @@ def test_the_jobs_of_a_runtime_get_those_of_job_set() -> None:
     assert job == {**wanted, "replicas": 1, "groupName": "default"}
 
 
-def test_all_that_the_server_would_say_is_kept() -> None:
+def test_all_errors_of_the_server_are_returned() -> None:
     found = stored(train_job(trainer={"imagee": "x", "args": "y"}))
     assert found.document["spec"]["trainer"] == {"args": "y"}
     assert found.unknown == ["spec.trainer.imagee"]

@@ -114,7 +114,7 @@ class Inspecting:
         return error
 
 
-async def test_all_is_well() -> None:
+async def test_valid_setup_passes() -> None:
     inspecting = Inspecting("plain", "torch")
     assert await inspecting.run("torch") == [
         KNOWN,
@@ -128,7 +128,7 @@ async def test_all_is_well() -> None:
     assert [each["metadata"] for each in inspecting.server.bodies] == [metadata, metadata]
 
 
-async def test_without_expectations_one_that_comes_with_the_operator_is_tried() -> None:
+async def test_shipped_runtime_is_tried_by_default() -> None:
     assert (await Inspecting("mine", ours("plain"), ours("torch")).run())[-1] == (
         "ok: a valid TrainJob is admitted with runtime plain"
     )
@@ -145,7 +145,7 @@ async def test_without_a_webhook_nothing_is_tried() -> None:
     there = "ok: found 1 ClusterTrainingRuntime"
     assert await inspecting.run(webhook=False) == [KNOWN, RUNS, there]
     paths = (OURS, MANAGER, PODS, CLUSTER)
-    assert inspecting.server.asked == [f"GET {path}" for path in paths]
+    assert inspecting.server.requests == [f"GET {path}" for path in paths]
 
 
 async def test_manager_that_does_not_run_is_diagnosed_before_anything_that_needs_it() -> None:
@@ -196,7 +196,7 @@ def test_manager_must_be_a_namespace_and_a_name(
     assert "--manager" in capsys.readouterr().err
 
 
-async def test_runtimes_that_come_late_are_waited_for() -> None:
+async def test_late_runtimes_are_waited_for() -> None:
     inspecting = Inspecting("plain")
     looks = 0
 
@@ -213,7 +213,7 @@ async def test_runtimes_that_come_late_are_waited_for() -> None:
     assert told[-1] == "ok: a valid TrainJob is admitted with runtime plain, torch"
 
 
-async def test_runtimes_that_do_not_come_are_named() -> None:
+async def test_missing_runtimes_are_named() -> None:
     going = {"name": "torch", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     error = await Inspecting("plain", going).error("plain", "torch", "mlx")
     assert isinstance(error, DeadlineExceededError)
@@ -224,7 +224,7 @@ async def test_runtimes_that_do_not_come_are_named() -> None:
 
 @pytest.mark.parametrize("webhook", [False, True])
 @pytest.mark.parametrize("missing", KINDS)
-async def test_a_kind_that_is_not_served_is_told(missing: str, webhook: bool) -> None:
+async def test_kind_that_is_not_served_is_reported(missing: str, webhook: bool) -> None:
     inspecting = Inspecting()
     inspecting.groups = [group_of({kind: KINDS[kind] for kind in KINDS if kind != missing})]
     assert str(await inspecting.error(webhook=webhook)) == (
@@ -251,14 +251,14 @@ async def test_kinds_that_are_served_late_are_waited_for() -> None:
     )
 
 
-async def test_a_webhook_that_comes_late_is_waited_for() -> None:
+async def test_late_webhook_is_waited_for() -> None:
     first = [UNREACHED, CREATED, UNREACHED]
     inspecting = Inspecting(ours("plain"), answers=lambda job: first.pop() if first else well(job))
     assert (await inspecting.run())[-1] == "ok: a valid TrainJob is admitted with runtime plain"
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "message"),
     [
         (UNREACHED, "the API server cannot call the webhook: failed calling webhook"),
         (
@@ -271,22 +271,22 @@ async def test_a_webhook_that_comes_late_is_waited_for() -> None:
         ),
     ],
 )
-async def test_a_wrong_train_job_must_be_refused_by_our_webhook(
-    answer: Response, said: str
+async def test_invalid_train_job_must_be_rejected_by_our_webhook(
+    answer: Response, message: str
 ) -> None:
     error = await Inspecting("plain", answers=lambda _: answer).error()
     assert isinstance(error, DeadlineExceededError)
-    assert str(error).startswith(f"after 5 s: {said}")
+    assert str(error).startswith(f"after 5 s: {message}")
 
 
-async def test_where_nobody_asks_the_webhook_both_reasons_are_named() -> None:
+async def test_webhook_that_is_not_called_is_reported_with_both_causes() -> None:
     error = await Inspecting("plain", answers=lambda _: CREATED).error()
     assert str(error).endswith(
         "for TrainJobs in namespace here, or the manager does not watch this namespace"
     )
 
 
-async def test_who_may_not_try_is_told_at_once() -> None:
+async def test_forbidden_dry_run_is_reported_immediately() -> None:
     forbidden = refusal(403, "Forbidden", 'User "me" cannot create resource "trainjobs"')
     inspecting = Inspecting("plain", answers=lambda _: forbidden)
     assert isinstance(await inspecting.error(), ForbiddenError)
@@ -294,21 +294,21 @@ async def test_who_may_not_try_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("answer", [DENIED, refusal(422, "Invalid", OURS_DENIES)])
-async def test_a_good_train_job_must_be_accepted(answer: Response) -> None:
+async def test_valid_train_job_must_be_accepted(answer: Response) -> None:
     answers = [DENIED, answer]
     error = await Inspecting("plain", answers=lambda _: answers.pop(0)).error("plain")
     assert isinstance(error, CommandError)
     assert str(error) == f"a valid TrainJob with runtime plain was rejected: {OURS_DENIES}"
 
 
-async def test_an_answer_that_is_no_judgement_is_told_as_it_is() -> None:
+async def test_unexpected_response_is_reported_unchanged() -> None:
     answers = [DENIED, refusal(400, "BadRequest", "what?")]
     error = await Inspecting("plain", answers=lambda _: answers.pop(0)).error("plain")
     assert isinstance(error, BadRequestError)
     assert str(error) == "what?"
 
 
-def test_the_help_says_what_is_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_what_is_not_checked(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["check", "--help"])
     assert "does not verify that a leader is elected" in " ".join(capsys.readouterr().out.split())

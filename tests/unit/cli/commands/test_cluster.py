@@ -48,20 +48,20 @@ async def waited(
     return clock.monotonic()
 
 
-async def test_what_is_fine_at_once_is_looked_at_once() -> None:
+async def test_immediate_success_is_checked_once() -> None:
     clock, look = FakeClock(), Looking(None)
     await Waiter(clock, 0.0).until_passed(look)
     assert (look.times, clock.monotonic()) == (1, 0.0)
 
 
-async def test_it_looks_again_less_and_less_often_and_tells_what_it_waits_for() -> None:
+async def test_polling_backs_off_and_reports_what_it_waits_for() -> None:
     clock, told = FakeClock(), list[str]()
     look = Looking("a", "b", TransportError("no answer"), "c", "c", None)
     assert await waited(clock, Waiter(clock, 60.0), look, told.append) == 5.75
     assert told == ["a", "b", "b; the last attempt failed: no answer", "c", "c"]
 
 
-async def test_the_last_look_is_at_the_end_of_the_time() -> None:
+async def test_last_poll_is_at_the_deadline() -> None:
     clock, look = FakeClock(), Looking("torch is not there")
     with pytest.raises(ExceptionGroup) as raised:
         await waited(clock, Waiter(clock, 3.0), look, lambda _: None)
@@ -71,7 +71,7 @@ async def test_the_last_look_is_at_the_end_of_the_time() -> None:
     assert (clock.monotonic(), look.times) == (3.0, 5)
 
 
-async def test_a_look_that_fails_does_not_hide_what_was_seen_before() -> None:
+async def test_failed_poll_does_not_hide_earlier_findings() -> None:
     clock, look = FakeClock(), Looking("torch is not there", TransportError("no answer"))
     with pytest.raises(ExceptionGroup) as raised:
         await waited(clock, Waiter(clock, 3.0), look, lambda _: None)
@@ -79,7 +79,7 @@ async def test_a_look_that_fails_does_not_hide_what_was_seen_before() -> None:
     assert str(error) == "after 3 s: torch is not there; the last attempt failed: no answer"
 
 
-async def test_a_look_can_say_what_it_waits_for_before_it_hangs() -> None:
+async def test_hanging_poll_reports_what_it_waits_for() -> None:
     waiter = Waiter(SystemClock(), 0.0)
 
     async def hang() -> str | None:
@@ -92,14 +92,14 @@ async def test_a_look_can_say_what_it_waits_for_before_it_hangs() -> None:
     assert str(raised.value) == "after 0 s: torch is not there; the API server does not respond"
 
 
-async def test_what_would_not_pass_by_itself_is_not_waited_for() -> None:
+async def test_permanent_error_is_not_waited_for() -> None:
     look = Looking(ForbiddenError(403, "Forbidden", "you may not"))
     with pytest.raises(ForbiddenError):
         await Waiter(FakeClock(), 60.0).until_passed(look)
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (CommandError("two\nlines"), "kftrainer check: two lines\n"),
         (KubeError("no answer"), "kftrainer check: no answer\n"),
@@ -117,17 +117,17 @@ async def test_what_would_not_pass_by_itself_is_not_waited_for() -> None:
 )
 @pytest.mark.usefixtures("logging_as_before")
 def test_an_error_is_one_line(
-    error: Exception, said: str, capsys: pytest.CaptureFixture[str]
+    error: Exception, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def work() -> int:
         raise error
 
     assert run_on_cluster("check", work()) == 1
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.usefixtures("logging_as_before")
-def test_what_nobody_expected_is_one_line_after_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_error_is_one_line_after_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     async def work() -> int:
         raise ExceptionGroup("workers", [TypeError("no such\nthing")])
 

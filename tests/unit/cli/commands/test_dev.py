@@ -17,19 +17,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     return tmp_path / "kftrainer"
 
 
-def test_status_without_anything_says_how_to_start(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_control_plane_names_the_start_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["dev", "status"]) == 1
     assert "default is not running; start it with `kftrainer dev up`." in capsys.readouterr().out
 
 
-def test_down_without_anything_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_down_without_control_plane_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dev", "down"]) == 0
     assert capsys.readouterr().out == "default was not running.\n"
 
 
-def test_a_stale_state_file_is_not_believed(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stale_state_file_is_ignored(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     NamedPlane("default", cache).write(State("ready", url="https://127.0.0.1:1"))
     assert main(["dev", "status"]) == 1
     assert "its processes were killed" in capsys.readouterr().out
@@ -37,9 +37,7 @@ def test_a_stale_state_file_is_not_believed(
     assert "was not running" in capsys.readouterr().out
 
 
-def test_a_damaged_state_file_is_no_obstacle(
-    cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_state_file_is_ignored(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = NamedPlane("default", cache)
     place.write(State("ready"))
     (place.folder / "state.json").write_text('{"phase": "rea')
@@ -47,13 +45,13 @@ def test_a_damaged_state_file_is_no_obstacle(
     assert "start it with `kftrainer dev up`" in capsys.readouterr().out
 
 
-def test_status_tells_why_it_is_down(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_reports_why_it_is_down(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     NamedPlane("default", cache).write(State("failed", reason="etcd ended by itself."))
     assert main(["dev", "status"]) == 1
     assert capsys.readouterr().out == "default is not running: etcd ended by itself.\n"
 
 
-def test_up_while_another_process_starts_it_says_so(
+def test_up_while_another_process_starts_it_is_reported(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = NamedPlane("default", cache)
@@ -65,13 +63,13 @@ def test_up_while_another_process_starts_it_says_so(
 
 
 @pytest.mark.parametrize("command", [["kubeconfig"], ["logs"]])
-def test_what_needs_a_control_plane_says_how_to_get_one(
+def test_commands_without_control_plane_name_the_start_command(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dev", *command]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("kftrainer: default ")
-    assert "start it with `kftrainer dev up`." in told
+    output = capsys.readouterr().err
+    assert output.startswith("kftrainer: default ")
+    assert "start it with `kftrainer dev up`." in output
 
 
 def test_logs_are_there_after_the_end(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,26 +83,26 @@ def test_logs_are_there_after_the_end(cache: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("name", ["", "../up", "A", "-a", "a" * 33])
-def test_a_name_that_is_no_name_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_name_is_rejected(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dev", "up", f"--name={name}"]) == 1
     assert "cannot be the name of a control plane" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("option", "told"),
+    ("option", "message"),
     [
         ("--port=0", "0 is not between 1 and 65535"),
         ("--port=http", "invalid number value: 'http'"),
         ("--nodes=-1", "-1 is not between 0 and 5000"),
     ],
 )
-def test_a_wrong_number_is_refused(
-    option: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_number_is_rejected(
+    option: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["dev", "up", option])
     assert stopped.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_crd_file_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +110,7 @@ def test_a_crd_file_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[s
     assert "nonesuch.yaml is not a file" in capsys.readouterr().err
 
 
-def test_a_cache_that_cannot_be_written_is_told_in_words(
+def test_unwritable_cache_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()

@@ -52,7 +52,7 @@ def file_with(folder: Path, **settings: object) -> str:
     return str(path)
 
 
-def test_without_a_word_all_has_its_default() -> None:
+def test_defaults_apply_without_flags() -> None:
     configuration = manager.configured(parsed())
     assert not configuration.leader_election.leader_elect
     assert configuration.metrics.address == ":8443"
@@ -62,7 +62,7 @@ def test_without_a_word_all_has_its_default() -> None:
     assert configuration.client_connection.qps == 0
 
 
-def test_every_flag_wins_over_the_file(tmp_path: Path) -> None:
+def test_every_flag_has_precedence_over_the_file(tmp_path: Path) -> None:
     file = file_with(
         tmp_path,
         leaderElection={"leaderElect": True, "resourceNamespace": "there", "leaseDuration": "20s"},
@@ -71,7 +71,7 @@ def test_every_flag_wins_over_the_file(tmp_path: Path) -> None:
         controller={"groupKindConcurrency": {JOBS: 3, "TrainingRuntime.trainer.kubeflow.org": 2}},
         clientConnection={"qps": 5, "burst": 10},
     )
-    told = manager.configured(
+    configuration = manager.configured(
         parsed(
             *("--config", file, "--no-leader-elect", "--leader-election-namespace", "here"),
             *("--metrics-bind-address", "0", "--no-metrics-secure"),
@@ -79,34 +79,37 @@ def test_every_flag_wins_over_the_file(tmp_path: Path) -> None:
             *("--qps", "50.5", "--burst", "60"),
         )
     )
-    assert not told.leader_election.leader_elect
-    assert told.leader_election.resource_namespace == "here"
-    assert told.leader_election.lease_duration.seconds == 20, "of which no flag spoke"
-    assert (told.metrics.address, told.metrics.secure_serving) == ("0", False)
-    assert told.health.address == "127.0.0.1:4"
-    assert told.controller.concurrency("TrainJob") == 7
-    assert told.controller.concurrency("TrainingRuntime") == 2, "of which no flag spoke"
-    assert (told.client_connection.qps, told.client_connection.burst) == (50.5, 60)
+    assert not configuration.leader_election.leader_elect
+    assert configuration.leader_election.resource_namespace == "here"
+    assert configuration.leader_election.lease_duration.seconds == 20, "of which no flag spoke"
+    assert (configuration.metrics.address, configuration.metrics.secure_serving) == ("0", False)
+    assert configuration.health.address == "127.0.0.1:4"
+    assert configuration.controller.concurrency("TrainJob") == 7
+    assert configuration.controller.concurrency("TrainingRuntime") == 2, "of which no flag spoke"
+    assert (configuration.client_connection.qps, configuration.client_connection.burst) == (
+        50.5,
+        60,
+    )
 
 
-def test_every_flag_wins_over_the_defaults_too() -> None:
-    told = manager.configured(
+def test_every_flag_has_precedence_over_the_defaults() -> None:
+    configuration = manager.configured(
         parsed("--leader-elect", f"--concurrency={JOBS}=2", "--metrics-secure")
     )
-    assert told.leader_election.leader_elect
-    assert told.metrics.secure_serving
-    assert told.controller.concurrency("TrainJob") == 2
+    assert configuration.leader_election.leader_elect
+    assert configuration.metrics.secure_serving
+    assert configuration.controller.concurrency("TrainJob") == 2
 
 
 def test_a_file_alone_is_followed(tmp_path: Path) -> None:
     file = file_with(tmp_path, metrics={"bindAddress": "0"}, plugins={"disabled": ["Volcano"]})
-    told = manager.configured(parsed("--config", file))
-    assert told.metrics.address == "0"
-    assert told.plugins.disabled == ["Volcano"]
+    configuration = manager.configured(parsed("--config", file))
+    assert configuration.metrics.address == "0"
+    assert configuration.plugins.disabled == ["Volcano"]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "failed to read F/config.yaml: No such file or directory"),
         ("- 1", "failed to decode config file: F/config.yaml: must be an object"),
@@ -118,16 +121,16 @@ def test_a_file_alone_is_followed(tmp_path: Path) -> None:
         ("plugins: {disabled: [Mine]}", "plugins.disabled: Mine: not built in"),
     ],
 )
-def test_a_file_of_no_use_ends_it_with_one_line(
-    run: Run, tmp_path: Path, text: str | None, said: str
+def test_invalid_file_is_reported_in_one_line(
+    run: Run, tmp_path: Path, text: str | None, message: str
 ) -> None:
     if text is not None:
         head = "" if text in ("- 1", "a: [") else yaml.safe_dump(HEAD)
         (tmp_path / "config.yaml").write_text(f"{head}{text}\n")
-    code, told = run("--config", "F/config.yaml")
+    code, output = run("--config", "F/config.yaml")
     assert code == 1
-    assert said in told
-    assert_one_line(told)
+    assert message in output
+    assert_one_line(output)
 
 
 def assert_one_line(told: str) -> None:
@@ -137,7 +140,7 @@ def assert_one_line(told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         ((), "No cluster configured: pass --kubeconfig, set KUBECONFIG"),
         (("--kubeconfig", "F/none"), "The kubeconfig does not exist: F/none."),
@@ -147,17 +150,17 @@ def assert_one_line(told: str) -> None:
         (("--kubeconfig", "F/good", "--context", "b"), "Expected object with name b in F/good"),
     ],
 )
-def test_a_kubeconfig_of_no_use_ends_it_with_one_line(
-    run: Run, tmp_path: Path, flags: tuple[str, ...], said: str
+def test_invalid_kubeconfig_is_reported_in_one_line(
+    run: Run, tmp_path: Path, flags: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "words").write_text("just words")
     (tmp_path / "empty").write_text("")
     (tmp_path / "torn").write_text("clusters: [")
     write_kubeconfig(tmp_path / "good")
-    code, told = run(*flags)
+    code, output = run(*flags)
     assert code == 1
-    assert said in told
-    assert_one_line(told)
+    assert message in output
+    assert_one_line(output)
 
 
 def write_kubeconfig(path: Path, server: str = "http://127.0.0.1:1") -> None:
@@ -171,7 +174,7 @@ def write_kubeconfig(path: Path, server: str = "http://127.0.0.1:1") -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--qps", "-1"), "--qps: must be at least 0"),
         (("--qps", "2", "--burst", "0"), "clientConnection: burst must be at least 1"),
@@ -181,19 +184,19 @@ def write_kubeconfig(path: Path, server: str = "http://127.0.0.1:1") -> None:
         (("--health-probe-bind-address", ":x"), "--health-probe-bind-address: must be host:port"),
     ],
 )
-def test_a_flag_with_a_value_of_no_use_is_misuse(
-    run: Run, flags: tuple[str, ...], said: str
+def test_flag_with_invalid_value_is_a_usage_error(
+    run: Run, flags: tuple[str, ...], message: str
 ) -> None:
-    code, told = run(*flags)
+    code, output = run(*flags)
     assert code == 2
-    assert told.startswith(f"kftrainer manager: {said}")
-    assert_one_line(told)
+    assert output.startswith(f"kftrainer manager: {message}")
+    assert_one_line(output)
 
 
 @pytest.mark.parametrize(
     "flags", [("--frobnicate",), ("--concurrency", "TrainJob"), ("--qps", "many"), ("surplus",)]
 )
-def test_a_flag_that_nobody_knows_is_misuse(
+def test_unknown_flag_is_a_usage_error(
     flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -202,42 +205,40 @@ def test_a_flag_that_nobody_knows_is_misuse(
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_port_that_is_taken_ends_it_with_one_line_before_anything_else(
-    run: Run, tmp_path: Path
-) -> None:
+def test_taken_port_is_reported_in_one_line_first(run: Run, tmp_path: Path) -> None:
     write_kubeconfig(tmp_path / "closed")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         flags = ("--metrics-bind-address", "0", "--health-probe-bind-address", address)
-        code, told = run("--kubeconfig", "F/closed", *flags)
+        code, output = run("--kubeconfig", "F/closed", *flags)
     assert code == 1
-    assert told == (
+    assert output == (
         f"kftrainer manager: probes cannot listen: another program listens on {address}.\n"
     ), "it has not begun to ask the API server"
 
 
 def test_a_folder_without_certificates_ends_it_with_one_line(run: Run, tmp_path: Path) -> None:
     write_kubeconfig(tmp_path / "closed")
-    code, told = run("--kubeconfig", "F/closed", "--metrics-cert-dir", "F/certificates")
+    code, output = run("--kubeconfig", "F/closed", "--metrics-cert-dir", "F/certificates")
     assert code == 1
-    assert "A certificate cannot be read" in told
-    assert "F/certificates/tls.crt" in told
-    assert_one_line(told)
+    assert "A certificate cannot be read" in output
+    assert "F/certificates/tls.crt" in output
+    assert_one_line(output)
 
 
 def test_certificates_that_are_none_end_it_with_one_line(run: Run, tmp_path: Path) -> None:
     write_kubeconfig(tmp_path / "closed")
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).write_text("nonsense")
-    code, told = run("--kubeconfig", "F/closed", "--metrics-cert-dir", str(tmp_path))
+    code, output = run("--kubeconfig", "F/closed", "--metrics-cert-dir", str(tmp_path))
     assert code == 1
-    assert "tls.crt and tls.key in F: The pair cannot be used" in told
-    assert_one_line(told)
+    assert "tls.crt and tls.key in F: The pair cannot be used" in output
+    assert_one_line(output)
 
 
-def test_a_folder_of_runtimes_of_no_use_ends_it_with_one_line(run: Run, tmp_path: Path) -> None:
+def test_invalid_runtimes_folder_is_reported_in_one_line(run: Run, tmp_path: Path) -> None:
     write_kubeconfig(tmp_path / "closed")
     (tmp_path / "runtimes").mkdir()
     (tmp_path / "runtimes" / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\n")
@@ -245,10 +246,10 @@ def test_a_folder_of_runtimes_of_no_use_ends_it_with_one_line(run: Run, tmp_path
         ("F/runtimes", "runtimes cannot be used: F/runtimes/pod.yaml:1: must be a Cluster"),
         ("F/none", "failed to read runtimes: F/none: No such file or directory"),
     ):
-        code, told = run("--kubeconfig", "F/closed", "--runtimes", folder)
+        code, output = run("--kubeconfig", "F/closed", "--runtimes", folder)
         assert code == 1
-        assert said in told
-        assert_one_line(told)
+        assert said in output
+        assert_one_line(output)
 
 
 def told_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
@@ -256,7 +257,7 @@ def told_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return code, capsys.readouterr().err.splitlines()
 
 
-def test_errors_in_groups_are_told_once_each_in_one_line(
+def test_grouped_errors_are_reported_once_each_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lost = [LeaseLostError("the lease\nwas lost"), KubeError("no answer")]
@@ -269,7 +270,7 @@ def test_errors_in_groups_are_told_once_each_in_one_line(
     assert told_of(group, capsys) == (1, ["kftrainer manager: waited 120 s for TrainJob"])
 
 
-def test_of_what_nobody_expected_the_log_has_the_traceback_and_the_last_line_the_gist(
+def test_unexpected_error_is_logged_with_traceback_and_summarized_in_the_last_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail() -> None:

@@ -53,7 +53,7 @@ def test_runtimes_wait_for_the_last_train_job() -> None:
     assert next_step([], {}) == ([], [])
 
 
-def test_what_the_manager_has_applied_again_is_not_waited_for_unless_it_could_not_go() -> None:
+def test_objects_reapplied_by_the_manager_are_not_waited_for_unless_deletion_was_blocked() -> None:
     deleted = {TORCH.identity: "uid-of-the-one-before"}
     assert next_step([TORCH], deleted) == ([], [])
     assert next_step([TORCH], {TORCH.identity: TORCH.metadata.uid}) == ([TORCH], [TORCH])
@@ -66,7 +66,7 @@ def test_what_the_manager_has_applied_again_is_not_waited_for_unless_it_could_no
         assert next_step([foreign], deleted) == ([foreign], [foreign])
 
 
-def test_a_list_is_short_and_says_what_keeps_the_object() -> None:
+def test_list_is_truncated_and_names_finalizers() -> None:
     jobs = [found(TRAIN_JOBS, f"job-{number}") for number in range(7)]
     kept = found(TRAINING_RUNTIMES, "mine", deletionTimestamp=GOING, finalizers=[IN_USE, "a/b"])
     assert listed([kept, *jobs]) == [
@@ -81,7 +81,7 @@ HINT = (
 )
 
 
-def test_what_nobody_gives_free_can_be_given_free_by_hand() -> None:
+def test_leftover_finalizers_can_be_removed_on_request() -> None:
     kept: Object = {"deletionTimestamp": GOING, "finalizers": [IN_USE]}
     mine = found(TRAINING_RUNTIMES, "mine", **kept)
     assert advice([mine], of_all=True) == (
@@ -134,7 +134,7 @@ class Purging:
                     await self.clock.advance(0.25)
 
 
-async def test_everything_goes_jobs_with_what_was_made_for_them() -> None:
+async def test_everything_is_deleted_with_the_dependents_of_jobs() -> None:
     server = ObjectServer(
         {
             JOBS: [meta("one"), meta("two", "b")],
@@ -144,7 +144,7 @@ async def test_everything_goes_jobs_with_what_was_made_for_them() -> None:
     )
     purging = Purging(server)
     await purging.run()
-    assert [each for each in server.asked if each.startswith("DELETE")] == [
+    assert [each for each in server.requests if each.startswith("DELETE")] == [
         f"DELETE {OURS}/namespaces/a/trainjobs/one",
         f"DELETE {OURS}/namespaces/b/trainjobs/two",
         f"DELETE {OURS}/namespaces/a/trainingruntimes/mine",
@@ -163,7 +163,7 @@ async def test_everything_goes_jobs_with_what_was_made_for_them() -> None:
 
 
 @pytest.mark.parametrize("cluster", [False, True])
-async def test_in_some_namespaces_only_cluster_runtimes_if_that_is_said(cluster: bool) -> None:
+async def test_namespaced_purge_deletes_cluster_runtimes_only_on_request(cluster: bool) -> None:
     server = ObjectServer(
         {
             f"{OURS}/namespaces/a/trainjobs": [meta("one")],
@@ -177,8 +177,8 @@ async def test_in_some_namespaces_only_cluster_runtimes_if_that_is_said(cluster:
     await purging.run()
     left = server.collections.pop(CLUSTER)
     assert not any(server.collections.values())
-    assert f"GET {JOBS}" not in server.asked
-    assert (f"GET {CLUSTER}" in server.asked, left == []) == (cluster, cluster)
+    assert f"GET {JOBS}" not in server.requests
+    assert (f"GET {CLUSTER}" in server.requests, left == []) == (cluster, cluster)
     assert purging.told[-1] == "no TrainJobs and no TrainingRuntimes are left in a, b" + (
         ", and no ClusterTrainingRuntimes"
         if cluster
@@ -186,7 +186,7 @@ async def test_in_some_namespaces_only_cluster_runtimes_if_that_is_said(cluster:
     )
 
 
-async def test_where_the_kinds_are_gone_it_is_done() -> None:
+async def test_missing_kinds_mean_nothing_to_purge() -> None:
     purging = Purging(ObjectServer({}))
     await purging.run()
     assert purging.told == ["the CustomResourceDefinitions are not installed: nothing to delete"]
@@ -195,7 +195,7 @@ async def test_where_the_kinds_are_gone_it_is_done() -> None:
     assert purging.told == ["no TrainJobs and no runtimes are left"]
 
 
-async def test_what_stays_is_told_now_and_then_and_at_the_end() -> None:
+async def test_remaining_objects_are_reported_periodically_and_at_the_end() -> None:
     server = ObjectServer({JOBS: [meta("one", finalizers=["acme.io/hold"])], RUNTIMES: []})
     purging = Purging(server, seconds=25.0)
     error = await purging.error()
@@ -203,10 +203,10 @@ async def test_what_stays_is_told_now_and_then_and_at_the_end() -> None:
     left = "left: 1 TrainJob: a/one (kept by acme.io/hold)"
     assert str(error) == f"after 25 s: {left}"
     assert purging.told == ["deleting 1 TrainJob: a/one", left, left, left]
-    assert sum(each.startswith("DELETE") for each in server.asked) == 1
+    assert sum(each.startswith("DELETE") for each in server.requests) == 1
 
 
-async def test_a_runtime_that_nobody_gives_free_is_told_how_to_free() -> None:
+async def test_runtime_with_leftover_finalizer_is_reported_with_advice() -> None:
     server = ObjectServer({RUNTIMES: [meta("mine", finalizers=[IN_USE])]})
     error = await Purging(server, seconds=5.0).error()
     left = f"left: 1 TrainingRuntime: a/mine (kept by {IN_USE})"
@@ -214,7 +214,7 @@ async def test_a_runtime_that_nobody_gives_free_is_told_how_to_free() -> None:
 
 
 @pytest.mark.parametrize("method", ["DELETE", "GET"])
-async def test_a_server_that_fails_does_not_hide_what_is_left(
+async def test_server_failure_does_not_hide_remaining_objects(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kftrainer.cli.commands.cluster.LAST_TRY", 60.0)
@@ -234,7 +234,7 @@ async def test_a_server_that_fails_does_not_hide_what_is_left(
     assert str(error) == "after 5 s: left: 1 TrainJob: a/one; the last attempt failed: oh"
 
 
-async def test_a_manager_that_brings_its_runtimes_back_is_no_reason_to_wait() -> None:
+async def test_runtimes_recreated_by_a_manager_are_not_waited_for() -> None:
     server = ObjectServer({JOBS: [], CLUSTER: [meta("torch", None, **SHIPPED)]})
 
     def bring_back(method: str, _path: str) -> Response | None:
@@ -248,14 +248,14 @@ async def test_a_manager_that_brings_its_runtimes_back_is_no_reason_to_wait() ->
     server.answer = bring_back
     purging = Purging(server)
     await purging.run()
-    assert sum(each.startswith("DELETE") for each in server.asked) == 1
+    assert sum(each.startswith("DELETE") for each in server.requests) == 1
     assert purging.told[-1] == (
         "no TrainJobs and no runtimes are left, except those that a manager has re-created: "
         "1 ClusterTrainingRuntime: torch; they are deleted with the CustomResourceDefinitions"
     )
 
 
-async def test_what_somebody_else_was_faster_with_is_well() -> None:
+async def test_object_already_deleted_is_not_an_error() -> None:
     server = ObjectServer({JOBS: [meta("one"), meta("two")]})
 
     def race(method: str, path: str) -> Response | None:
@@ -268,7 +268,7 @@ async def test_what_somebody_else_was_faster_with_is_well() -> None:
     await Purging(server).run()
 
 
-async def test_what_may_not_be_deleted_ends_it_and_what_may_pass_is_tried_again() -> None:
+async def test_forbidden_deletion_is_fatal_and_transient_errors_are_retried() -> None:
     server = ObjectServer({JOBS: [meta(f"job-{number}") for number in range(50)]})
     broken = [refusal(500, "InternalError", "oh")] * 3
     server.answer = lambda method, _: broken.pop() if broken and method == "DELETE" else None
@@ -289,7 +289,7 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", [("purge",), ("purge", "--yes"), ("check",)])
 @pytest.mark.usefixtures("logging_as_before", "no_cluster")
-def test_without_a_cluster_it_is_told_in_one_line(
+def test_missing_cluster_is_reported_in_one_line(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(command) == 1
@@ -300,7 +300,7 @@ def test_without_a_cluster_it_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("flag", ["--timeout=many", "--timeout=-1", "--timeout=inf", "--nope"])
-def test_a_flag_of_no_use_is_misuse(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_useless_flag_is_a_usage_error(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["purge", flag])
     assert ended.value.code == 2

@@ -107,7 +107,7 @@ def test_a_train_job_becomes_a_job_set(render: Command) -> None:
     assert render.objects(plain_runtime(), plain_job()) == [jobset("demo")]
 
 
-def test_documents_come_in_any_order_and_objects_in_that_of_the_train_jobs(render: Command) -> None:
+def test_objects_are_ordered_by_train_job_for_any_order_of_documents(render: Command) -> None:
     second = plain_job("second")
     second["metadata"] |= {"namespace": "team", "uid": "1-2-3"}
     found = render.objects(plain_job("third"), second, plain_runtime(), plain_job("first"))
@@ -155,33 +155,33 @@ def test_two_runs_are_the_same_to_the_byte(render: Command, form: str) -> None:
     assert first[0] == 0
 
 
-def test_what_is_printed_can_be_read_again(render: Command) -> None:
+def test_output_can_be_parsed_again(render: Command) -> None:
     _, out, _ = render(plain_runtime(), plain_job(trainer={"args": ["1:30", "y", "0644", "~"]}))
     [printed] = yaml.safe_load_all(out)
     assert printed == jobset("demo", args=["1:30", "y", "0644", "~"])
 
 
-def test_secrets_are_printed_without_what_is_in_them(render: Command) -> None:
+def test_secrets_are_printed_without_data(render: Command) -> None:
     secret, config_map, _ = render.objects(mpi_runtime(), plain_job())
     assert secret["kind"] == "Secret"
     assert list(config_map) == ["apiVersion", "kind", "metadata", "data"]
     assert secret["data"] == {"ssh-privatekey": "<redacted>", "ssh-publickey": "<redacted>"}
 
 
-def test_secrets_are_shown_if_asked_for(render: Command) -> None:
+def test_secrets_are_shown_on_request(render: Command) -> None:
     secret, *_ = render.objects(mpi_runtime(), plain_job(), options=("--show-secrets",))
     assert list(secret["data"]) == ["ssh-privatekey", "ssh-publickey"]
     assert "<redacted>" not in secret["data"].values()
 
 
-def test_a_secret_that_is_there_is_left_alone(render: Command) -> None:
+def test_existing_secret_is_not_modified(render: Command) -> None:
     metadata = {**jobset("demo")["metadata"], "name": "demo-mpi-ssh-auth"}
     there = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
     found = render.objects(mpi_runtime(), there, plain_job())
     assert [each["kind"] for each in found] == ["ConfigMap", "JobSet"]
 
 
-def test_kinds_that_nobody_knows_are_passed_over(render: Command) -> None:
+def test_unknown_kinds_are_skipped(render: Command) -> None:
     strangers = [
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}, "spec": "?"},
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo"}},
@@ -200,9 +200,9 @@ def test_a_job_set_that_runs_leaves_nothing_to_apply(render: Command) -> None:
     )
 
 
-def test_documents_without_a_train_job_are_told(render: Command) -> None:
-    told = "warning: the files contain no TrainJob\n"
-    assert render(plain_runtime()) == (0, "", told)
+def test_documents_without_a_train_job_are_an_error(render: Command) -> None:
+    message = "warning: the files contain no TrainJob\n"
+    assert render(plain_runtime()) == (0, "", message)
 
 
 def test_standard_input_is_read(
@@ -252,7 +252,7 @@ def test_misspelled_field_is_the_same_error_as_of_validate(
     assert capsys.readouterr().out == printed
 
 
-def test_what_admission_rejects_is_the_same_error_as_of_validate(render: Command) -> None:
+def test_admission_errors_equal_those_of_validate(render: Command) -> None:
     env = [_env("OMPI_MCA_orte_default_hostfile", "x")]
     problems = render.problems(mpi_runtime(), plain_job(trainer={"env": env}))
     assert [problem.split(": ")[:2] for problem in problems] == [["FILE:3", "spec.trainer.env"]]
@@ -268,7 +268,7 @@ def test_warnings_are_those_of_validate(render: Command) -> None:
     assert err.splitlines() == render.as_validated()
 
 
-def test_a_train_job_that_is_managed_by_another_is_told(render: Command) -> None:
+def test_train_job_managed_by_another_controller_is_reported(render: Command) -> None:
     job = plain_job(managedBy="kueue.x-k8s.io/multikueue")
     code, out, err = render(plain_runtime(), job)
     assert (code, yaml.safe_load(out)) == (0, jobset("demo"))
@@ -365,12 +365,14 @@ BAD_RUNTIMES = {
 }
 
 
-@pytest.mark.parametrize(("broken", "told"), BAD_RUNTIMES.values(), ids=BAD_RUNTIMES)
-def test_a_broken_runtime_is_told_once_and_at_its_place(
-    render: Command, broken: Object, told: list[str]
+@pytest.mark.parametrize(("broken", "messages"), BAD_RUNTIMES.values(), ids=BAD_RUNTIMES)
+def test_invalid_runtime_is_reported_once_with_its_position(
+    render: Command, broken: Object, messages: list[str]
 ) -> None:
     problems = render.problems(broken, plain_job("a"), plain_job("b"))
-    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:1", path] for path in told]
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["FILE:1", path] for path in messages
+    ]
     assert problems == render.as_validated()
 
 
@@ -434,13 +436,15 @@ BAD_JOBS = {
 }
 
 
-@pytest.mark.parametrize(("spec", "told"), BAD_JOBS.values(), ids=BAD_JOBS)
-def test_a_bad_train_job_is_told_with_the_field(
-    render: Command, spec: Object, told: list[str]
+@pytest.mark.parametrize(("spec", "messages"), BAD_JOBS.values(), ids=BAD_JOBS)
+def test_invalid_train_job_is_reported_with_the_field(
+    render: Command, spec: Object, messages: list[str]
 ) -> None:
     job = {**plain_job(), "spec": {**plain_job()["spec"], **spec}}
     problems = render.problems(plain_runtime(), job, plain_job("good"))
-    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:3", path] for path in told]
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["FILE:3", path] for path in messages
+    ]
     assert problems == render.as_validated()
 
 
@@ -480,16 +484,16 @@ ODD_DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize(("document", "told"), ODD_DOCUMENTS.values(), ids=ODD_DOCUMENTS)
-def test_a_document_that_is_none_of_ours_is_told(
-    render: Command, document: object, told: str
+@pytest.mark.parametrize(("document", "message"), ODD_DOCUMENTS.values(), ids=ODD_DOCUMENTS)
+def test_document_of_another_kind_is_reported(
+    render: Command, document: object, message: str
 ) -> None:
     problems = render.problems(plain_runtime(), document, plain_job("good"))
-    assert problems == [f"FILE:3: {told}"] == render.as_validated()
+    assert problems == [f"FILE:3: {message}"] == render.as_validated()
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         pytest.param(
             _named({"generateName": "demo-"}),
@@ -510,11 +514,13 @@ def test_a_document_that_is_none_of_ours_is_told(
         ),
     ],
 )
-def test_train_jobs_must_be_named_and_unique(render: Command, document: object, told: str) -> None:
-    assert render.problems(plain_runtime(), document, plain_job("good")) == [told]
+def test_train_jobs_must_be_named_and_unique(
+    render: Command, document: object, message: str
+) -> None:
+    assert render.problems(plain_runtime(), document, plain_job("good")) == [message]
 
 
-def test_runtime_that_is_in_no_file_is_told(render: Command) -> None:
+def test_runtime_missing_from_the_files_is_reported(render: Command) -> None:
     assert render.problems(plain_job()) == [
         "FILE:1: spec.runtimeRef.name: Not found: ClusterTrainingRuntime plain is not among "
         "the given files"
@@ -525,7 +531,7 @@ NASTY = "a\n\x1b[31m\x9b\u2028\u202e"
 SEEN = r"a\n\x1b[31m\x9b\u2028\u202e"
 
 
-def test_what_cannot_be_seen_is_shown_as_what_it_is(render: Command) -> None:
+def test_invisible_characters_are_escaped(render: Command) -> None:
     """A line of output stays one, and a document does not get to talk to the terminal."""
     nasty = plain_job(NASTY, labels={NASTY: 1}, **{NASTY: 1})
     nasty["metadata"]["namespace"] = NASTY
@@ -536,7 +542,7 @@ def test_what_cannot_be_seen_is_shown_as_what_it_is(render: Command) -> None:
     assert err.splitlines() == render.as_validated()
 
 
-def test_a_file_name_that_cannot_be_seen_is_shown_as_what_it_is(
+def test_invisible_characters_in_a_file_name_are_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / f"{NASTY}.yaml").write_text("a: 1\n---\n- 1\n")
@@ -611,12 +617,14 @@ ODD_OBJECTS = {
 }
 
 
-@pytest.mark.parametrize(("odd", "told"), ODD_OBJECTS.values(), ids=ODD_OBJECTS)
-def test_an_odd_object_that_is_there_already_is_told_at_its_place(
-    render: Command, odd: Object, told: list[str]
+@pytest.mark.parametrize(("odd", "messages"), ODD_OBJECTS.values(), ids=ODD_OBJECTS)
+def test_invalid_existing_object_is_reported_with_its_position(
+    render: Command, odd: Object, messages: list[str]
 ) -> None:
     problems = render.problems(gang_runtime(), odd, plain_job())
-    assert [problem.split(": ")[:2] for problem in problems] == [["FILE:3", path] for path in told]
+    assert [problem.split(": ")[:2] for problem in problems] == [
+        ["FILE:3", path] for path in messages
+    ]
     assert problems == render.as_validated()
 
 
@@ -637,9 +645,7 @@ def test_nulls_in_objects_that_are_there_already_are_nothing(render: Command) ->
     assert [each["kind"] for each in found] == ["PodGroup", "JobSet"]
 
 
-def test_a_key_that_is_said_twice_is_told(
-    render: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_duplicate_key_is_reported(render: Command, capsys: pytest.CaptureFixture[str]) -> None:
     render.file.write_text("kind: TrainJob\nmetadata: {}\nkind: TrainJob\n")
     assert main(["render", "-f", str(render.file)]) == 1
     assert capsys.readouterr() == ("", f"{render.file}:3: duplicate key 'kind'\n")
@@ -656,13 +662,13 @@ def test_a_runtime_that_could_not_be_read_is_not_missed(
     assert [line.split(": ")[0] for line in err.splitlines()] == [f"{tmp_path}/runtime.yaml:2"]
 
 
-def test_a_file_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", "-f", "nonesuch.yaml"]) == 1
     assert capsys.readouterr() == ("", "nonesuch.yaml: no such file or directory\n")
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ([], "the following arguments are required: -f/--filename"),
         (["-f"], "expected at least one argument"),
@@ -671,20 +677,18 @@ def test_a_file_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFixt
         (["-f", "x", "--diff", "y", "--explain"], "not allowed with argument"),
     ],
 )
-def test_bad_usage(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["render", *options])
     assert stopped.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_the_same_file_twice_is_not_more_work_but_a_mistake(
-    render: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_same_file_twice_is_an_error(render: Command, capsys: pytest.CaptureFixture[str]) -> None:
     render.file.write_text(json.dumps(plain_runtime()))
     assert main(["render", "-f", str(render.file), str(render.file)]) == 1
-    told = f"the ClusterTrainingRuntime in {render.file}:1 has the same name\n"
-    assert capsys.readouterr().err.endswith(told)
+    message = f"the ClusterTrainingRuntime in {render.file}:1 has the same name\n"
+    assert capsys.readouterr().err.endswith(message)
 
 
 def test_objects_of_one_name_in_two_namespaces_are_two(render: Command) -> None:
@@ -694,7 +698,7 @@ def test_objects_of_one_name_in_two_namespaces_are_two(render: Command) -> None:
     assert found == [jobset("demo"), jobset("demo", "other")]
 
 
-def test_everything_that_is_wrong_is_told_in_the_order_of_the_documents(render: Command) -> None:
+def test_errors_are_reported_in_document_order(render: Command) -> None:
     problems = render.problems(
         plain_job("a", trainer={"args": "x"}),
         runtime("other", "ClusterTrainingRuntime", [replicated_job(), replicated_job("twin")]),
@@ -713,7 +717,7 @@ def test_everything_that_is_wrong_is_told_in_the_order_of_the_documents(render: 
     ]
 
 
-def test_a_runtime_is_looked_at_even_if_nobody_refers_to_it(render: Command) -> None:
+def test_unreferenced_runtime_is_validated(render: Command) -> None:
     [problem] = render.problems(runtime_of(_with_other_container))
     assert problem.startswith(f"FILE:1: {JOBS}[0].{POD}.containers: ")
 
@@ -745,21 +749,19 @@ def configuration(folder: Path, **plugins: list[str]) -> tuple[str, str]:
     return "--config", str(file)
 
 
-def test_the_configuration_says_which_plugins_run(render: Command, tmp_path: Path) -> None:
+def test_configuration_selects_the_plugins(render: Command, tmp_path: Path) -> None:
     options = configuration(tmp_path, disabled=["PlainML"])
     found = render.objects(plain_runtime(), plain_job(trainer={"numNodes": 5}), options=options)
     assert found == [jobset("demo")]
 
 
-def test_a_plugin_that_is_not_installed_is_told(render: Command, tmp_path: Path) -> None:
+def test_missing_plugin_is_reported(render: Command, tmp_path: Path) -> None:
     options = configuration(tmp_path, enabled=["nonesuch"])
     [line] = render.problems(plain_runtime(), options=options)
     assert line.startswith("plugins.enabled: nonesuch: no installed package declares it")
 
 
-def test_a_configuration_that_cannot_be_read_is_told_in_one_line(
-    render: Command, tmp_path: Path
-) -> None:
+def test_unreadable_configuration_is_reported_in_one_line(render: Command, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("a: [")
     [line] = render.problems(plain_runtime(), options=("--config", str(file)))
@@ -769,7 +771,7 @@ def test_a_configuration_that_cannot_be_read_is_told_in_one_line(
 # ---- --explain
 
 
-def test_explain_says_who_set_what(render: Command) -> None:
+def test_explain_shows_the_source_of_each_value(render: Command) -> None:
     job = plain_job(trainer={"numNodes": 3, "image": "mine", "env": [_env("A", "1")]})
     code, out, err = render(plain_runtime(), job, options=("--explain",))
     head = "JobSet demo: spec.replicatedJobs[node].template.spec"
@@ -788,7 +790,7 @@ def without_sources(lines: str) -> list[str]:
     return [line.partition(" ← ")[0] for line in lines.splitlines()]
 
 
-def test_explain_says_what_is_in_the_other_objects(render: Command) -> None:
+def test_explain_covers_the_other_objects(render: Command) -> None:
     job = plain_job()
     job["metadata"]["namespace"] = "team"
     code, out, _ = render(mpi_runtime(), job, options=("--explain",))
@@ -805,7 +807,7 @@ def test_explain_says_what_is_in_the_other_objects(render: Command) -> None:
     assert all(line.startswith("JobSet team/demo: ") for line in out.splitlines()[5:])
 
 
-def test_explain_says_what_is_in_a_pod_group(render: Command) -> None:
+def test_explain_covers_a_pod_group(render: Command) -> None:
     code, out, _ = render(gang_runtime(), plain_job(), options=("--explain",))
     assert code == 0
     assert without_sources(out)[:2] == [
@@ -814,7 +816,7 @@ def test_explain_says_what_is_in_a_pod_group(render: Command) -> None:
     ]
 
 
-def test_explain_shows_what_cannot_be_seen(render: Command) -> None:
+def test_explain_escapes_invisible_characters(render: Command) -> None:
     job = plain_job(trainer={"env": [_env(NASTY, "x")]})
     code, out, _ = render(plain_runtime(), job, options=("--explain",))
     assert code == 0
@@ -861,9 +863,7 @@ def test_a_difference(render: Command, earlier: Earlier, form: str) -> None:
     ]
 
 
-def test_the_heads_of_a_difference_show_what_cannot_be_seen(
-    render: Command, tmp_path: Path
-) -> None:
+def test_diff_headers_escape_invisible_characters(render: Command, tmp_path: Path) -> None:
     file = tmp_path / NASTY
     metadata = {"name": NASTY}
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata}))
@@ -875,7 +875,7 @@ def test_the_heads_of_a_difference_show_what_cannot_be_seen(
     ]
 
 
-def test_objects_that_came_or_went(render: Command, earlier: Earlier) -> None:
+def test_diff_shows_added_and_removed_objects(render: Command, earlier: Earlier) -> None:
     options = earlier(plain_runtime(), plain_job("a"), plain_job("b"))
     code, out, _ = render(plain_runtime(), plain_job("b"), plain_job("c"), options=options)
     lines = out.splitlines()
@@ -887,7 +887,7 @@ def test_objects_that_came_or_went(render: Command, earlier: Earlier) -> None:
     assert {line[0] for line in lines[lines.index("+++ JobSet default/a now") + 2 :]} == {"-"}
 
 
-def test_trouble_is_not_taken_for_a_difference(render: Command, tmp_path: Path) -> None:
+def test_diff_with_invalid_input_exits_with_2(render: Command, tmp_path: Path) -> None:
     missing = ("--diff", str(tmp_path / "nonesuch"))
     assert render(plain_runtime(), plain_job(), options=missing) == (
         2,

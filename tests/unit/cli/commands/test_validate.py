@@ -68,7 +68,7 @@ spec:
 """
 
 
-def test_what_is_fine_is_not_told(validate: Command) -> None:
+def test_valid_documents_are_not_listed(validate: Command) -> None:
     assert validate.run(a=[job()], b=[RUNTIME]) == (
         0,
         "",
@@ -88,7 +88,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_what_can_be_planned_for_is_not_refused(case: Case) -> None:
+def test_plannable_documents_are_accepted(case: Case) -> None:
     assert main(["validate", "-f", str(case.file(INPUT))]) == (case.name in REFUSED)
 
 
@@ -121,7 +121,7 @@ def test_each_problem_is_a_line_with_the_place_of_the_field(validate: Command) -
     )
 
 
-def test_what_is_missing_is_told_where_it_should_be(validate: Command) -> None:
+def test_missing_field_is_reported_at_its_parent(validate: Command) -> None:
     text = GOOD.replace("    name: plain\n", "    kind: TrainingRuntime\n")
     assert validate(a=text) == (1, ["a:6: spec.runtimeRef.name: Required value"])
     assert validate(a=GOOD.replace("  name: demo\n", "  labels: {}\n"))[1] == [
@@ -133,16 +133,16 @@ def test_a_list_has_the_lines_of_its_items(validate: Command) -> None:
     text = (
         "apiVersion: v1\nkind: List\nitems:\n- " + GOOD.replace("\n", "\n  ") + "  suspend: maybe"
     )
-    told = "spec.suspend: Invalid value: must be true or false"
-    assert validate(a=text) == (1, [f"a:11: {told}"])
+    message = "spec.suspend: Invalid value: must be true or false"
+    assert validate(a=text) == (1, [f"a:11: {message}"])
     broken = {**job(), "spec": {**job()["spec"], "suspend": "maybe"}}
     listed = {"apiVersion": "v1", "kind": "List", "items": [RUNTIME, broken]}
     lines = json.dumps(listed, indent=1).splitlines()
     line = next(n for n, each in enumerate(lines, 1) if "maybe" in each)
-    assert validate(a="\n".join(lines)) == (1, [f"a:{line}: {told}"])
+    assert validate(a="\n".join(lines)) == (1, [f"a:{line}: {message}"])
 
 
-def test_what_admission_refuses_is_told_as_well(validate: Command) -> None:
+def test_admission_errors_are_reported(validate: Command) -> None:
     override = {"targetJobs": [{"name": "nonesuch"}]}
     code, lines = validate(a=[RUNTIME], b=[job(podTemplateOverrides=[override])])
     assert code == 1
@@ -152,7 +152,7 @@ def test_what_admission_refuses_is_told_as_well(validate: Command) -> None:
     )
 
 
-def test_admission_is_not_asked_about_what_never_reaches_it(validate: Command) -> None:
+def test_admission_rules_are_skipped_after_schema_errors(validate: Command) -> None:
     override = {"targetJobs": [{"name": "nonesuch"}]}
     bad = job(podTemplateOverrides=[override], trainer={"numNodes": 0})
     assert [each["path"] for each in validate.remarks(a=[RUNTIME, bad])[1]] == [
@@ -160,7 +160,7 @@ def test_admission_is_not_asked_about_what_never_reaches_it(validate: Command) -
     ]
 
 
-def test_a_broken_runtime_is_told_once_and_not_at_its_jobs(validate: Command) -> None:
+def test_invalid_runtime_is_reported_once_and_not_at_its_jobs(validate: Command) -> None:
     no_jobs = runtime("plain", "ClusterTrainingRuntime", template={"spec": {"replicatedJobs": []}})
     code, remarks = validate.remarks(a=[job("one"), no_jobs, job("two")])
     assert code == 1
@@ -172,7 +172,7 @@ def test_a_broken_runtime_is_told_once_and_not_at_its_jobs(validate: Command) ->
     assert (code, [each["path"] for each in remarks]) == (1, ["spec.template"])
 
 
-def test_a_train_job_alone_is_judged_without_its_runtime(validate: Command) -> None:
+def test_train_job_without_runtime_is_validated_alone(validate: Command) -> None:
     assert validate(a=GOOD) == (
         0,
         [
@@ -196,13 +196,13 @@ def test_a_runtime_that_is_missing_among_others_is_refused(validate: Command) ->
     assert validate(a=on_mine, b=[of_another_kind])[0] == 0
 
 
-def test_a_runtime_that_comes_with_the_operator_need_not_be_there(validate: Command) -> None:
+def test_shipped_runtime_is_not_required_in_the_files(validate: Command) -> None:
     on_shipped = train_job(runtimeRef={"name": "torch-distributed"})
     code, [line] = validate(a=[on_shipped], b=[RUNTIME])
     assert (code, "warning: ClusterTrainingRuntime torch-distributed" in line) == (0, True)
 
 
-def test_a_runtime_may_be_in_what_could_not_be_read(validate: Command) -> None:
+def test_missing_runtime_is_a_warning_with_unreadable_documents(validate: Command) -> None:
     other = {**RUNTIME, "metadata": {**RUNTIME["metadata"], "name": "other"}}
     on_mine = GOOD.replace("name: plain", "name: mine")
     code, lines = validate(a=on_mine, b=[other], c="a: [")
@@ -269,7 +269,7 @@ def test_json_has_all_that_the_lines_have(validate: Command) -> None:
         ({"managedBy": "me"}, ["FieldValueInvalid"]),
     ],
 )  # fmt: skip
-def test_faults_have_the_names_of_the_api_server(
+def test_error_types_match_the_api_server(
     validate: Command, spec: Object, types: list[str]
 ) -> None:
     bad = {**job(), "spec": {**job()["spec"], **spec}}
@@ -289,9 +289,9 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize(("content", "told"), UNREADABLE.values(), ids=UNREADABLE)
-def test_what_cannot_be_read_ends_with_2(
-    validate: Command, tmp_path: Path, content: str | bytes | None, told: str
+@pytest.mark.parametrize(("content", "message"), UNREADABLE.values(), ids=UNREADABLE)
+def test_unreadable_input_exits_with_2(
+    validate: Command, tmp_path: Path, content: str | bytes | None, message: str
 ) -> None:
     if content is None:
         code, remarks = validate.remarks(a=[job(), RUNTIME])
@@ -302,7 +302,7 @@ def test_what_cannot_be_read_ends_with_2(
     code, remarks = validate.remarks(a=content, b=[{**job(), "spec": {}}])
     assert code == 2
     assert remarks[0]["type"] == "Unreadable"
-    assert remarks[0]["message"].startswith(told)
+    assert remarks[0]["message"].startswith(message)
     assert remarks[1]["path"] == "spec.runtimeRef"  # the rest was looked at all the same
 
 
@@ -376,13 +376,13 @@ def test_v1_job_is_an_error_with_a_hint_for_migration(
     validate: Command, kind: str, hint: str
 ) -> None:
     old = {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": "old"}}
-    told = (
+    message = (
         f"a:2: kind: Unsupported value: {kind} of kubeflow.org/v1 is a job of the Training "
         "Operator (v1), which is not supported: write a TrainJob of "
         f"trainer.kubeflow.org/v1alpha1 that refers to a runtime, {hint}"
     )
-    assert validate(a=[old]) == (1, [told])
-    assert validate(a=[old, RUNTIME, job()]) == (1, [told])
+    assert validate(a=[old]) == (1, [message])
+    assert validate(a=[old, RUNTIME, job()]) == (1, [message])
     listed = {"apiVersion": "kubeflow.org/v1", "kind": f"{kind}List", "items": [{"metadata": {}}]}
     assert validate(a=[listed])[0] == 1
 
@@ -417,13 +417,13 @@ def test_job_set_without_a_spec_is_an_error(validate: Command) -> None:
     assert validate(a=[RUNTIME, job(), no_spec])[0] == 1
 
 
-def test_what_planning_reads_must_be_readable(validate: Command) -> None:
+def test_objects_read_by_planning_must_be_valid(validate: Command) -> None:
     limits = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "x"}, "spec": []}
     assert validate(a=[RUNTIME], b=[limits]) == (1, ["b:5: spec: Invalid value: must be an object"])
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ({"kind": "TrainJob"}, "a:1: apiVersion: Required value"),
         ({"apiVersion": 3, "kind": "X"}, "a:1: apiVersion: Invalid value: must be a string"),
@@ -438,11 +438,13 @@ def test_what_planning_reads_must_be_readable(validate: Command) -> None:
         ),
     ],
 )
-def test_what_no_server_would_know(validate: Command, document: Object, told: str) -> None:
-    assert validate(a=[document]) == (1, [told])
+def test_document_that_no_server_accepts_is_reported(
+    validate: Command, document: Object, message: str
+) -> None:
+    assert validate(a=[document]) == (1, [message])
 
 
-def test_objects_that_are_there_twice_are_told(validate: Command) -> None:
+def test_duplicate_objects_are_reported(validate: Command) -> None:
     code, lines = validate(a=[RUNTIME, job()], b=[job()])
     assert code == 0
     assert [line.split(": ", 2)[:2] for line in lines] == [["b:4", "metadata.name"]]
@@ -467,7 +469,7 @@ def test_values_that_may_be_secrets_are_never_shown(validate: Command) -> None:
         assert hidden not in out
 
 
-def test_what_is_printed_stays_on_its_line(validate: Command) -> None:
+def test_messages_stay_on_one_line(validate: Command) -> None:
     code, lines = validate(a=[job(**{"x\n\x1b[2Jy": 1})])
     assert code == 1
     assert lines == ["a:8: spec[x\\n\\x1b[2Jy]: Unknown field"]

@@ -20,8 +20,8 @@ from tests.support.fake_clock import FakeClock, at_rest
 
 
 def status(code: int, reason: str, message: str = "") -> Response:
-    told = {"kind": "Status", "code": code, "reason": reason, "message": message}
-    return Response(code, {}, orjson.dumps(told))
+    fields = {"kind": "Status", "code": code, "reason": reason, "message": message}
+    return Response(code, {}, orjson.dumps(fields))
 
 
 def group_of(*resources: Resource[Any]) -> Response:
@@ -47,10 +47,10 @@ class Server:
             NODE: [NOT_THERE],
             **besides,
         }
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def request(self, _method: str, path: str, **_: Any) -> Response:
-        self.asked.append(path)
+        self.requests.append(path)
         answers = self.answers[path]
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if answer is None:
@@ -115,17 +115,17 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-async def test_all_is_well(clock: FakeClock) -> None:
+async def test_valid_setup_passes(clock: FakeClock) -> None:
     trial = Trial(Server(), clock)
     assert await trial.over() is None
     assert trial.is_ready
 
 
-async def test_kinds_that_are_not_installed_are_told(clock: FakeClock) -> None:
+async def test_missing_kinds_are_reported(clock: FakeClock) -> None:
     trial = Trial(Server(**{OURS: [NOT_THERE]}), clock)
-    told = await trial.over(SETTLE_FOR)
-    assert told is not None
-    assert told.startswith(
+    error = await trial.over(SETTLE_FOR)
+    assert error is not None
+    assert error.startswith(
         "the API server does not serve TrainJob.trainer.kubeflow.org: install the "
         "CustomResourceDefinitions"
     )
@@ -134,9 +134,7 @@ async def test_kinds_that_are_not_installed_are_told(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("missing", ["kinds", "rights"])
-async def test_what_has_just_been_installed_may_come_a_moment_later(
-    clock: FakeClock, missing: str
-) -> None:
+async def test_kinds_just_installed_are_waited_for(clock: FakeClock, missing: str) -> None:
     server = Server()
     if missing == "kinds":
         server.answers[OURS] = [NOT_THERE, NOT_THERE, group_of(TRAIN_JOBS)]
@@ -160,13 +158,13 @@ async def test_a_server_that_falls_silent_meanwhile_is_waited_for(clock: FakeClo
     assert trial.is_ready
 
 
-async def test_kinds_of_others_may_come_later(clock: FakeClock) -> None:
+async def test_optional_kinds_are_not_required(clock: FakeClock) -> None:
     server = Server()
     assert await Trial(server, clock).over() is None
-    assert JOBSET in server.asked
+    assert JOBSET in server.requests
 
 
-async def test_all_kinds_that_may_not_be_read_are_told(clock: FakeClock) -> None:
+async def test_all_kinds_with_forbidden_reads_are_reported(clock: FakeClock) -> None:
     ours = status(403, "Forbidden", 'trainjobs is forbidden: User "ada" cannot list')
     theirs = status(403, "Forbidden", "jobsets is forbidden")
     server = Server(
@@ -194,8 +192,8 @@ async def test_a_right_in_each_namespace_is_enough_and_kinds_without_one_are_rea
         }
     )
     assert await Trial(server, clock, "a", "b").over() is None
-    assert server.asked.count(f"{NODE}/runtimeclasses") == 1
-    assert f"{OURS}/trainjobs" not in server.asked
+    assert server.requests.count(f"{NODE}/runtimeclasses") == 1
+    assert f"{OURS}/trainjobs" not in server.requests
 
 
 def in_two_namespaces(**besides: list[Response | Exception | None]) -> Server:
@@ -239,15 +237,15 @@ async def test_kind_without_namespaces_that_must_not_be_read_ends_the_manager(
     refused = status(403, "Forbidden", "no classes")
     classes = {NODE: [group_of(RUNTIME_CLASSES)], f"{NODE}/runtimeclasses": [refused]}
     server = in_two_namespaces(**classes)
-    told = await Trial(server, clock, "a", "b").over(SETTLE_FOR)
-    assert told is not None
-    assert told.startswith("no permission to read")
+    error = await Trial(server, clock, "a", "b").over(SETTLE_FOR)
+    assert error is not None
+    assert error.startswith("no permission to read")
 
 
-async def test_credentials_that_are_not_accepted_are_told_at_once(clock: FakeClock) -> None:
+async def test_rejected_credentials_are_reported_immediately(clock: FakeClock) -> None:
     server = Server(**{OURS: [status(401, "Unauthorized", "Unauthorized")]})
-    told = await Trial(server, clock).over()
-    assert told == "the API server rejected the credentials: Unauthorized"
+    error = await Trial(server, clock).over()
+    assert error == "the API server rejected the credentials: Unauthorized"
 
 
 @pytest.mark.parametrize(
@@ -258,14 +256,14 @@ async def test_credentials_that_are_not_accepted_are_told_at_once(clock: FakeClo
         status(429, "TooManyRequests", "cannot connect"),
     ],
 )
-async def test_a_server_that_does_not_answer_is_asked_again_and_then_given_up(
+async def test_unresponsive_server_is_retried_until_the_timeout(
     clock: FakeClock, trouble: Response | Exception
 ) -> None:
     server = Server(**{OURS: [trouble]})
     trial = Trial(server, clock)
     with capture_logs() as logged:
-        told = await trial.over(TRY_FOR + 1)
-    assert told == "cannot reach the API server after 30 s of trying: cannot connect"
+        error = await trial.over(TRY_FOR + 1)
+    assert error == "cannot reach the API server after 30 s of trying: cannot connect"
     assert not trial.is_ready
     assert clock.monotonic() == TRY_FOR
     assert [entry["seconds_left"] for entry in logged] == [
@@ -280,10 +278,10 @@ async def test_a_server_that_does_not_answer_is_asked_again_and_then_given_up(
         2.5,
     ]
     assert {entry["event"] for entry in logged} == {"preflight_waiting"}
-    assert len(server.asked) == len(logged) + 1
+    assert len(server.requests) == len(logged) + 1
 
 
-async def test_a_server_that_answers_late_is_waited_for(clock: FakeClock) -> None:
+async def test_slow_server_is_waited_for(clock: FakeClock) -> None:
     server = Server(**{OURS: [TransportError("x"), TransportError("x"), group_of(TRAIN_JOBS)]})
     trial = Trial(server, clock)
     assert await trial.over(1.4) is None
@@ -293,7 +291,7 @@ async def test_a_server_that_answers_late_is_waited_for(clock: FakeClock) -> Non
     assert trial.is_ready
 
 
-async def test_it_stops_when_it_is_told_to_though_the_server_is_silent(clock: FakeClock) -> None:
+async def test_stop_ends_the_preflight_of_a_silent_server(clock: FakeClock) -> None:
     trial = Trial(Server(**{OURS: [None]}), clock)
     assert await trial.over(1) is None
     assert not trial.is_ready

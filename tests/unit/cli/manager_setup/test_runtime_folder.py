@@ -28,7 +28,7 @@ def problem_of(folder: Path) -> str:
     return str(raised.value).replace(str(folder), "F")
 
 
-def test_an_empty_folder_is_a_mistake_unless_it_says_that_it_is_meant(tmp_path: Path) -> None:
+def test_empty_folder_is_an_error_unless_marked_as_intended(tmp_path: Path) -> None:
     none = (
         "runtimes cannot be used: F contains no .yaml file; to delete all runtimes that were "
         "applied from it earlier, add an empty file named none"
@@ -59,7 +59,7 @@ def test_a_config_map_that_is_mounted_is_read_once(tmp_path: Path) -> None:
     assert runtimes_in(tmp_path) == [TORCH]
 
 
-def test_other_files_and_folders_are_not_looked_at(tmp_path: Path) -> None:
+def test_other_files_and_folders_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
     written(tmp_path, {"README.md": "words", ".hidden.yaml": "words", "torch.yaml": TORCH})
     assert runtimes_in(tmp_path) == [TORCH]
@@ -69,7 +69,7 @@ HEAD = f"F/a.yaml:1: must be a {CLUSTER} of trainer.kubeflow.org/v1alpha1, not"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "F/a.yaml: must contain one object, but contains 0"),
         (yaml.safe_dump_all([TORCH, TORCH]), "F/a.yaml: must contain one object, but contains 2"),
@@ -101,32 +101,32 @@ HEAD = f"F/a.yaml:1: must be a {CLUSTER} of trainer.kubeflow.org/v1alpha1, not"
     ],
 )
 def test_a_file_that_is_something_else_is_named(
-    tmp_path: Path, content: Object | str, said: str
+    tmp_path: Path, content: Object | str, message: str
 ) -> None:
-    told = problem_of(written(tmp_path, {"a.yaml": content}))
-    assert told.startswith("runtimes cannot be used: F/a.yaml")
-    assert said in told
+    text = problem_of(written(tmp_path, {"a.yaml": content}))
+    assert text.startswith("runtimes cannot be used: F/a.yaml")
+    assert message in text
 
 
 def test_a_file_with_another_ending_is_not_passed_over(tmp_path: Path) -> None:
-    told = problem_of(written(tmp_path, {"torch.yml": TORCH}))
-    assert told == "runtimes cannot be used: F/torch.yml: the file name must end in .yaml"
+    message = problem_of(written(tmp_path, {"torch.yml": TORCH}))
+    assert message == "runtimes cannot be used: F/torch.yml: the file name must end in .yaml"
 
 
 def test_two_of_one_name_are_one_too_many(tmp_path: Path) -> None:
-    told = problem_of(written(tmp_path, {"a.yaml": TORCH, "b.yaml": TORCH}))
-    assert told == "runtimes cannot be used: F/b.yaml: duplicate runtime torch: also in F/a.yaml"
+    message = problem_of(written(tmp_path, {"a.yaml": TORCH, "b.yaml": TORCH}))
+    assert message == "runtimes cannot be used: F/b.yaml: duplicate runtime torch: also in F/a.yaml"
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    told = problem_of(written(tmp_path, {"a.yaml": "", "b.yaml": TORCH, "c.yaml": "1"}))
-    assert told == (
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
+    message = problem_of(written(tmp_path, {"a.yaml": "", "b.yaml": TORCH, "c.yaml": "1"}))
+    assert message == (
         "runtimes cannot be used: F/a.yaml: must contain one object, but contains 0; "
         "F/c.yaml:1: not an object: expected a mapping with apiVersion and kind"
     )
 
 
-def test_an_entry_that_cannot_be_looked_at_is_an_error_of_the_folder(
+def test_inaccessible_entry_is_an_error_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a volume that is being taken away."""

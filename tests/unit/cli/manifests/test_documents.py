@@ -56,7 +56,7 @@ def test_lists_are_unpacked(tmp_path: Path) -> None:
     assert found(file) == [(f"{file}:4", {"kind": "A"}), (f"{file}:7", {"kind": "B"})]
 
 
-def test_items_of_a_list_of_one_kind_need_not_say_it(tmp_path: Path) -> None:
+def test_items_of_a_typed_list_inherit_its_kind(tmp_path: Path) -> None:
     file = tmp_path / "list.json"
     file.write_text('{"apiVersion": "g/v1", "kind": "JobList", "items": [{"a": 1}]}')
     assert found(file) == [(f"{file}:1", {"apiVersion": "g/v1", "kind": "Job", "a": 1})]
@@ -68,7 +68,7 @@ def test_a_kind_that_only_sounds_like_a_list_is_none(tmp_path: Path) -> None:
     assert found(file) == [(f"{file}:1", {"kind": "WishList", "items": {}})]
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_unreadable_document_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     files = {
         "1.yaml": b"a: 1\na: 2\n",
         "2.json": b"a: 1\n",

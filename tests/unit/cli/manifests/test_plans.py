@@ -66,11 +66,11 @@ def data_of(outcome: Outcome) -> list[dict[str, str]]:
     return [plan.manifests[0][field] for field in ("data", "stringData")]
 
 
-def test_what_is_in_a_secret_is_not_shown() -> None:
+def test_secret_data_is_not_shown() -> None:
     assert data_of(planned_by(secret())) == [{"a": "<redacted>"}, {"b": "<redacted>"}]
 
 
-def test_what_is_in_a_secret_is_shown_if_asked_for() -> None:
+def test_secret_data_is_shown_on_request() -> None:
     assert data_of(planned_by(secret(), show_secrets=True)) == [{"a": "eA=="}, {"b": "y"}]
 
 
@@ -81,7 +81,7 @@ def test_keys_are_not_made_to_be_hidden() -> None:
     assert data_of(planned_by(secret(generate)))[0] == {"a": "<redacted>", "c": "<redacted>"}
 
 
-def test_the_data_of_other_kinds_is_no_secret() -> None:
+def test_data_of_other_kinds_is_not_redacted() -> None:
     def make(_info: Info, job: TrainJob) -> PlannedObject:
         return PlannedObject(CONFIG_MAPS, owned(CONFIG_MAPS, job) | {"data": {"a": "x"}})
 
@@ -89,7 +89,7 @@ def test_the_data_of_other_kinds_is_no_secret() -> None:
     assert plan.manifests[0]["data"] == {"a": "x"}
 
 
-def test_what_every_object_has_comes_first() -> None:
+def test_common_fields_are_printed_first() -> None:
     def make(_info: Info, job: TrainJob) -> PlannedObject:
         return PlannedObject(CONFIG_MAPS, {"data": {}, "binaryData": {}, **owned(CONFIG_MAPS, job)})
 
@@ -98,7 +98,7 @@ def test_what_every_object_has_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "messages"),
     [
         ({}, ["ConfigMap job: built by Maker"]),
         (
@@ -111,17 +111,17 @@ def test_what_every_object_has_comes_first() -> None:
     ],
     ids=["a name and no more", "data"],
 )
-def test_every_object_is_explained(body: Object, told: list[str]) -> None:
+def test_every_object_is_explained(body: Object, messages: list[str]) -> None:
     def make(_info: Info, job: TrainJob) -> PlannedObject:
         return PlannedObject(
             CONFIG_MAPS, owned(CONFIG_MAPS, job) | body, sources={"data[a]": "spec.a"}
         )
 
     [plan] = planned_by(Maker(make), explain=True).plans
-    assert [line for line in plan.explained() if line.startswith("ConfigMap")] == told
+    assert [line for line in plan.explained() if line.startswith("ConfigMap")] == messages
 
 
-def test_the_same_problem_is_told_once() -> None:
+def test_identical_problems_are_reported_once() -> None:
     override = {"targetJobs": [{"name": "node"}] * 2, "spec": {"containers": [{"name": "x"}]}}
     job = train_job("other", podTemplateOverrides=[override])
     [problem] = problems_of(planned_by(documents=[job]))
@@ -149,7 +149,7 @@ def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
 
 
 @pytest.mark.parametrize(
-    ("plugin", "told"),
+    ("plugin", "message"),
     [
         (Maker(_refuse), r"spec.x: Invalid value: 1: is\nno good"),
         (Maker(_crash), "Internal error: plugin Maker failed: "),
@@ -168,10 +168,10 @@ def _refuse(_info: Info, _job: TrainJob) -> PlannedObject:
     ],
     ids=["error of two lines", "crash", "not JSON", "headless", "generate"],
 )
-def test_a_plugin_with_a_bug_is_told_at_the_train_job(plugin: Maker, told: str) -> None:
+def test_plugin_exception_is_reported_at_the_train_job(plugin: Maker, message: str) -> None:
     outcome = planned_by(plugin, show_secrets=True)
     [problem] = problems_of(outcome)
-    assert problem.startswith(f"{HEAD}{told}")
+    assert problem.startswith(f"{HEAD}{message}")
     assert outcome.plans == []
 
 

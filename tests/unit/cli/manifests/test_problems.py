@@ -24,7 +24,7 @@ from kftrainer.kube.objects.field_errors import ErrorType, FieldError, forbidden
         (FieldError("a", ErrorType.UNKNOWN), "Unknown field"),
     ],
 )
-def test_errors_are_told_without_what_may_be_a_secret(error: FieldError, message: str) -> None:
+def test_errors_do_not_contain_possible_secrets(error: FieldError, message: str) -> None:
     assert message_of(error) == message
 
 
@@ -53,11 +53,11 @@ def test_a_remark_is_one_line() -> None:
     assert str(DocumentProblem("f", 3, "a.b", None, "hm", "warning")) == "f:3: a.b: warning: hm"
 
 
-def test_how_it_went() -> None:
+def test_summary_of_the_outcome() -> None:
     error, warning = (
         DocumentProblem("f", 1, "", "X", "no"),
         DocumentProblem("f", 1, "", None, "hm", "warning"),
     )
     assert summary([], ObjectCounts(1)) == "1 object checked: no problems found"
-    told = summary([error, error, warning], ObjectCounts(2, {}, {"Pod": 1}))
-    assert told == "2 objects checked, 1 skipped (1 Pod): 2 errors and 1 warning"
+    message = summary([error, error, warning], ObjectCounts(2, {}, {"Pod": 1}))
+    assert message == "2 objects checked, 1 skipped (1 Pod): 2 errors and 1 warning"

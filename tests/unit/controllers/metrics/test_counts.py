@@ -16,31 +16,31 @@ CREATED = 1000.0
 STATES: tuple[State, ...] = ("Pending", "Running", "Suspended", "Blocked", "Complete", "Failed")
 
 
-class Witness:
-    """Notes what it is told."""
+class RecordingObserver:
+    """Records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.recorded: list[tuple[Any, ...]] = []
         self.taken: list[str] = []
 
     def adopted(self, runtime: str) -> None:
         self.taken.append(runtime)
 
     def job_set_created(self, runtime: str, seconds: float) -> None:
-        self.told.append(("JobSet", runtime, seconds))
+        self.recorded.append(("JobSet", runtime, seconds))
 
     def first_pod_running(self, runtime: str, seconds: float) -> None:
-        self.told.append(("pod", runtime, seconds))
+        self.recorded.append(("pod", runtime, seconds))
 
     def ended(self, runtime: str, result: State, seconds: float) -> None:
-        self.told.append((result, runtime, seconds))
+        self.recorded.append((result, runtime, seconds))
 
 
-class Books(TrainJobCounts):
-    """A counts and its witness."""
+class CountsUnderTest(TrainJobCounts):
+    """TrainJobCounts with a recording observer."""
 
     def __init__(self, **bounds: int) -> None:
-        self.witness = Witness()
+        self.witness = RecordingObserver()
         super().__init__(self.witness, **bounds)
 
     def see(
@@ -60,7 +60,7 @@ class Books(TrainJobCounts):
 
 
 def test_trainjob_is_counted_in_one_state() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     for state in STATES[:4]:
         counts.see(state)
         assert counts.counts() == {("team", "torch", state): 1}
@@ -71,7 +71,7 @@ def test_trainjob_is_counted_in_one_state() -> None:
 
 
 def test_durations_of_a_trainjob_are_observed_once() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see()
     for _ in range(2):
         counts.job_set_created(KEY, CREATED + 2)
@@ -79,7 +79,7 @@ def test_durations_of_a_trainjob_are_observed_once() -> None:
         counts.first_pod_running(KEY, CREATED + 30)
     for _ in range(2):
         counts.see("Complete", now=CREATED + 99, since=CREATED + 70)
-    assert counts.witness.told == [
+    assert counts.witness.recorded == [
         ("JobSet", "torch", 2),
         ("pod", "torch", 30),
         ("Complete", "torch", 70),
@@ -88,7 +88,7 @@ def test_durations_of_a_trainjob_are_observed_once() -> None:
 
 
 def test_events_before_the_first_sight_are_not_observed() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see("Complete", since=CREATED + 1)
     counts.see("Pending", key=ObjectKey("team", "has-job-set"), has_job_set=True)
     counts.see("Pending", key=ObjectKey("team", "has-rows"), has_rows=True)
@@ -97,45 +97,45 @@ def test_events_before_the_first_sight_are_not_observed() -> None:
     counts.first_pod_running(ObjectKey("team", "runs"), None)
     for name in ("train", "has-job-set", "has-rows", "ran", "runs", "unknown"):
         counts.job_set_created(ObjectKey("team", name), CREATED + 5)
-    assert counts.witness.told == []
+    assert counts.witness.recorded == []
     for name in ("train", "has-job-set", "has-rows", "ran", "runs", "unknown"):
         counts.first_pod_running(ObjectKey("team", name), CREATED + 6)
-    assert counts.witness.told == [("pod", "torch", 6)] * 2
+    assert counts.witness.recorded == [("pod", "torch", 6)] * 2
 
 
 def test_clock_behind_the_servers_yields_no_negative_durations() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see()
     counts.job_set_created(KEY, CREATED - 2)
     counts.first_pod_running(KEY, CREATED - 2)
     counts.see("Failed", since=CREATED - 1)
-    assert [seconds for *_, seconds in counts.witness.told] == [0, 0, 0]
+    assert [seconds for *_, seconds in counts.witness.recorded] == [0, 0, 0]
 
 
 def test_training_that_never_began_has_no_duration() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see()
     counts.see("Failed", never_began=True, since=CREATED + 1)
     counts.see("Pending", now=CREATED + 9)  # its kind of runtime became known
     counts.job_set_created(KEY, CREATED + 10)
-    assert counts.witness.told == [("JobSet", "torch", 10)]
+    assert counts.witness.recorded == [("JobSet", "torch", 10)]
     assert counts.counts() == {("team", "torch", "Pending"): 1}
 
 
 @pytest.mark.parametrize("before", ["Pending", "Complete"])
 def test_trainjob_of_the_same_name_is_observed_separately(before: State) -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see(before)
     counts.job_set_created(KEY, CREATED + 1)
-    counts.witness.told.clear()
+    counts.witness.recorded.clear()
     counts.see("Pending", uid="2", runtime="jax")  # of the same second
     assert counts.counts() == {("team", "jax", "Pending"): 1}
     counts.job_set_created(KEY, CREATED + 3)
-    assert counts.witness.told == [("JobSet", "jax", 3)]
+    assert counts.witness.recorded == [("JobSet", "jax", 3)]
 
 
 def test_event_that_the_status_reports_is_not_measured() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see()
     counts.see(has_rows=True)
     assert [counts.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
@@ -144,28 +144,28 @@ def test_event_that_the_status_reports_is_not_measured() -> None:
     counts.see("Pending", has_rows=True)  # its pods are started again
     counts.job_set_created(KEY, CREATED + 5000)
     counts.first_pod_running(KEY, CREATED + 5000)  # the end of what has run all the time
-    assert counts.witness.told == []
+    assert counts.witness.recorded == []
 
 
 def test_first_pod_may_precede_its_job_set() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see()
     counts.first_pod_running(KEY, CREATED + 2)
     counts.job_set_created(KEY, CREATED + 3)
-    assert counts.witness.told == [("pod", "torch", 2), ("JobSet", "torch", 3)]
+    assert counts.witness.recorded == [("pod", "torch", 2), ("JobSet", "torch", 3)]
 
 
 def test_job_set_without_known_time_is_not_measured() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see()
     counts.job_set_created(KEY, None)
     counts.job_set_created(KEY, CREATED + 5)
-    assert counts.witness.told == []
+    assert counts.witness.recorded == []
     assert [counts.awaiting(KEY, what) for what in ("JobSet", "pod")] == [None, "1"]
 
 
 def test_namespaced_runtimes_share_durations() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     for name in "ab":
         key = ObjectKey("team", name)
         counts.see(key=key, runtime=name, has_namespaced_runtime=True)
@@ -173,7 +173,7 @@ def test_namespaced_runtimes_share_durations() -> None:
         counts.first_pod_running(key, CREATED + 2)
         counts.see("Failed", key=key, runtime=name, has_namespaced_runtime=True, since=CREATED + 3)
     told = [("JobSet", NAMESPACED, 1), ("pod", NAMESPACED, 2), ("Failed", NAMESPACED, 3)]
-    assert counts.witness.told == told * 2
+    assert counts.witness.recorded == told * 2
     assert counts.counts() == {("team", "a", "Failed"): 1, ("team", "b", "Failed"): 1}
 
 
@@ -183,7 +183,7 @@ def test_start_of_a_state_is_from_conditions_or_observed() -> None:
         [found] = counts.oldest().values()
         return found - CREATED
 
-    counts = Books()
+    counts = CountsUnderTest()
     assert since("Pending", 0) == 0
     assert since("Pending", 10) == 0
     assert since("Blocked", 20, since=CREATED + 19) == 19
@@ -197,14 +197,14 @@ def test_start_of_a_state_is_from_conditions_or_observed() -> None:
 
 def test_trainjob_that_waits_for_pods_again_does_so_since_it_was_added() -> None:
     """As after an initializer that ran for hours under another manager."""
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see(has_rows=True, has_had_pods=True, now=CREATED + 7200)
     assert counts.oldest() == {("team", "Pending"): CREATED + 7200}
 
 
 @pytest.mark.parametrize("before", [{"has_rows": True}, {"has_job_set": True}])
 def test_trainjob_with_a_job_set_is_adopted(before: dict[str, bool]) -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     counts.see(has_namespaced_runtime=True, **before)
     counts.see("Running")
     counts.see("Complete", key=ObjectKey("team", "done"), has_rows=True)
@@ -212,7 +212,7 @@ def test_trainjob_with_a_job_set_is_adopted(before: dict[str, bool]) -> None:
 
 
 def test_oldest_time_by_namespace_and_state() -> None:
-    counts = Books()
+    counts = CountsUnderTest()
     for name, at in {"c": 3.0, "a": 1.0, "b": 2.0}.items():
         counts.see(key=ObjectKey("team", name), since=at, runtime=name)
     counts.see("Blocked", key=ObjectKey("team", "d"), since=4.0)
@@ -228,7 +228,7 @@ def test_oldest_time_by_namespace_and_state() -> None:
 
 
 def test_namespaces_and_runtimes_are_bounded_and_released() -> None:
-    counts = Books(most_namespaces=2, most_runtimes=2)
+    counts = CountsUnderTest(most_namespaces=2, most_runtimes=2)
     for name in "abcd":
         counts.see(key=ObjectKey(name, "train"), runtime=name)
     assert counts.counts() == {
@@ -249,7 +249,7 @@ def test_namespaces_and_runtimes_are_bounded_and_released() -> None:
 
 
 def test_pairs_of_namespace_and_runtime_are_bounded_and_released() -> None:
-    counts = Books(most_places=2)
+    counts = CountsUnderTest(most_places=2)
     for namespace, runtime in ("ab", "aa", "ba", "bb"):
         counts.see(key=ObjectKey(namespace, runtime), runtime=runtime)
     counts.see("Running", key=ObjectKey("a", "another"), runtime="b")
@@ -288,7 +288,7 @@ def test_counts_equal_a_recount(
     runtimes: int,
     places: int,
 ) -> None:
-    counts = Books(most_namespaces=namespaces, most_runtimes=runtimes, most_places=places)
+    counts = CountsUnderTest(most_namespaces=namespaces, most_runtimes=runtimes, most_places=places)
     there: dict[ObjectKey, tuple[str, State, str]] = {}
     runtime_of: dict[tuple[ObjectKey, str], str] = {}  # which nobody can change
     for key, change in changes:

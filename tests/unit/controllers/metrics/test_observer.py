@@ -41,8 +41,8 @@ class FakeInformer:
         self.maker: CachedObjectFactory[Any] = CachedObjectFactory(resource, None, {})
         self.there: dict[ObjectKey, Any] = {}
         self.handlers: list[Callable[[ObjectEvent[Any]], None]] = []
-        self.told = asyncio.Event()
-        self.told.set()
+        self.synced = asyncio.Event()
+        self.synced.set()
 
     def cached_object(self, key: ObjectKey) -> Any:
         return self.there.get(key)
@@ -51,7 +51,7 @@ class FakeInformer:
         self.handlers.append(handler)
         for key, entry in self.there.items():
             handler(ObjectEvent(key, None, entry, initial=True))
-        return self.told
+        return self.synced
 
     async def wait_synced(self) -> None:
         pass
@@ -166,10 +166,10 @@ async def test_counts_are_exported_after_all_trainjobs_are_counted(
 ) -> None:
     harness.jobs.put(a_job())
     assert harness.series("kftrainer_trainjobs") == {}
-    harness.jobs.told.clear()
+    harness.jobs.synced.clear()
     async with harness.leading():
         assert harness.series("kftrainer_trainjobs") == {}
-        harness.jobs.told.set()
+        harness.jobs.synced.set()
         await at_rest()
         labels = '{namespace="ns",runtime="torch-distributed",state="Pending"}'
         assert harness.series("kftrainer_trainjobs") == {labels: 1}
@@ -239,7 +239,7 @@ async def test_observer_that_stopped_ignores_events_and_exports_nothing(
 
 
 async def test_observer_that_stops_before_the_sync_exports_nothing(harness: Harness) -> None:
-    harness.jobs.told.clear()
+    harness.jobs.synced.clear()
     async with harness.leading():
         pass
     assert not harness.pods.has_begun
@@ -260,7 +260,7 @@ async def test_job_sets_may_be_installed_later(harness: Harness) -> None:
         assert harness.measured(MADE) == [10, 1]
 
 
-class Asked(Client):
+class RefusingClient(Client):
     """A client that is refused, and then heard."""
 
     def __init__(self, *answers: Exception) -> None:
@@ -279,13 +279,13 @@ def first_pods(harness: Harness, client: Client | None = None) -> FirstPods:
     return FirstPods(
         harness.counts,
         cast("Cache", harness.cache),
-        client or Asked(),
+        client or RefusingClient(),
         clock=harness.clock,
         metrics=Metrics(),
     )
 
 
-class Jobs(Asked):
+class Jobs(RefusingClient):
     """The server's Jobs, which an informer watches."""
 
     def __init__(self) -> None:
@@ -434,7 +434,7 @@ async def test_missing_permission_is_logged_once_and_checked_periodically(
     refusals = [ForbiddenError(403, "Forbidden", "jobs is forbidden") for _ in range(3)]
     with capture_logs() as logged:
         async with asyncio.TaskGroup() as tasks:
-            task = tasks.create_task(first_pods(harness, Asked(*refusals)).run())
+            task = tasks.create_task(first_pods(harness, RefusingClient(*refusals)).run())
             await harness.clock.advance(2 * RECHECK_AFTER)
             assert started == []
             assert [entry["log_level"] for entry in logged] == ["warning", "debug", "debug"]
@@ -448,7 +448,7 @@ async def test_unreachable_server_is_retried_by_the_informer(
     harness: Harness, started: list[str]
 ) -> None:
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(first_pods(harness, Asked(TransportError("gone"))).run())
+        task = tasks.create_task(first_pods(harness, RefusingClient(TransportError("gone"))).run())
         await at_rest()
         assert started == ["informer of Job.batch"]
         task.cancel()
@@ -468,9 +468,9 @@ async def test_bug_in_the_job_watch_only_ends_that_watch(
             harness.jobs.put(a_job())
             tasks.create_task(first_pods(harness, jobs).run())
             await jobs.show(ready=1)
-    [said] = [each for each in logged if each["log_level"] == "error"]
-    assert said["event"] == "first_pods_watch_failed"
-    assert said["consequence"] == f"nothing is added to {RAN}"
+    [entry] = [each for each in logged if each["log_level"] == "error"]
+    assert entry["event"] == "first_pods_watch_failed"
+    assert entry["consequence"] == f"nothing is added to {RAN}"
 
 
 async def test_counts_are_updated_after_the_job_watch_failed(harness: Harness) -> None:

@@ -79,7 +79,8 @@ def test_job_set_with_the_planned_immutable_part_follows_the_plan() -> None:
     assert job_set_in(found)["metadata"]["annotations"] == there["metadata"]["annotations"]
 
 
-def test_d35_immutable_fields_are_kept_and_others_follow() -> None:
+def test_immutable_fields_are_kept_and_others_follow() -> None:
+    """Defect D35."""
     there = stored(job_on(TORCH), TORCH, suspended=False)
     tolerations = [{"key": "team", "operator": "Exists"}]
     override = {
@@ -101,7 +102,8 @@ def test_d35_immutable_fields_are_kept_and_others_follow() -> None:
     assert marks(kept) == {ANNOTATION_BEGUN_AS, ANNOTATION_WHOLE}
 
 
-def test_d35_mutable_pod_fields_that_are_not_planned_are_removed() -> None:
+def test_mutable_pod_fields_that_are_not_planned_are_removed() -> None:
+    """Defect D35."""
     override = {"targetJobs": [{"name": "node"}], "spec": {"nodeSelector": {"zone": "a"}}}
     there = stored(job_on(TORCH, suspend=True, podTemplateOverrides=[override]), TORCH)
     assert "nodeSelector" in pod_of(there)
@@ -109,20 +111,23 @@ def test_d35_mutable_pod_fields_that_are_not_planned_are_removed() -> None:
     assert "nodeSelector" not in pod_of(kept)
 
 
-def test_d35_field_removed_from_the_runtime_counts_as_a_change() -> None:
+def test_field_removed_from_the_runtime_counts_as_a_change() -> None:
+    """Defect D35."""
     there = stored(SUSPENDED, edited(TORCH, stdin=True))
     kept = fit(SUSPENDED, TORCH, there)
     assert kept.kept is not None
     assert container_of(job_set_in(kept))["stdin"] is True
 
 
-def test_d35_applicable_plan_of_its_own_result_is_unchanged() -> None:
+def test_applicable_plan_of_its_own_result_is_unchanged() -> None:
+    """Defect D35."""
     other = edited(TORCH, image="other")
     once = job_set_in(fit(SUSPENDED, other, stored(SUSPENDED, TORCH)))
     assert job_set_in(fit(SUSPENDED, other, once)) == once
 
 
-def test_d35_other_objects_of_a_kept_job_set_are_only_recreated() -> None:
+def test_other_objects_of_a_kept_job_set_are_only_recreated() -> None:
+    """Defect D35."""
     job = job_on(MPI, suspend=True, trainer={"numNodes": 2})
     job_set = stored(job, MPI)
     hostfile = plan(job, MPI)["ConfigMap"]
@@ -135,7 +140,8 @@ def test_d35_other_objects_of_a_kept_job_set_are_only_recreated() -> None:
     assert kinds == [CONFIG_MAPS, JOB_SETS]
 
 
-def test_d35_job_set_that_was_applied_whole_is_always_applied_whole() -> None:
+def test_job_set_that_was_applied_whole_is_always_applied_whole() -> None:
+    """Defect D35."""
     there = stored(SUSPENDED, TORCH)
     kept = job_set_in(fit(SUSPENDED, edited(TORCH, image="other"), there))
     again = fit(job_on(TORCH), TORCH, kept)

@@ -112,7 +112,8 @@ def test_final_condition_has_time_and_message_of_the_jobset(end: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["Complete", "Failed"])
-def test_d2_d3_final_conditions_never_change(end: str) -> None:
+def test_final_conditions_never_change(end: str) -> None:
+    """Defects D2 and D3."""
     ended = job(condition(end), rows=[ROW])
     assert is_finished(ended)
     assert next_status(ended, None, None, NOW) == present_status(ended)
@@ -124,7 +125,8 @@ def test_finished_trainjob_is_not_suspended_again() -> None:
     assert conditions(ended) == [condition("Complete")]
 
 
-def test_d6_failure_is_reported_as_blocked_while_it_lasts() -> None:
+def test_failure_is_reported_as_blocked_while_it_lasts() -> None:
+    """Defect D6."""
     blocked = condition("Blocked", at=NOW_SAID, reason=MISSING.reason, message=MISSING.message)
     assert conditions(job(), None, MISSING) == [blocked]
     hindered = job({**blocked, "lastTransitionTime": EARLIER})
@@ -145,7 +147,8 @@ def test_long_messages_are_cut() -> None:
     assert blocked["message"].endswith(" ...")
 
 
-def test_d1_unsupported_runtime_is_failed_but_not_finished() -> None:
+def test_unsupported_runtime_is_failed_but_not_finished() -> None:
+    """Defect D1."""
     reason, message = "TrainingRuntimeNotSupported", "unsupported runtime: A.b"
     failed = condition("Failed", at=NOW_SAID, reason=reason, message=message)
     assert conditions(job(), None, Failure(reason, message, retryable=False)) == [failed]
@@ -153,7 +156,8 @@ def test_d1_unsupported_runtime_is_failed_but_not_finished() -> None:
     assert conditions(job(failed), None, None) == []
 
 
-def test_d12_conditions_have_no_observed_generation() -> None:
+def test_conditions_have_no_observed_generation() -> None:
+    """Defect D12."""
     ended = seen(condition("Complete"))
     assert all("observedGeneration" not in each for each in conditions(job(), ended))
 

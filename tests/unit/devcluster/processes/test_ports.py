@@ -16,7 +16,7 @@ def test_two_control_planes_never_choose_the_same_port(tmp_path: Path) -> None:
     second.release_all()
 
 
-def test_a_port_that_somebody_listens_on_is_refused_with_advice(tmp_path: Path) -> None:
+def test_port_in_use_is_rejected_with_advice(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))
         taken.listen()

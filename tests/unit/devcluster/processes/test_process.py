@@ -22,7 +22,7 @@ def process(tmp_path: Path, *argv: str) -> ManagedProcess:
     return ManagedProcess("part", argv, tmp_path / "logs" / "part.log", tmp_path)
 
 
-async def test_one_that_died_says_how_and_shows_its_last_words(tmp_path: Path) -> None:
+async def test_exited_process_error_has_exit_code_and_last_output(tmp_path: Path) -> None:
     part = process(tmp_path, "sh", "-c", "echo cannot go on >&2; exit 7")
     part.start()
     await part.ended()
@@ -41,7 +41,7 @@ async def test_one_that_was_killed_names_the_signal(tmp_path: Path) -> None:
     await part.stop()
 
 
-async def test_a_taken_port_is_told_as_such(tmp_path: Path) -> None:
+async def test_taken_port_is_recognized(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -98,7 +98,7 @@ async def test_it_leaks_no_file_descriptor(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+async def test_full_disk_is_recognized(tmp_path: Path) -> None:
     part = process(tmp_path, "sh", "-c", "echo 'wal: no space left on device'; echo panic; exit 2")
     part.start()
     await part.ended()
@@ -107,7 +107,7 @@ async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     await part.stop()
 
 
-async def test_an_exit_code_that_is_no_signal_is_told_as_it_is(tmp_path: Path) -> None:
+async def test_exit_code_that_is_not_a_signal_is_reported_unchanged(tmp_path: Path) -> None:
     script = (
         'echo "F0102 03:04:05 no luck"; for n in $(seq 50); do echo "goroutine $n"; done; exit 255'
     )
@@ -120,7 +120,7 @@ async def test_an_exit_code_that_is_no_signal_is_told_as_it_is(tmp_path: Path) -
     await part.stop()
 
 
-def test_tail_reads_from_where_it_is_told(tmp_path: Path) -> None:
+def test_tail_reads_from_the_given_offset(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n1\n2\n3\n")
     assert tail(log, 2, start=len("before\n")) == "2\n3"

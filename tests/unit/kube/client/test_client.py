@@ -16,7 +16,7 @@ PODS: Resource[Manifest] = Resource(
 )
 
 
-class Told:
+class FakeTransport:
     """A transport that gives the answers that it was made with, and remembers the questions."""
 
     def __init__(self, *answers: tuple[int, object]) -> None:
@@ -57,8 +57,8 @@ def page(number: int, token: str = "") -> tuple[int, object]:
     return 200, {"metadata": metadata, "items": [{"metadata": {"name": f"pod-{number}"}}]}
 
 
-async def test_only_the_first_page_is_asked_for_at_a_version() -> None:
-    transport = Told(page(7, "more"), page(8))
+async def test_only_the_first_page_has_a_resource_version() -> None:
+    transport = FakeTransport(page(7, "more"), page(8))
     listed = await Client(transport).list(
         PODS, resource_version="5", label_selector="a=b", field_selector="c=d", limit=1
     )
@@ -76,7 +76,9 @@ async def test_page_that_is_too_large_is_read_again_with_fewer_objects_before_it
 ):
     # Were it decoded, it would not be valid JSON.
     too_large = (200, b"x" * (4 * MOST_PAGE_BYTES))
-    transport = Told(page(1, "first"), too_large, page(2, "second"), page(3, "third"), page(4))
+    transport = FakeTransport(
+        page(1, "first"), too_large, page(2, "second"), page(3, "third"), page(4)
+    )
     listed = await Client(transport).list(PODS, limit=100)
     assert [(each["limit"], each.get("continue")) for each in transport.queries] == [
         ("100", None),
@@ -88,30 +90,30 @@ async def test_page_that_is_too_large_is_read_again_with_fewer_objects_before_it
     assert len(listed.items) == 4
 
 
-async def test_single_object_is_decoded_whatever_its_size() -> None:
+async def test_single_object_of_any_size_is_decoded() -> None:
     name = "x" * MOST_PAGE_BYTES
     one = {"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": name}}]}
-    transport = Told((200, one), (200, one))
+    transport = FakeTransport((200, one), (200, one))
     listed = await Client(transport).list(PODS, limit=2)
     assert len(listed.items) == 1
     assert [each["limit"] for each in transport.queries] == ["2", "1"]
 
 
-async def test_a_list_that_expires_between_its_pages_is_told_as_expired() -> None:
-    transport = Told(page(7, "more"), (410, {"kind": "Status", "reason": "Expired"}))
+async def test_list_expiring_between_pages_raises_expired() -> None:
+    transport = FakeTransport(page(7, "more"), (410, {"kind": "Status", "reason": "Expired"}))
     with pytest.raises(ExpiredError):
         await Client(transport).list(PODS)
 
 
-async def test_a_list_without_items_may_say_null() -> None:
-    listed = await Client(Told((200, {"metadata": {"resourceVersion": "1"}, "items": None}))).list(
-        PODS
-    )
+async def test_list_with_null_items_is_empty() -> None:
+    listed = await Client(
+        FakeTransport((200, {"metadata": {"resourceVersion": "1"}, "items": None}))
+    ).list(PODS)
     assert listed.items == []
 
 
-async def test_requests_go_by_the_lane_of_their_client() -> None:
-    transport = Told((200, {}), (200, {}))
+async def test_requests_use_the_lane_of_their_client() -> None:
+    transport = FakeTransport((200, {}), (200, {}))
     await Client(transport).get(PODS, ObjectKey("team", "one"))
     await Client(transport, lane="lease").get(PODS, ObjectKey("team", "one"))
     assert transport.lanes == ["general", "lease"]
@@ -119,18 +121,18 @@ async def test_requests_go_by_the_lane_of_their_client() -> None:
 
 async def test_a_redirect_is_an_error() -> None:
     with pytest.raises(ApiError, match="HTTP 302"):
-        await Client(Told((302, b""))).get(PODS, ObjectKey("team", "one"))
+        await Client(FakeTransport((302, b""))).get(PODS, ObjectKey("team", "one"))
 
 
-async def test_an_answer_that_is_no_json_is_an_error() -> None:
+async def test_response_that_is_not_valid_json_is_an_error() -> None:
     with pytest.raises(TransportError, match="GET /api/v1/namespaces/team/pods/one"):
-        await Client(Told((200, b"<html>"))).get(PODS, ObjectKey("team", "one"))
+        await Client(FakeTransport((200, b"<html>"))).get(PODS, ObjectKey("team", "one"))
 
 
 async def test_of_a_partial_kind_nothing_else_than_metadata_is_accepted() -> None:
-    told = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {}}
-    listed = {"metadata": {"resourceVersion": "7"}, "items": [dict(told)]}
-    transport = Told((200, told), (200, listed), (200, {}))
+    fields = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": {}}
+    listed = {"metadata": {"resourceVersion": "7"}, "items": [dict(fields)]}
+    transport = FakeTransport((200, fields), (200, listed), (200, {}))
     client = Client(transport)
     one = await client.get(PODS.only_metadata(), ObjectKey("team", "one"))
     page = await client.list(PODS.only_metadata())
@@ -161,7 +163,7 @@ WRITES: dict[str, Callable[[Client, Resource[Manifest]], Awaitable[object]]] = {
 async def test_a_partial_kind_is_not_written_to(
     write: Callable[[Client, Resource[Manifest]], Awaitable[object]],
 ) -> None:
-    transport = Told((200, {}))
+    transport = FakeTransport((200, {}))
     with pytest.raises(ValueError, match="Pod is read as metadata only"):
         await write(Client(transport), PODS.only_metadata())
     assert transport.queries == []

@@ -47,16 +47,16 @@ async def token_of(kubeconfig: Path | None = None) -> str | None:
     return await (await load_connection(kubeconfig)).credentials.authorization()
 
 
-async def test_without_anything_to_load_every_place_that_was_looked_at_is_told() -> None:
-    with pytest.raises(CredentialsError) as told:
+async def test_missing_credentials_error_lists_every_location() -> None:
+    with pytest.raises(CredentialsError) as raised:
         await load_connection()
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "No cluster configured: pass --kubeconfig, set KUBECONFIG, or create ~/.kube/config "
         "(not running in a pod either: Service host/port is not set)."
     )
 
 
-async def test_the_file_given_wins_over_the_environment_and_that_over_home(
+async def test_given_file_has_precedence_over_environment_and_home(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubeconfig(home / ".kube/config")
@@ -72,9 +72,7 @@ async def test_several_files_are_one(home: Path, monkeypatch: pytest.MonkeyPatch
     assert await token_of() == "Bearer first"
 
 
-async def test_a_file_that_is_not_there_is_told(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_file_is_reported(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kubeconfig(home / ".kube/config")
     with pytest.raises(CredentialsError, match=r"The kubeconfig does not exist: .*/missing\."):
         await load_connection(home / "missing")
@@ -83,7 +81,7 @@ async def test_a_file_that_is_not_there_is_told(
         await load_connection()
 
 
-async def test_a_file_that_cannot_be_looked_for_is_told_as_missing(home: Path) -> None:
+async def test_inaccessible_file_is_reported_as_missing(home: Path) -> None:
     with pytest.raises(CredentialsError, match=r"The kubeconfig does not exist: "):
         await load_connection(home / ("long" * 100))
 
@@ -92,14 +90,14 @@ async def test_a_file_that_cannot_be_looked_for_is_told_as_missing(home: Path) -
     "text",
     ["", "3", "[]", "{", "a: [", "current-context: x", "{users: 3, contexts: [], clusters: []}"],
 )
-async def test_a_file_that_is_no_kubeconfig_is_told(home: Path, text: str) -> None:
+async def test_invalid_kubeconfig_is_reported(home: Path, text: str) -> None:
     path = home / "file"
     path.write_text(text)
     with pytest.raises(CredentialsError, match=r"The kubeconfig .*/file cannot be used: ."):
         await load_connection(path)
 
 
-async def test_a_certificate_that_is_none_is_told(home: Path) -> None:
+async def test_invalid_certificate_is_reported(home: Path) -> None:
     (home / "ca.crt").write_text("no certificate")
     path = kubeconfig(home / "file", "https://127.0.0.1:1", **{"certificate-authority": "ca.crt"})
     with pytest.raises(CredentialsError, match="A certificate or key cannot be used"):
@@ -125,7 +123,7 @@ async def test_a_kubeconfig_with_a_new_token_is_read_when_the_old_one_is_refused
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # kubernetes-asyncio uses old names
-async def test_an_openid_provider_that_hangs_up_is_told(home: Path) -> None:
+async def test_openid_provider_that_closes_the_connection_is_reported(home: Path) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
@@ -161,7 +159,7 @@ def exec_answer(status: Any) -> str:
     ],
 )
 @pytest.mark.parametrize("refused", [False, True])
-async def test_an_exec_plugin_that_begins_to_fail_stops_nobody(
+async def test_exec_plugin_that_starts_to_fail_does_not_fail_requests(
     home: Path, then: str | None, refused: bool
 ) -> None:
     program, path, clock = home / "plugin", kubeconfig(home / "file"), FakeClock()
@@ -187,35 +185,35 @@ class Source:
     """Gives a new token each time, and fails when told to."""
 
     def __init__(self) -> None:
-        self.asked: list[bool] = []
+        self.requests: list[bool] = []
         self.fails = False
 
     async def fetch(self, refused: bool) -> str:
-        self.asked.append(refused)
+        self.requests.append(refused)
         await asyncio.sleep(0)
         if self.fails:
             raise OSError("gone")
-        return f"token {len(self.asked)}"
+        return f"token {len(self.requests)}"
 
 
-async def test_all_who_need_a_token_at_once_look_for_it_once() -> None:
+async def test_concurrent_requests_refresh_the_token_once() -> None:
     source, clock = Source(), FakeClock()
     token = RenewedToken("token 0", source.fetch, clock)
     for expected, refused in (("token 0", []), ("token 1", [False])):
         async with asyncio.TaskGroup() as tasks:
             asking = [tasks.create_task(token.authorization()) for _ in range(5)]
         assert {task.result() for task in asking} == {expected}
-        assert source.asked == refused
+        assert source.requests == refused
         await clock.advance(REFRESH_AFTER)
 
 
-async def test_all_whose_token_was_refused_look_for_another_once() -> None:
+async def test_concurrent_rejected_requests_refresh_the_token_once() -> None:
     source = Source()
     token = RenewedToken("token 0", source.fetch, FakeClock())
     async with asyncio.TaskGroup() as tasks:
         renewing = [tasks.create_task(token.renew("token 0")) for _ in range(5)]
     assert all(task.result() for task in renewing)
-    assert source.asked == [True]
+    assert source.requests == [True]
     assert await token.authorization() == "token 1"
 
 
@@ -228,10 +226,10 @@ async def test_the_last_good_token_is_kept_and_that_is_logged() -> None:
         assert [await token.authorization() for _ in range(3)] == ["token 0"] * 3
         assert not await token.renew("token 0")
     assert [each["event"] for each in logs] == ["credentials_not_refreshed"] * 2
-    assert source.asked == [False, True], "not at every request"
+    assert source.requests == [False, True], "not at every request"
 
 
-async def test_a_look_up_that_hangs_is_given_up_and_the_last_good_token_kept(
+async def test_hanging_token_lookup_times_out_and_keeps_the_last_valid_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def hang(_refused: bool) -> None:
@@ -248,16 +246,16 @@ async def test_a_look_up_that_hangs_is_given_up_and_the_last_good_token_kept(
     assert [each["error"] for each in logs] == ["timed out after 0.01 s"] * 2
 
 
-async def test_all_whose_token_was_refused_look_in_vain_once() -> None:
+async def test_concurrent_rejected_requests_fail_to_refresh_once() -> None:
     source = Source()
     source.fails = True
     token = RenewedToken("token 0", source.fetch, FakeClock())
     async with asyncio.TaskGroup() as tasks:
         renewing = [tasks.create_task(token.renew("token 0")) for _ in range(5)]
     assert not any(task.result() for task in renewing)
-    assert source.asked == [True]
+    assert source.requests == [True]
     assert not await token.renew("token 0")
-    assert source.asked == [True, True], "later it may be found"
+    assert source.requests == [True, True], "later it may be found"
 
 
 async def test_a_look_up_that_finds_nothing_leaves_the_token_as_it_was() -> None:

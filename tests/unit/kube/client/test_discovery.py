@@ -19,7 +19,7 @@ class Served:
 
     def __init__(self, **kinds: tuple[str, ...]) -> None:
         self.kinds = kinds
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def request(  # noqa: PLR0913
         self,
@@ -32,7 +32,7 @@ class Served:
         timeout: float = 60.0,  # noqa: ASYNC109
         lane: Lane = "general",
     ) -> Response:
-        self.asked.append(path)
+        self.requests.append(path)
         if path == f"/apis/{GROUP}":
             versions = [{"version": version} for version in self.kinds]
             answer = {"preferredVersion": versions[0], "versions": versions}
@@ -56,13 +56,13 @@ def chairs(version: str) -> Resource[Manifest]:
 
 
 @pytest.mark.parametrize("before", ["v1", "v1beta1", "v1alpha1"])
-async def test_the_preferred_version_is_found_whichever_was_asked_for_before(before: str) -> None:
+async def test_preferred_version_is_independent_of_earlier_lookups(before: str) -> None:
     mapper = RestMapper(Served(v1=("Table",), v1beta1=("Chair",), v1alpha1=("Chair",)))
     await mapper.is_served(chairs(before))
     assert await mapper.find(GROUP, "Chair") == chairs("v1beta1")
 
 
-async def test_a_version_that_was_chosen_for_another_kind_says_nothing() -> None:
+async def test_version_selected_for_another_kind_is_not_reused() -> None:
     served = Served(v1=("Table",), v1alpha1=("Chair", "Table"))
     mapper = RestMapper(served)
     assert await mapper.find(GROUP, "Table") is not None
@@ -71,13 +71,13 @@ async def test_a_version_that_was_chosen_for_another_kind_says_nothing() -> None
     assert await mapper.find(GROUP, "Chair") == chairs("v1")
 
 
-async def test_what_was_found_in_a_group_is_not_asked_for_again() -> None:
+async def test_discovered_group_is_cached() -> None:
     served = Served(v1=("Table",), v1alpha1=("Chair",))
     mapper = RestMapper(served)
     assert await mapper.find(GROUP, "Chair") == chairs("v1alpha1")
-    served.asked.clear()
+    served.requests.clear()
     assert await mapper.find(GROUP, "Chair") == chairs("v1alpha1")
-    assert served.asked == []
+    assert served.requests == []
 
 
 class Babbling(Served):
@@ -87,7 +87,7 @@ class Babbling(Served):
         return Response(200, {}, b"<html>")
 
 
-async def test_an_answer_that_is_no_json_is_an_error_of_the_wire() -> None:
+async def test_response_that_is_not_valid_json_is_a_transport_error() -> None:
     with pytest.raises(
         TransportError, match=f"GET /apis/{GROUP}/v1: the response is not valid JSON"
     ):

@@ -68,19 +68,21 @@ def test_a_404_in_plain_text_is_about_the_kind() -> None:
         (504, "ResourceVersionTooLarge", ResourceVersionTooNewError),
     ],
 )
-def test_a_cause_says_more_than_the_reason(code: int, cause: str, wanted: type[ApiError]) -> None:
+def test_cause_has_precedence_over_the_reason(
+    code: int, cause: str, wanted: type[ApiError]
+) -> None:
     status = {"code": code, "reason": "x", "details": {"causes": [{"reason": cause}]}}
     assert type(error_from_status(status)) is wanted
 
 
 @pytest.mark.parametrize("status", [{}, {"details": None}, {"details": {"causes": None}}])
-def test_a_status_may_say_nothing_at_all(status: dict[str, Any]) -> None:
+def test_empty_status_is_handled(status: dict[str, Any]) -> None:
     error = error_from_status(status)
     assert type(error) is ServerError
     assert str(error) == "HTTP 500"
 
 
-def test_a_status_tells_message_causes_and_when_to_come_back() -> None:
+def test_status_contains_message_causes_and_retry_after() -> None:
     status = {
         "kind": "Status",
         "code": 422,
@@ -98,7 +100,7 @@ def test_a_status_tells_message_causes_and_when_to_come_back() -> None:
     assert error.retry_after == 3
 
 
-def test_the_header_says_when_to_come_back_before_the_body_does() -> None:
+def test_retry_after_header_has_precedence_over_the_body() -> None:
     body = b'{"kind": "Status", "details": {"retryAfterSeconds": 3}}'
     assert error_from_response(429, {"Retry-After": "7"}, body).retry_after == 7
     assert error_from_response(429, {"Retry-After": "soon"}, body).retry_after == 3

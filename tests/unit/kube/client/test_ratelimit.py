@@ -25,7 +25,7 @@ def test_a_bucket_does_not_fill_beyond_its_burst() -> None:
     st.integers(1, 100),
     st.lists(st.floats(0, 10), min_size=1, max_size=200),
 )
-def test_no_window_sees_more_than_the_burst_and_what_the_rate_allows(
+def test_requests_in_any_window_are_limited_by_burst_and_rate(
     rate: float, burst: int, gaps: list[float]
 ) -> None:
     bucket = TokenBucket(rate, burst, now=0.0)

@@ -16,29 +16,29 @@ ASKS = {"Retry-After": "2"}
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
-def test_a_server_that_says_when_gets_the_request_again(status: int) -> None:
+def test_request_is_retried_after_retry_after(status: int) -> None:
     assert after_response(status, ASKS, FIRST, LONG) == Again(2.0, Retries(requested=1))
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("headers", [{}, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}])
-def test_an_error_that_does_not_say_when_stands(status: int, headers: dict[str, str]) -> None:
+def test_error_without_retry_after_is_not_retried(status: int, headers: dict[str, str]) -> None:
     assert after_response(status, headers, FIRST, LONG) is None
 
 
 @pytest.mark.parametrize("status", [200, 201, 301, 401, 403, 404, 409, 410, 422])
-def test_every_other_answer_stands(status: int) -> None:
+def test_other_responses_are_not_retried(status: int) -> None:
     assert after_response(status, ASKS, FIRST, LONG) is None
 
 
-def test_patience_ends() -> None:
+def test_retries_are_limited() -> None:
     last = Retries(requested=RETRIES_REQUESTED - 1)
     again = after_response(503, ASKS, last, LONG)
     assert again is not None
     assert after_response(503, ASKS, again.retries, LONG) is None
 
 
-def test_nobody_waits_for_longer_than_there_is_time() -> None:
+def test_retry_does_not_exceed_the_deadline() -> None:
     assert after_response(429, ASKS, FIRST, 2.5) is not None
     assert after_response(429, ASKS, FIRST, 2.0) is None
     assert after_response(429, {"Retry-After": "inf"}, FIRST, LONG) is None

@@ -100,7 +100,7 @@ def asleep(clock: FakeClock) -> Callable[[], Awaitable[bool]]:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH", "DELETE"])
-async def test_a_server_that_says_when_gets_the_request_again_then(method: str) -> None:
+async def test_request_is_retried_after_the_delay_of_the_server(method: str) -> None:
     async with (
         serving(answer(429, "Too many requests", Retry_After="2"), OK) as (
             server,
@@ -118,7 +118,7 @@ async def test_a_server_that_says_when_gets_the_request_again_then(method: str) 
         assert server.requests == [f"{method} /prefix/pods"] * 2
 
 
-async def test_patience_ends_after_ten_retries() -> None:
+async def test_request_fails_after_ten_retries() -> None:
     told = [answer(503, Retry_After="1") for _ in range(RETRIES_REQUESTED + 1)]
     async with serving(*told) as (server, transport, clock), asyncio.TaskGroup() as tasks:
         request = tasks.create_task(transport.request("GET", "/pods"))
@@ -132,7 +132,7 @@ async def test_patience_ends_after_ten_retries() -> None:
 @pytest.mark.parametrize(
     "said", [answer(500), answer(503, Retry_After="99"), answer(404, Retry_After="1")]
 )
-async def test_an_answer_stands_that_does_not_ask_for_a_pause_in_time(said: bytes) -> None:
+async def test_response_without_usable_retry_after_is_final(said: bytes) -> None:
     async with serving(said) as (server, transport, _):
         assert (await transport.request("GET", "/pods")).status >= 400
         assert len(server.requests) == 1
@@ -172,21 +172,21 @@ async def test_a_write_whose_connection_breaks_is_never_sent_again(
         assert server.requests[before:] == [f"{method} /prefix/pods"]
 
 
-async def test_a_body_that_is_cut_off_is_no_answer() -> None:
+async def test_truncated_body_is_an_error() -> None:
     cut = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9\r\n\r\n{}"
     async with serving(cut) as (_, transport, _):
         with pytest.raises(TransportError, match="the connection broke"):
             await transport.request("PUT", "/pods", body=b"{}")
 
 
-async def test_a_server_that_says_nothing_is_left_in_time() -> None:
+async def test_silent_server_times_out() -> None:
     async with serving(SILENCE) as (server, transport, _):
         with pytest.raises(RequestTimeoutError, match="GET /pods: no response in time"):
             await transport.request("GET", "/pods", timeout=1.0)
         assert len(server.requests) <= 1  # none if it was us who were late
 
 
-async def test_a_server_that_is_not_there_is_told_at_once() -> None:
+async def test_refused_connection_is_reported_immediately() -> None:
     connection = Connection("http://127.0.0.1:1", None, ClientCertificate())
     async with HttpTransport(connection, user_agent="x", clock=FakeClock()) as transport:
         with pytest.raises(TransportError, match="Cannot connect"):
@@ -208,7 +208,7 @@ async def test_a_proxy_in_the_environment_is_none_of_our_business(
         assert (await transport.request("GET", "/pods")).status == 200
 
 
-async def test_a_header_that_comes_twice_is_one() -> None:
+async def test_repeated_header_is_joined() -> None:
     twice = OK.replace(b"\r\n\r\n", b'\r\nWarning: 299 - "one"\r\nwarning: 299 - "two"\r\n\r\n')
     async with serving(twice) as (_, transport, _):
         response = await transport.request("GET", "/pods")
@@ -247,7 +247,7 @@ async def test_a_stream_ends_where_the_server_ends_it_and_its_connection_is_kept
         assert server.connections == 1
 
 
-async def test_a_stream_that_is_cut_off_is_an_error_after_what_came() -> None:
+async def test_truncated_stream_raises_after_the_received_data() -> None:
     got = bytearray()
     async with serving(CLOSED + b"2\r\n{}\r\n9\r\nhalf") as (_, transport, _):
         with pytest.raises(TransportError, match="GET /pods: the connection broke"):
@@ -255,15 +255,15 @@ async def test_a_stream_that_is_cut_off_is_an_error_after_what_came() -> None:
     assert got.startswith(b"{}")
 
 
-async def test_a_stream_that_is_refused_tells_when_to_come_back_and_is_not_repeated() -> None:
+async def test_rejected_stream_has_retry_after_and_is_not_retried() -> None:
     async with serving(answer(429, "Too many requests", Retry_After="2")) as (server, transport, _):
-        with pytest.raises(TooManyRequestsError, match="Too many requests") as told:
+        with pytest.raises(TooManyRequestsError, match="Too many requests") as raised:
             await read(transport, bytearray())
-        assert told.value.retry_after == 2
+        assert raised.value.retry_after == 2
         assert len(server.requests) == 1
 
 
-async def test_a_stream_that_is_left_early_hangs_up() -> None:
+async def test_stream_left_early_closes_its_connection() -> None:
     async with serving(KEPT + b"2\r\n{}\r\n", OK) as (server, transport, _):
         async with transport.stream("/pods", query={}, timeout=60) as chunks:
             assert await anext(chunks) == b"{}"
@@ -271,7 +271,7 @@ async def test_a_stream_that_is_left_early_hangs_up() -> None:
         assert server.connections == 2
 
 
-async def test_json_is_accepted_or_what_is_asked_for() -> None:
+async def test_accept_header_is_json_or_the_requested_type() -> None:
     async with serving(OK, OK, OK, OK) as (server, transport, _):
         await transport.request("GET", "/pods")
         await transport.request("GET", "/pods", accept="text/plain")

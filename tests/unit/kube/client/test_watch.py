@@ -46,7 +46,7 @@ def test_lines_are_the_same_wherever_the_chunks_end(
     assert [each for chunk in chunks for each in splitter.feed(chunk)] == lines
 
 
-def test_what_has_no_end_is_no_line() -> None:
+def test_unterminated_data_is_not_a_line() -> None:
     splitter = LineSplitter()
     assert splitter.feed(b"one\ntw") == [b"one"]
     assert splitter.feed(b"o") == []
@@ -62,14 +62,14 @@ def test_a_line_without_end_is_an_error_before_memory_is_full() -> None:
         splitter.feed(b"x")
 
 
-def test_long_lines_after_each_other_are_no_error() -> None:
+def test_consecutive_long_lines_are_not_an_error() -> None:
     splitter = LineSplitter()
     half = b"x" * (LONGEST_LINE // 2)
     for _ in range(4):
         assert splitter.feed(half + b"\n") == [half]
 
 
-def test_events_are_told_by_their_type() -> None:
+def test_events_are_decoded_by_type() -> None:
     version = {"resourceVersion": "9"}
     bookmark = {"kind": "Pod", "metadata": version, "spec": None}
     end = {"metadata": {**version, "annotations": {"k8s.io/initial-events-end": "true"}}}
@@ -88,14 +88,14 @@ def test_events_are_told_by_their_type() -> None:
     ]
 
 
-def test_an_event_of_a_type_nobody_knows_moves_the_watch_on() -> None:
+def test_event_of_unknown_type_advances_the_watch() -> None:
     with capture_logs() as logs:
         assert decoded(line("MOVED", POD)) == [Bookmark("7", initial_events_end=False)]
     assert [each["event"] for each in logs] == ["watch_event_unknown"]
 
 
 @pytest.mark.parametrize("manifest", [None, [], {}, {"metadata": None}, {"metadata": {}}])
-def test_what_is_no_object_is_left_out(manifest: Any) -> None:
+def test_event_without_object_is_skipped(manifest: Any) -> None:
     with capture_logs() as logs:
         assert decoded(line("ADDED", manifest), line("ADDED", POD)) == [Upserted(POD, added=True)]
     assert [each["event"] for each in logs] == ["watch_event_without_metadata"]
@@ -110,7 +110,7 @@ def test_what_is_no_object_is_left_out(manifest: Any) -> None:
         ({}, ServerError),
     ],
 )
-def test_an_error_is_raised_after_what_came_before_it(
+def test_error_is_raised_after_earlier_events(
     status: dict[str, Any], wanted: type[Exception]
 ) -> None:
     events = decode_events([line("ADDED", POD), line("ERROR", status)])
@@ -123,12 +123,12 @@ def test_an_error_is_raised_after_what_came_before_it(
     "text",
     [b"{", b"Too many requests", b"[]", b"3", b'{"type": "ADDED"}', line("ERROR", "no status")],
 )
-def test_what_is_no_event_is_an_error(text: bytes) -> None:
+def test_invalid_event_is_an_error(text: bytes) -> None:
     with pytest.raises(MalformedStreamError, match="an invalid event"):
         decoded(text)
 
 
-async def test_a_watch_that_is_cut_off_in_a_line_tells_the_lines_before() -> None:
+async def test_watch_truncated_in_a_line_delivers_earlier_lines() -> None:
     async def chunks() -> AsyncIterator[bytes]:
         yield line("ADDED", POD) + b"\n" + line("DELETED", POD)[:10]
 

@@ -29,16 +29,16 @@ def test_errors_read_as_those_of_the_api_server() -> None:
 
 
 def test_long_values_are_cut() -> None:
-    said = str(invalid("a", "x" * 10_000, "too long"))
-    assert len(said) < 200
-    assert said.endswith("…: too long")
+    message = str(invalid("a", "x" * 10_000, "too long"))
+    assert len(message) < 200
+    assert message.endswith("…: too long")
 
 
-def test_what_json_has_no_room_for_is_shown_all_the_same() -> None:
+def test_values_that_json_cannot_represent_are_shown() -> None:
     assert str(invalid("a", 2**70, "b")) == f"a: Invalid value: {2**70}: b"
 
 
-def test_the_rule_is_for_programs_and_does_not_tell_errors_apart() -> None:
+def test_rule_is_ignored_in_comparisons_of_errors() -> None:
     told = [
         (invalid("a", 1, "b", rule="first"), invalid("a", 1, "b", rule="second")),
         (required("a", rule="first"), required("a")),
@@ -51,7 +51,7 @@ def test_the_rule_is_for_programs_and_does_not_tell_errors_apart() -> None:
     assert required("a").rule == ""
 
 
-def test_findings_are_told_once() -> None:
+def test_findings_are_deduplicated() -> None:
     findings = ValidationResult()
     findings.add_errors(required("a"), required("a"))
     findings.add_warnings("w")
@@ -60,7 +60,7 @@ def test_findings_are_told_once() -> None:
     assert findings == ValidationResult([required("a"), required("b")], ["w", "v"])
 
 
-def test_errors_that_are_known_are_left_out_whatever_they_hold() -> None:
+def test_known_errors_are_excluded_regardless_of_their_values() -> None:
     known = invalid("a", {"b": [1]}, "c")
     others = [invalid("a", {"b": [2]}, "c"), invalid("b", {"b": [1]}, "c"), required("a", "c")]
     assert without([known], [others[0], known, *others]) == others

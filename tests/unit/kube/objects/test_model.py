@@ -27,7 +27,7 @@ class Whole(KubeModel):
     on: bool = False
 
 
-def test_what_is_read_is_given_back_with_all_that_is_unknown() -> None:
+def test_model_round_trips_with_unknown_fields() -> None:
     document = {
         "someName": "x",
         "some_name": "not the field",
@@ -39,13 +39,13 @@ def test_what_is_read_is_given_back_with_all_that_is_unknown() -> None:
     assert Whole.parse(document).dump() == document
 
 
-def test_what_is_not_said_has_its_default_and_is_not_dumped() -> None:
+def test_unset_fields_have_defaults_and_are_not_dumped() -> None:
     whole = Whole.parse({"someName": "x"})
     assert whole.on is False
     assert whole.dump() == {"someName": "x"}
 
 
-def test_every_problem_is_told_with_its_path_in_the_document() -> None:
+def test_every_error_has_its_path_in_the_document() -> None:
     document = {
         "parts": [{"size": 0}, {"size": "1"}, {"colour": "green"}, 7],
         "labels": {"a": 1},

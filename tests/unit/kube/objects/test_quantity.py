@@ -50,7 +50,7 @@ def test_the_value_is_exact_but_for_parts_of_a_nano_which_are_rounded_up(
 
 
 @given(st.one_of(quantities, sums))
-def test_what_is_written_is_read_as_the_same_and_written_alike(quantity: Quantity) -> None:
+def test_formatted_quantity_round_trips(quantity: Quantity) -> None:
     again = Quantity.parse(str(quantity))
     assert again == quantity
     assert str(again) == str(quantity)
@@ -70,7 +70,7 @@ def test_sums_and_products_are_exact(one: Quantity, other: Quantity, times: int)
 
 
 @given(quantities)
-def test_rounding_goes_away_from_zero_and_no_further_than_it_must(quantity: Quantity) -> None:
+def test_rounding_is_away_from_zero_by_the_minimum(quantity: Quantity) -> None:
     value = abs(value_of(quantity))
     assert value <= abs(quantity.ceil()) < value + 1
     assert value <= abs(value_of(quantity.in_millis())) < value + Fraction(1, 1000)
@@ -118,7 +118,7 @@ def test_the_canonical_form(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["+5", "007", "1.500", "1.234k", "1.", "1E3", "1e+3", "01Ki"])
-def test_go_keeps_some_texts_as_they_are_until_it_calculates(text: str) -> None:
+def test_some_texts_are_unchanged_until_arithmetic_as_in_go(text: str) -> None:
     quantity = Quantity.parse(text)
     assert str(quantity) == text
     assert str(quantity + ZERO) == str(quantity * 1) != text
@@ -160,7 +160,7 @@ def test_a_sum_is_written_like_its_first_part_that_is_not_zero(
     assert str(Quantity.parse(one) + Quantity.parse(other)) == total
 
 
-def test_how_quantities_are_written_makes_no_difference_to_what_they_are() -> None:
+def test_quantities_are_compared_by_value() -> None:
     kibi, plain = Quantity.parse("1Ki"), Quantity.parse("1024")
     assert kibi == plain
     assert hash(kibi) == hash(plain)
@@ -182,7 +182,7 @@ def test_only_nothing_is_false() -> None:
         *(True, False, None, [], {"cpu": 1}, b"1", float("nan"), float("inf")),
     ],
 )
-def test_what_is_no_quantity_is_refused_in_one_line(value: object) -> None:
+def test_invalid_quantity_is_rejected_in_one_line(value: object) -> None:
     with pytest.raises(QuantityError, match=r"^.+ is not a quantity such as 2, 500m or 1\.5Gi$"):
         Quantity.parse(value)
 
@@ -190,7 +190,7 @@ def test_what_is_no_quantity_is_refused_in_one_line(value: object) -> None:
 @pytest.mark.parametrize(
     "value", ["9" * 257, "1e257", "1e-257", "1e991", "1e" + "9" * 200, 10**5000], ids=range(6)
 )
-def test_no_number_is_so_large_that_it_takes_our_time(value: object) -> None:
+def test_parse_time_is_bounded_for_large_numbers(value: object) -> None:
     with pytest.raises(QuantityError, match="has more than 256 digits or decimal places"):
         Quantity.parse(value)
 
@@ -222,7 +222,7 @@ def test_quantity_of_any_length_is_written_as_dividing_step_by_step_does() -> No
         assert str(Quantity(7 * 1024**power * 10**9, Format.BINARY)) == f"7{suffix}"
 
 
-def test_an_error_learns_where_it_happened_from_the_inside_out() -> None:
+def test_error_path_is_prepended_by_callers() -> None:
     with pytest.raises(QuantityError) as raised:
         Quantity.parse("lots")
     error = raised.value

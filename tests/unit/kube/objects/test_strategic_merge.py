@@ -16,8 +16,8 @@ from kftrainer.kube.objects.strategic_merge import (
     retain_sources,
     strategic_merge,
 )
-from tests.support.compared import Compared
 from tests.support.pod_templates import Object, override_of, patch_of, template
+from tests.support.scaling_inputs import Compared
 
 randoms = st.randoms(use_true_random=True)  # a template takes too much chance to be shrunk
 scalars = st.integers() | st.text("ab") | st.booleans()
@@ -58,7 +58,7 @@ def test_objects_are_merged_field_by_field() -> None:
     }
 
 
-def test_null_deletes_what_is_there_and_adds_nothing() -> None:
+def test_null_deletes_an_existing_value_and_adds_nothing() -> None:
     original = pod(nodeSelector={"a": "1", "b": "2"}, tolerations=[{}])
     patch = pod(nodeSelector={"a": None, "x": None}, tolerations=None, affinity={"y": None})
     assert strategic_merge(original, patch) == pod(nodeSelector={"b": "2"}, affinity={})
@@ -75,7 +75,7 @@ def test_a_deleted_object_is_left_empty() -> None:
 
 
 @pytest.mark.parametrize("directive", ["replace", "delete", "merge"])
-def test_directives_about_what_is_not_there_add_nothing(directive: str) -> None:
+def test_directives_for_missing_values_add_nothing(directive: str) -> None:
     patch = pod(nodeSelector={"$patch": directive, "a": "1"}, volumes=[{"$patch": directive}])
     assert strategic_merge(pod(), patch) == pod(volumes=[])
 
@@ -86,7 +86,7 @@ def test_only_retained_keys_stay() -> None:
     assert strategic_merge(original, patch) == pod(affinity={"podAffinity": {"x": 1, "y": 2}})
 
 
-def test_what_has_another_type_is_replaced() -> None:
+def test_value_of_another_type_is_replaced() -> None:
     assert strategic_merge(pod(affinity=3), pod(affinity={"a": None})) == pod(affinity={})
 
 
@@ -109,7 +109,7 @@ def test_entries_with_the_same_merge_key_are_merged() -> None:
     )
 
 
-def test_a_port_is_not_a_truth() -> None:
+def test_port_is_not_compared_as_a_boolean() -> None:
     original = main(ports=[{"containerPort": 1}])
     result = strategic_merge(
         original, main(ports=[{"containerPort": True}, {"containerPort": 1.0}])
@@ -128,9 +128,7 @@ def test_a_port_is_not_a_truth() -> None:
         ("a b", "", "a b"),
     ],
 )
-def test_new_entries_come_before_those_that_the_patch_does_not_name(
-    original: str, patch: str, result: str
-) -> None:
+def test_new_entries_precede_those_not_in_the_patch(original: str, patch: str, result: str) -> None:
     assert merged_secrets(original, secrets(patch)) == result
     finalizers = strategic_merge(
         {"metadata": {"finalizers": original.split()}}, {"metadata": {"finalizers": patch.split()}}
@@ -139,7 +137,7 @@ def test_new_entries_come_before_those_that_the_patch_does_not_name(
 
 
 @given(keys, keys)
-def test_untouched_entries_stand_between_those_of_the_patch_by_the_rule(
+def test_unpatched_entries_are_ordered_among_patched_ones_by_the_rule(
     original: list[str], patch: list[str]
 ) -> None:
     untouched, asked = [each for each in original if each not in patch], list(patch)
@@ -151,7 +149,7 @@ def test_untouched_entries_stand_between_those_of_the_patch_by_the_rule(
     assert merged_secrets(" ".join(original), secrets(" ".join(patch))) == " ".join(wanted)
 
 
-def test_entries_that_share_a_merge_key_come_together_and_the_first_is_patched() -> None:
+def test_entries_with_the_same_merge_key_are_adjacent_and_the_first_is_patched() -> None:
     ports = [{"containerPort": 53, "name": "a"}, {"containerPort": 80}, {"containerPort": 53}]
     patch = main(ports=[{"containerPort": 1}])
     first, http, second = ports
@@ -164,7 +162,7 @@ def test_entries_that_share_a_merge_key_come_together_and_the_first_is_patched()
     )
 
 
-def test_what_a_new_entry_says_is_taken_as_it_stands_but_for_directives() -> None:
+def test_new_entry_is_added_unchanged_without_directives() -> None:
     new = {"name": "new", "image": None, "env": [{"name": "A", "$patch": "delete"}]}
     result = strategic_merge(main(), pod(containers=[new]))
     assert result["spec"]["containers"][0] == {"name": "new", "image": None, "env": [{"name": "A"}]}
@@ -202,7 +200,7 @@ def test_scalars_can_be_deleted_and_are_not_doubled() -> None:
     assert strategic_merge(original, patch) == {"metadata": {"finalizers": ["b", "c", "d"]}}
 
 
-def test_what_is_deleted_and_added_at_once_is_gone() -> None:
+def test_entry_deleted_and_added_in_one_patch_is_removed() -> None:
     patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["a", "b"]}}
     assert strategic_merge({"metadata": {}}, patch) == {"metadata": {"finalizers": ["b"]}}
 
@@ -275,7 +273,7 @@ def test_a_patch_that_makes_no_sense_is_refused(path: str, message: str, patch: 
     assert caught.value.path == ("" if path == "the patch" else path)
 
 
-def test_it_is_told_that_it_is_the_original_that_makes_no_sense() -> None:
+def test_invalid_original_is_reported_as_such() -> None:
     with pytest.raises(StrategicMergeError, match=r"^spec\.volumes\[1\] of the original has no"):
         strategic_merge(pod(volumes=[{"name": "a"}, {}]), pod(volumes=[]))
 
@@ -362,7 +360,7 @@ def test_merging_in_place_gives_the_same_result(random: Random) -> None:
 
 
 @given(randoms)
-def test_what_a_patch_without_directives_asks_for_need_not_be_asked_for_twice(
+def test_patch_without_directives_is_idempotent(
     random: Random,
 ) -> None:
     original = template(random)
@@ -459,7 +457,7 @@ def test_a_claim_on_another_kind_of_resource_takes_the_place_of_the_old() -> Non
     assert apply(original, patch) == patch
 
 
-def test_who_says_what_is_to_happen_is_not_told_otherwise() -> None:
+def test_directives_are_never_overridden() -> None:
     original = pod(volumes=[{"name": "data", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}])
     patch = pod(
         volumes=[
@@ -474,7 +472,7 @@ def test_who_says_what_is_to_happen_is_not_told_otherwise() -> None:
     "patch",
     [{}, {"spec": None}, pod(volumes=3), pod(volumes=[3, {}]), pod(containers={"name": "a"})],
 )
-def test_what_makes_no_sense_is_left_for_the_merge_to_refuse(patch: Object) -> None:
+def test_retain_sources_returns_invalid_patches_unchanged(patch: Object) -> None:
     original = pod(volumes=[{"name": "data", "emptyDir": {}}], containers=[{"name": "a"}])
     assert retain_sources(original, patch) == patch
 

@@ -21,7 +21,7 @@ def test_names_that_no_object_can_have(name: str) -> None:
     assert paths(name=name) == ["metadata.name"]
 
 
-def test_a_name_must_be_there_or_be_made_up() -> None:
+def test_name_or_generate_name_is_required() -> None:
     [error] = metadata_errors({"name": "", "generateName": None}, namespaced=True)
     assert str(error) == (
         "metadata.name: Required value: give it a name, or a generateName to make one up from"
@@ -50,7 +50,7 @@ def test_keys_of_labels(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "message"),
     [
         ("", "must be letters, digits, -, _ and ."),
         ("a b", "must be letters"),
@@ -61,8 +61,8 @@ def test_keys_of_labels(key: str) -> None:
         ("a/b/c", "what is before the / must be lower-case letters"),
     ],
 )
-def test_what_is_no_key(key: str, told: str) -> None:
-    assert (key_problem(key) or "").startswith(told)
+def test_invalid_keys_are_rejected(key: str, message: str) -> None:
+    assert (key_problem(key) or "").startswith(message)
 
 
 def test_labels_annotations_and_finalizers() -> None:

@@ -31,7 +31,7 @@ SCHEMA = {
 }
 
 
-def test_fields_that_nobody_knows_are_left_out_and_told() -> None:
+def test_unknown_fields_are_pruned_and_reported() -> None:
     document = {
         "apiVersion": "v1",
         "kind": "Kind",
@@ -62,7 +62,7 @@ def test_fields_that_nobody_knows_are_left_out_and_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ({"name": 1}, "spec.name: must be a string: put it in quotes"),
         ({"name": None}, "spec.name: must be a string"),
@@ -87,8 +87,8 @@ def test_fields_that_nobody_knows_are_left_out_and_told() -> None:
         ("x", "spec: must be an object"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(spec: Any, told: str) -> None:
-    assert [str(problem) for problem in misfits({"spec": spec}, SCHEMA)] == [told]
+def test_wrong_type_is_reported_with_its_path(spec: Any, message: str) -> None:
+    assert [str(problem) for problem in misfits({"spec": spec}, SCHEMA)] == [message]
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_what_does_not_fit_is_told_with_its_place(spec: Any, told: str) -> None:
         {"nonesuch": 1},
     ],
 )
-def test_what_fits_is_not_told(more: dict[str, Any]) -> None:
+def test_valid_values_have_no_errors(more: dict[str, Any]) -> None:
     assert list(misfits({"spec": {"name": "n", **more}}, SCHEMA)) == []
 
 
-def test_everything_is_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     document = {"spec": {"list": [{"a": 1}, 2], "number": "x"}}
     assert [problem.path for problem in misfits(document, SCHEMA)] == [
         "spec.name",
@@ -121,7 +121,7 @@ def test_everything_is_told_at_once() -> None:
     ]
 
 
-def test_unknown_fields_are_told_with_what_may_be_meant() -> None:
+def test_unknown_fields_are_reported_with_suggestions() -> None:
     document = {"spec": {"nmae": "x", "list": [{"zzz": 1}], "map": {"any": "x"}}}
     assert [str(error) for error in unknown_fields(document, SCHEMA)] == [
         "spec.nmae: Unknown field: did you mean name?",
@@ -129,7 +129,7 @@ def test_unknown_fields_are_told_with_what_may_be_meant() -> None:
     ]
 
 
-def test_bounds_are_looked_at_wherever_there_is_a_value() -> None:
+def test_bounds_are_checked_at_every_value() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -158,6 +158,6 @@ def test_one_of_several_forms_is_enough() -> None:
 
 
 @pytest.mark.parametrize("value", [1e19, 2.0**53, float("inf")])
-def test_a_float_that_stands_for_several_integers_is_none(value: float) -> None:
+def test_float_beyond_integer_precision_is_rejected(value: float) -> None:
     [error] = schema_errors(value, {"type": "integer"})
     assert error.type is ErrorType.TYPE_INVALID

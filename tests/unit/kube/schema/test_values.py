@@ -12,7 +12,7 @@ PORTS = {**MAP, "x-kubernetes-list-map-keys": ["port", "protocol"]}
 
 
 @pytest.mark.parametrize(
-    ("value", "schema", "fault", "told"),
+    ("value", "schema", "fault", "message"),
     [
         ("x", {"enum": ["a", ""]}, ErrorType.NOT_SUPPORTED, 'must be one of a, ""'),
         (0, {"minimum": 1}, ErrorType.INVALID, "must be at least 1"),
@@ -39,10 +39,10 @@ PORTS = {**MAP, "x-kubernetes-list-map-keys": ["port", "protocol"]}
         ([1, 2, 3], {"maxItems": 2}, ErrorType.TOO_MANY, "must have at most 2 items"),
     ],
 )
-def test_what_is_out_of_bounds(value: Any, schema: Any, fault: ErrorType, told: str) -> None:
+def test_values_out_of_bounds(value: Any, schema: Any, fault: ErrorType, message: str) -> None:
     [error] = bound_errors(value, schema, "a")
     assert (error.path, error.type) == ("a", fault)
-    assert error.detail.startswith(told)
+    assert error.detail.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_what_is_out_of_bounds(value: Any, schema: Any, fault: ErrorType, told: 
         (None, {"minItems": 1}),
     ],
 )
-def test_what_is_within_bounds(value: Any, schema: Any) -> None:
+def test_values_within_bounds(value: Any, schema: Any) -> None:
     assert list(bound_errors(value, schema, "a")) == []
 
 
 @pytest.mark.parametrize(
-    ("value", "schema", "told"),
+    ("value", "schema", "message"),
     [
         (["a", "b", "a", "a"], SET, 'a[2]: Duplicate value: "a": is in the list already'),
         (
@@ -88,6 +88,6 @@ def test_what_is_within_bounds(value: Any, schema: Any) -> None:
         ),
     ],
 )
-def test_twins_are_told_once(value: Any, schema: Any, told: str) -> None:
+def test_duplicate_items_are_reported_once(value: Any, schema: Any, message: str) -> None:
     [error] = bound_errors(value, schema, "a")
-    assert str(error).startswith(told)
+    assert str(error).startswith(message)

@@ -10,7 +10,7 @@ from kftrainer.machinery.cache.cache import Cache, NotCachedError, NotSyncedErro
 from kftrainer.machinery.cache.informer import Informer
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.informers import running
-from tests.unit.machinery.cache.test_informer import THINGS, Wire, all_sent, event
+from tests.unit.machinery.cache.test_informer import THINGS, FakeTransport, all_sent, event
 
 OTHERS: Resource[Manifest] = Resource(
     "", "v1", "Other", "others", namespaced=True, decode=unstructured
@@ -19,37 +19,39 @@ KEY = ObjectKey("", "a")
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def wire() -> FakeTransport:
+    return FakeTransport()
 
 
-def informer_of(resource: Resource[Manifest], wire: Wire) -> Informer[Manifest]:
+def informer_of(resource: Resource[Manifest], wire: FakeTransport) -> Informer[Manifest]:
     indexes = {"name": lambda seen: [seen.metadata["name"]]}
     return Informer(Client(wire), resource, clock=FakeClock(), indexes=indexes)
 
 
-def test_a_kind_that_nobody_declared_is_not_quietly_watched() -> None:
+def test_undeclared_kind_is_not_watched() -> None:
     with pytest.raises(NotCachedError, match="Thing is not cached"):
         Cache().get(THINGS, KEY)
 
 
-def test_before_it_has_synced_nothing_is_said_to_be_missing(wire: Wire) -> None:
+def test_unsynced_cache_reports_no_object_as_missing(wire: FakeTransport) -> None:
     cache = Cache()
     cache.add(informer_of(THINGS, wire))
     with pytest.raises(NotSyncedError, match="informer of Thing has not synced"):
         cache.get(THINGS, KEY)
 
 
-def test_a_kind_is_declared_once(wire: Wire) -> None:
+def test_a_kind_is_declared_once(wire: FakeTransport) -> None:
     cache = Cache()
     cache.add(informer_of(THINGS, wire))
     with pytest.raises(ValueError, match="Thing already has an informer"):
         cache.add(informer_of(THINGS, wire))
 
 
-async def test_it_is_ready_when_all_have_synced_and_answers_then(wire: Wire) -> None:
+async def test_cache_is_ready_and_readable_when_all_informers_have_synced(
+    wire: FakeTransport,
+) -> None:
     cache, ready, stop = Cache(), asyncio.Event(), asyncio.Event()
-    other_wire = Wire()
+    other_wire = FakeTransport()
     cache.add(informer_of(THINGS, wire))
     cache.add(informer_of(OTHERS, other_wire))
     async with asyncio.TaskGroup() as tasks:
@@ -65,10 +67,10 @@ async def test_it_is_ready_when_all_have_synced_and_answers_then(wire: Wire) -> 
     assert (cache.list(THINGS, "elsewhere"), cache.list(OTHERS)) == ([], [])
 
 
-async def test_a_kind_that_does_not_sync_in_time_is_named(wire: Wire) -> None:
+async def test_a_kind_that_does_not_sync_in_time_is_named(wire: FakeTransport) -> None:
     cache = Cache(sync_timeout=60)
     cache.add(informer_of(THINGS, wire))
-    cache.add(informer_of(OTHERS, Wire()))
+    cache.add(informer_of(OTHERS, FakeTransport()))
     expected = (
         r"^the cache has waited 0.05 s for Other: "
         r"check that the kind is installed and that it may be listed and watched$"
@@ -80,8 +82,8 @@ async def test_a_kind_that_does_not_sync_in_time_is_named(wire: Wire) -> None:
             await cache.wait_synced()
 
 
-async def test_a_kind_that_is_declared_later_is_watched_from_then_on(wire: Wire) -> None:
-    cache, other_wire = Cache(), Wire()
+async def test_a_kind_that_is_declared_later_is_watched_from_then_on(wire: FakeTransport) -> None:
+    cache, other_wire = Cache(), FakeTransport()
     cache.add(informer_of(THINGS, wire))
     async with running(cache):
         await wire.say(all_sent(5))

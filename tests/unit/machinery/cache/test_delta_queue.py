@@ -38,7 +38,7 @@ async def taken(inbox: DeltaQueue[Manifest]) -> list[Delta[Manifest]]:
     return everything
 
 
-async def test_what_was_put_in_first_is_taken_first() -> None:
+async def test_deltas_are_fifo() -> None:
     inbox: DeltaQueue[Manifest] = DeltaQueue()
     put = [news("a", 1), news("b", 2), news("a", 3), Bookmarked("4")]
     for each in put:
@@ -69,7 +69,7 @@ async def test_many_different_objects_all_stay() -> None:
     assert await taken(inbox) == put
 
 
-async def test_it_is_empty_when_what_was_taken_last_has_been_dealt_with() -> None:
+async def test_queue_is_empty_after_the_last_delta_is_processed() -> None:
     inbox: DeltaQueue[Manifest] = DeltaQueue()
     await inbox.emptied()
     inbox.put(news("a", 1))
@@ -82,7 +82,9 @@ async def test_it_is_empty_when_what_was_taken_last_has_been_dealt_with() -> Non
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans())))
-def test_what_is_left_is_the_last_of_each_in_order(happened: list[tuple[str, bool]]) -> None:
+def test_remaining_deltas_are_the_last_of_each_object_in_order(
+    happened: list[tuple[str, bool]],
+) -> None:
     waiting = deque(news(name, n, gone=gone) for n, (name, gone) in enumerate(happened))
     last = {each.entry.key.name: each for each in waiting if isinstance(each, Updated | Removed)}
     left = list(only_the_last(waiting))

@@ -17,7 +17,7 @@ from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.controller.events import ObjectEvent, ObservedObject
 from kftrainer.machinery.metrics.registry import Metrics
 from tests.support.fake_clock import FakeClock, at_rest
-from tests.support.informers import Witness, running
+from tests.support.informers import RecordingHandler, running
 
 THINGS: Resource[Manifest] = Resource(
     "", "v1", "Thing", "things", namespaced=True, decode=unstructured
@@ -26,20 +26,20 @@ ALL_SENT = {"k8s.io/initial-events-end": "true"}
 
 
 def event(kind: str, name: str, version: int, **metadata: Any) -> bytes:
-    told = {"name": name, "resourceVersion": str(version), **metadata}
-    return orjson.dumps({"type": kind, "object": {"metadata": told}}) + b"\n"
+    fields = {"name": name, "resourceVersion": str(version), **metadata}
+    return orjson.dumps({"type": kind, "object": {"metadata": fields}}) + b"\n"
 
 
 def bookmark(version: int, **metadata: Any) -> bytes:
-    told = {"resourceVersion": str(version), **metadata}
-    return orjson.dumps({"type": "BOOKMARK", "object": {"metadata": told}}) + b"\n"
+    fields = {"resourceVersion": str(version), **metadata}
+    return orjson.dumps({"type": "BOOKMARK", "object": {"metadata": fields}}) + b"\n"
 
 
 def all_sent(version: int) -> bytes:
     return bookmark(version, annotations=ALL_SENT)
 
 
-class Wire:
+class FakeTransport:
     """A transport whose streams say what a test puts into them, and end when told to."""
 
     def __init__(self) -> None:
@@ -97,31 +97,31 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def wire() -> FakeTransport:
+    return FakeTransport()
 
 
 @pytest.fixture
-def informer(wire: Wire, clock: FakeClock) -> Informer[Manifest]:
+def informer(wire: FakeTransport, clock: FakeClock) -> Informer[Manifest]:
     return Informer(Client(wire), THINGS, clock=clock)
 
 
-async def test_it_syncs_when_all_that_is_there_has_been_told(
-    wire: Wire, informer: Informer[Manifest]
+async def test_informer_has_synced_when_all_initial_objects_were_delivered(
+    wire: FakeTransport, informer: Informer[Manifest]
 ) -> None:
-    witness = Witness()
+    witness = RecordingHandler()
     informer.add_handler(witness)
     async with running(informer):
         await wire.say(event("ADDED", "a", 3), event("ADDED", "b", 2))
-        assert (informer.list(), informer.has_synced, witness.told) == ([], False, [])
+        assert (informer.list(), informer.has_synced, witness.events) == ([], False, [])
         await wire.say(all_sent(5))
         assert informer.has_synced
-        assert len(witness.told) == 2
+        assert len(witness.events) == 2
         assert informer.resource_version == informer.version_in("anywhere") == "5"
 
 
-async def test_a_watch_asks_for_five_to_ten_minutes_and_resumes_behind_the_last_event(
-    wire: Wire, informer: Informer[Manifest]
+async def test_watch_timeout_is_five_to_ten_minutes_and_resumes_after_the_last_event(
+    wire: FakeTransport, informer: Informer[Manifest]
 ) -> None:
     async with running(informer):
         await wire.say(all_sent(5), event("ADDED", "a", 7), bookmark(9), None)
@@ -133,7 +133,7 @@ async def test_a_watch_asks_for_five_to_ten_minutes_and_resumes_behind_the_last_
 
 
 async def test_objects_that_are_sent_first_do_not_move_the_place_to_resume_at(
-    wire: Wire, informer: Informer[Manifest], clock: FakeClock
+    wire: FakeTransport, informer: Informer[Manifest], clock: FakeClock
 ) -> None:
     async with running(informer):
         await wire.say(event("ADDED", "a", 50), None)
@@ -146,8 +146,8 @@ async def test_objects_that_are_sent_first_do_not_move_the_place_to_resume_at(
 @pytest.mark.parametrize(
     ("said", "patience"), [((), 120), ((bookmark(6),), 75)], ids=["no-bookmarks", "bookmarks"]
 )
-async def test_a_silent_watch_is_given_up_sooner_where_bookmarks_come(
-    wire: Wire,
+async def test_silent_watch_times_out_sooner_with_bookmarks(
+    wire: FakeTransport,
     informer: Informer[Manifest],
     clock: FakeClock,
     said: tuple[bytes, ...],
@@ -162,8 +162,8 @@ async def test_a_silent_watch_is_given_up_sooner_where_bookmarks_come(
         assert wire.queries[-1]["resourceVersion"] == informer.resource_version
 
 
-async def test_a_watch_that_does_not_end_in_its_time_is_given_up(
-    wire: Wire, informer: Informer[Manifest], clock: FakeClock
+async def test_watch_beyond_its_timeout_is_closed(
+    wire: FakeTransport, informer: Informer[Manifest], clock: FakeClock
 ) -> None:
     async with running(informer):
         await wire.say(all_sent(5))
@@ -177,9 +177,9 @@ async def test_a_watch_that_does_not_end_in_its_time_is_given_up(
 
 
 async def test_a_watch_from_a_version_that_the_server_has_not_reached_is_found_out(
-    wire: Wire, informer: Informer[Manifest], clock: FakeClock
+    wire: FakeTransport, informer: Informer[Manifest], clock: FakeClock
 ) -> None:
-    witness = Witness()
+    witness = RecordingHandler()
     informer.add_handler(witness)
     restored = {"metadata": {"resourceVersion": "40"}, "items": []}
     wire.lists.append(Response(200, {}, orjson.dumps(restored)))
@@ -193,10 +193,10 @@ async def test_a_watch_from_a_version_that_the_server_has_not_reached_is_found_o
         assert informer.resource_version == "41"
 
 
-async def test_a_failing_handler_is_counted_and_the_others_are_told(
-    wire: Wire, clock: FakeClock
+async def test_failing_handler_is_counted_and_other_handlers_are_called(
+    wire: FakeTransport, clock: FakeClock
 ) -> None:
-    metrics, witness = Metrics(), Witness()
+    metrics, witness = Metrics(), RecordingHandler()
     informer = Informer(Client(wire), THINGS, clock=clock, metrics=metrics.for_informer("Thing"))
 
     def failing(change: ObjectEvent[Manifest]) -> None:
@@ -206,7 +206,7 @@ async def test_a_failing_handler_is_counted_and_the_others_are_told(
     informer.add_handler(witness)
     async with running(informer):
         await wire.say(event("ADDED", "a", 1), all_sent(5))
-        assert len(witness.told) == 1
+        assert len(witness.events) == 1
     value = metrics.registry.get_sample_value
     prefix, kind = "machinery_informer", {"kind": "Thing"}
     assert value(f"{prefix}_events_total", {**kind, "type": "handler_failed"}) == 1
@@ -223,14 +223,14 @@ class BusyClock(FakeClock):
         return self._time
 
 
-async def test_who_comes_while_a_list_is_told_is_told_each_object_once(wire: Wire) -> None:
+async def test_handler_added_during_a_list_gets_each_object_once(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
-    early, late = Witness(), Witness()
+    early, late = RecordingHandler(), RecordingHandler()
     informer.add_handler(early)
     names, half = [f"n-{n}" for n in range(20)], asyncio.Event()
 
     def count(change: object) -> None:
-        if len(early.told) == 10:
+        if len(early.events) == 10:
             half.set()
 
     informer.add_handler(count)
@@ -244,39 +244,41 @@ async def test_who_comes_while_a_list_is_told_is_told_each_object_once(wire: Wir
         informer.add_handler(late)
         await at_rest()
         assert informer.has_synced
-    assert [each.key.name for each in early.told] == names
-    assert [each.key.name for each in late.told] == names
+    assert [each.key.name for each in early.events] == names
+    assert [each.key.name for each in late.events] == names
     assert (early.contradictions, late.contradictions) == ([], [])
 
 
-async def test_who_comes_late_is_told_in_slices_and_of_news_afterwards(wire: Wire) -> None:
+async def test_late_handler_gets_existing_objects_in_slices_and_then_events(
+    wire: FakeTransport,
+) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     async with running(informer):
         initial = [event("ADDED", f"n-{n}", 1) for n in range(20)]
         await wire.say(*initial, all_sent(5))
-        late = Witness()
-        told = informer.add_handler(late)
-        assert (late.told, told.is_set()) == ([], False)
+        late = RecordingHandler()
+        synced = informer.add_handler(late)
+        assert (late.events, synced.is_set()) == ([], False)
         news = (("MODIFIED", "n-19"), ("DELETED", "n-0"), ("ADDED", "new"))
         for version, (kind, name) in enumerate(news, start=6):
             wire.streams[-1].put_nowait(event(kind, name, version))
         others_ran = 0
-        while not told.is_set():
+        while not synced.is_set():
             await asyncio.sleep(0)
             others_ran += 1
         await at_rest()
     assert others_ran >= 20
-    assert all(each.initial for each in late.told[:20])
-    assert [each.key.name for each in late.told] == [
+    assert all(each.initial for each in late.events[:20])
+    assert [each.key.name for each in late.events] == [
         *(f"n-{n}" for n in range(20)),
         *("n-19", "n-0", "new"),
     ]
     assert late.contradictions == []
 
 
-async def test_who_comes_at_whatever_moment_misses_nothing(wire: Wire) -> None:
+async def test_handler_added_at_any_time_misses_no_object(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
-    late = [Witness() for _ in range(30)]
+    late = [RecordingHandler() for _ in range(30)]
     async with running(informer):
         await wire.say(*(event("ADDED", f"n-{n}", n + 1) for n in range(10)), all_sent(20))
         for version, witness in enumerate(late, start=21):  # each at another moment
@@ -290,13 +292,13 @@ async def test_who_comes_at_whatever_moment_misses_nothing(wire: Wire) -> None:
     assert [(set(each.known), each.contradictions) for each in late] == [(held, [])] * 30
 
 
-async def test_who_comes_before_there_is_anything_need_not_wait(
+async def test_handler_added_to_an_empty_informer_is_synced_immediately(
     informer: Informer[Manifest],
 ) -> None:
-    assert informer.add_handler(Witness()).is_set()
+    assert informer.add_handler(RecordingHandler()).is_set()
 
 
-async def test_what_was_read_is_dealt_with_before_the_watch_is_resumed(wire: Wire) -> None:
+async def test_received_events_are_processed_before_the_watch_resumes(wire: FakeTransport) -> None:
     informer = Informer(Client(wire), THINGS, clock=BusyClock())
     async with running(informer):
         initial = [event("ADDED", f"n-{n}", 1) for n in range(50)]
@@ -305,7 +307,9 @@ async def test_what_was_read_is_dealt_with_before_the_watch_is_resumed(wire: Wir
     assert wire.queries[1]["resourceVersion"] == "7"
 
 
-async def test_a_failing_index_function_ends_the_informer(wire: Wire, clock: FakeClock) -> None:
+async def test_a_failing_index_function_ends_the_informer(
+    wire: FakeTransport, clock: FakeClock
+) -> None:
     informer = Informer(
         Client(wire), THINGS, clock=clock, indexes={"x": lambda seen: seen.object["x"]}
     )
@@ -320,7 +324,7 @@ def is_red(manifest: Manifest) -> bool:
 
 
 @pytest.fixture
-def red_ones(wire: Wire, clock: FakeClock) -> Informer[Manifest]:
+def red_ones(wire: FakeTransport, clock: FakeClock) -> Informer[Manifest]:
     """Which would fail if a transform or an index function came to see one of another color."""
 
     def strip(manifest: Manifest) -> Manifest:
@@ -337,41 +341,41 @@ def red_ones(wire: Wire, clock: FakeClock) -> Informer[Manifest]:
     )
 
 
-async def test_what_is_not_kept_is_not_there_but_the_watch_goes_on_behind_it(
-    wire: Wire, red_ones: Informer[Manifest]
+async def test_filtered_object_is_not_cached_and_the_watch_advances(
+    wire: FakeTransport, red_ones: Informer[Manifest]
 ) -> None:
-    witness = Witness()
+    witness = RecordingHandler()
     red_ones.add_handler(witness)
     async with running(red_ones):
         await wire.say(event("ADDED", "a", 1), event("ADDED", "b", 2, color="red"), all_sent(5))
         await wire.say(event("ADDED", "c", 6), event("MODIFIED", "c", 7), event("DELETED", "a", 8))
         assert [each["metadata"]["name"] for each in red_ones.list()] == ["b"]
-        assert [each.key.name for each in witness.told] == ["b"]
+        assert [each.key.name for each in witness.events] == ["b"]
         await wire.say(None)
         await wire.say()
     assert wire.queries[-1]["resourceVersion"] == "8"
 
 
 @pytest.mark.parametrize("kind", ["MODIFIED", "DELETED"])
-async def test_what_is_no_longer_kept_is_told_as_deleted_in_the_state_in_which_it_was(
-    wire: Wire, red_ones: Informer[Manifest], kind: str
+async def test_object_that_stops_matching_the_filter_is_delivered_as_deleted_with_its_last_state(
+    wire: FakeTransport, red_ones: Informer[Manifest], kind: str
 ) -> None:
-    witness = Witness()
+    witness = RecordingHandler()
     red_ones.add_handler(witness)
     async with running(red_ones):
         await wire.say(all_sent(5), event("ADDED", "a", 6, color="red"))
         await wire.say(event(kind, "a", 7, color="blue"))
         assert (red_ones.list(), red_ones.by_index("color", "red")) == ([], [])
-        last = witness.told[-1]
+        last = witness.events[-1]
         assert last.old is not None
         assert (last.old.metadata["color"], last.new) == ("red", None)
         await wire.say(event("MODIFIED", "a", 8, color="red"))
-        assert (witness.told[-1].old, len(red_ones.list())) == (None, 1)
+        assert (witness.events[-1].old, len(red_ones.list())) == (None, 1)
     assert witness.contradictions == []
 
 
-async def test_what_changes_while_all_is_being_sent_is_kept_as_it_is_in_the_end(
-    wire: Wire, red_ones: Informer[Manifest]
+async def test_objects_changed_during_the_initial_list_have_their_final_state(
+    wire: FakeTransport, red_ones: Informer[Manifest]
 ) -> None:
     async with running(red_ones):
         await wire.say(event("ADDED", "a", 1, color="red"), event("ADDED", "b", 2))
@@ -380,7 +384,7 @@ async def test_what_changes_while_all_is_being_sent_is_kept_as_it_is_in_the_end(
         assert [each["metadata"]["name"] for each in red_ones.list()] == ["b"]
 
 
-async def test_a_keep_that_fails_ends_the_informer(wire: Wire, clock: FakeClock) -> None:
+async def test_a_keep_that_fails_ends_the_informer(wire: FakeTransport, clock: FakeClock) -> None:
     informer = Informer(Client(wire), THINGS, clock=clock, keep=lambda it: it["metadata"]["color"])
     with pytest.raises(ExceptionGroup) as raised:
         async with running(informer):
@@ -389,7 +393,7 @@ async def test_a_keep_that_fails_ends_the_informer(wire: Wire, clock: FakeClock)
 
 
 async def test_informers_of_one_kind_are_counted_together(clock: FakeClock) -> None:
-    metrics, wires = Metrics(), (Wire(), Wire())
+    metrics, wires = Metrics(), (FakeTransport(), FakeTransport())
     one, other = (
         Informer(Client(each), THINGS, clock=clock, metrics=metrics.for_informer("Thing"))
         for each in wires
@@ -405,7 +409,7 @@ async def test_informers_of_one_kind_are_counted_together(clock: FakeClock) -> N
 
 
 async def test_an_object_that_cannot_be_decoded_does_not_hide_the_others(
-    wire: Wire, clock: FakeClock
+    wire: FakeTransport, clock: FakeClock
 ) -> None:
     def decode(manifest: Manifest) -> str:
         if manifest["metadata"]["name"] == "odd":

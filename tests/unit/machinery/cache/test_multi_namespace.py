@@ -17,8 +17,8 @@ from kftrainer.machinery.cache.multi_namespace import (
 )
 from kftrainer.machinery.cache.store import UnknownIndexError
 from tests.support.fake_clock import FakeClock, at_rest
-from tests.support.informers import Witness, running
-from tests.unit.machinery.cache.test_informer import THINGS, Wire, all_sent, event
+from tests.support.informers import RecordingHandler, running
+from tests.unit.machinery.cache.test_informer import THINGS, FakeTransport, all_sent, event
 
 NODES: Resource[Manifest] = Resource(
     "", "v1", "Node", "nodes", namespaced=False, decode=unstructured
@@ -26,8 +26,8 @@ NODES: Resource[Manifest] = Resource(
 
 
 @pytest.fixture
-def wires() -> Mapping[str, Wire]:
-    return {"m": Wire(), "n": Wire()}
+def wires() -> Mapping[str, FakeTransport]:
+    return {"m": FakeTransport(), "n": FakeTransport()}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def accesses() -> list[Any]:
 
 @pytest.fixture
 def group(
-    wires: Mapping[str, Wire], clock: FakeClock, accesses: list[Any]
+    wires: Mapping[str, FakeTransport], clock: FakeClock, accesses: list[Any]
 ) -> MultiNamespaceInformer[Manifest]:
     indexes = {"name": lambda seen: [seen.metadata["name"]]}
 
@@ -71,7 +71,7 @@ def names(found: list[Manifest]) -> list[str]:
 
 
 async def test_it_has_synced_when_all_have(
-    wires: Mapping[str, Wire], group: MultiNamespaceInformer[Manifest]
+    wires: Mapping[str, FakeTransport], group: MultiNamespaceInformer[Manifest]
 ) -> None:
     ready, stop = asyncio.Event(), asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
@@ -85,13 +85,13 @@ async def test_it_has_synced_when_all_have(
 
 
 async def test_namespace_that_must_not_be_read_does_not_hold_up_the_others(
-    wires: Mapping[str, Wire],
+    wires: Mapping[str, FakeTransport],
     clock: FakeClock,
     accesses: list[Any],
     group: MultiNamespaceInformer[Manifest],
 ) -> None:
     wires["m"].refuse(403)
-    witness = Witness()
+    witness = RecordingHandler()
     group.add_handler(witness)
     async with running(group):
         await at_rest()
@@ -114,7 +114,7 @@ async def test_namespace_that_must_not_be_read_does_not_hold_up_the_others(
 
 
 async def test_group_that_is_refused_everywhere_has_not_synced(
-    wires: Mapping[str, Wire], clock: FakeClock, group: MultiNamespaceInformer[Manifest]
+    wires: Mapping[str, FakeTransport], clock: FakeClock, group: MultiNamespaceInformer[Manifest]
 ) -> None:
     for wire in wires.values():
         wire.refuse(403)
@@ -129,7 +129,7 @@ async def test_group_that_is_refused_everywhere_has_not_synced(
 
 
 async def test_kind_that_was_removed_is_not_readable_until_it_is_reinstalled(
-    wires: Mapping[str, Wire],
+    wires: Mapping[str, FakeTransport],
     clock: FakeClock,
     accesses: list[Any],
     group: MultiNamespaceInformer[Manifest],
@@ -154,8 +154,8 @@ async def test_kind_that_was_removed_is_not_readable_until_it_is_reinstalled(
         assert (group.is_readable("m"), group.list()) == (True, [])
 
 
-async def test_it_reads_from_the_namespace_that_is_asked_for_or_from_all(
-    wires: Mapping[str, Wire], group: MultiNamespaceInformer[Manifest]
+async def test_reads_use_the_requested_namespace_or_all(
+    wires: Mapping[str, FakeTransport], group: MultiNamespaceInformer[Manifest]
 ) -> None:
     cache, key = Cache(), ObjectKey("n", "a")
     cache.add(group)
@@ -173,7 +173,7 @@ async def test_it_reads_from_the_namespace_that_is_asked_for_or_from_all(
         group.has_index("color", "red")
 
 
-async def test_what_is_in_another_namespace_is_not_there(
+async def test_objects_of_other_namespaces_are_not_found(
     group: MultiNamespaceInformer[Manifest],
 ) -> None:
     elsewhere = ObjectKey("elsewhere", "a")
@@ -181,28 +181,28 @@ async def test_what_is_in_another_namespace_is_not_there(
     assert (group.list("elsewhere"), group.version_in("elsewhere")) == ([], "")
 
 
-async def test_who_comes_late_has_been_told_when_all_have_told(
-    wires: Mapping[str, Wire], group: MultiNamespaceInformer[Manifest]
+async def test_late_handler_is_synced_when_all_namespaces_are(
+    wires: Mapping[str, FakeTransport], group: MultiNamespaceInformer[Manifest]
 ) -> None:
-    early, late = Witness(), Witness()
+    early, late = RecordingHandler(), RecordingHandler()
     assert group.add_handler(early).is_set(), "nothing is here yet"
     async with running(group):
         for namespace, wire in wires.items():
             await wire.say(added(namespace, "a", 1), all_sent(5))
         # Somebody keeps the informer of the second namespace from telling.
         async with group._informers["n"]._turn:
-            told = group.add_handler(late)
+            synced = group.add_handler(late)
             await at_rest()
-            assert ([each.key.namespace for each in late.told], told.is_set()) == (["m"], False)
+            assert ([each.key.namespace for each in late.events], synced.is_set()) == (["m"], False)
         await at_rest()
-        assert told.is_set()
+        assert synced.is_set()
         await wires["m"].say(event("DELETED", "a", 8, namespace="m"))
-    assert [each.key.namespace for each in late.told] == ["m", "n", "m"]
+    assert [each.key.namespace for each in late.events] == ["m", "n", "m"]
     assert (early.known, early.contradictions) == (late.known, [])
 
 
 async def test_if_one_fails_all_end(
-    wires: Mapping[str, Wire], group: MultiNamespaceInformer[Manifest]
+    wires: Mapping[str, FakeTransport], group: MultiNamespaceInformer[Manifest]
 ) -> None:
     async def live() -> None:
         async with asyncio.timeout(10), running(group):
@@ -229,18 +229,18 @@ async def test_if_one_fails_all_end(
 def test_a_kind_is_split_by_namespaces_where_some_are_named_and_it_has_them(
     resource: Resource[Any], namespaces: list[str], asked_for: list[str | None]
 ) -> None:
-    asked: list[str | None] = []
+    requests: list[str | None] = []
 
     def make(namespace: str | None) -> Informer[Any]:
-        asked.append(namespace)
-        return Informer(Client(Wire()), resource, clock=FakeClock(), namespace=namespace)
+        requests.append(namespace)
+        return Informer(Client(FakeTransport()), resource, clock=FakeClock(), namespace=namespace)
 
     made: AnyInformer[Any] = in_namespaces(resource, namespaces, make)
-    assert asked == asked_for
-    assert isinstance(made, MultiNamespaceInformer) == (asked != [None])
+    assert requests == asked_for
+    assert isinstance(made, MultiNamespaceInformer) == (requests != [None])
 
 
-def test_it_says_where_it_looks(group: MultiNamespaceInformer[Manifest]) -> None:
+def test_description_names_the_namespaces(group: MultiNamespaceInformer[Manifest]) -> None:
     assert group.name == "informer of Thing in m, n"
     assert [each.name for each in group._informers.values()] == [
         "informer of Thing in m",

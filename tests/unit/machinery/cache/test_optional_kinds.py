@@ -20,7 +20,7 @@ from kftrainer.machinery.cache.informer import Informer
 from kftrainer.machinery.cache.optional_kinds import OptionalKinds, pauses
 from tests.support.fake_clock import FakeClock, at_rest
 from tests.support.informers import running
-from tests.unit.machinery.cache.test_informer import Wire, all_sent
+from tests.unit.machinery.cache.test_informer import FakeTransport, all_sent
 
 
 def kind(name: str) -> Resource[Manifest]:
@@ -30,25 +30,25 @@ def kind(name: str) -> Resource[Manifest]:
 LAMPS, CHAIRS, OTHERS = kind("lamp"), kind("chair"), kind("other")
 
 
-class Discovery(Wire):
+class Discovery(FakeTransport):
     """A transport to a server on which kinds are installed while a test goes on."""
 
     def __init__(self) -> None:
         super().__init__()
         self.served: set[Resource[Manifest]] = set()
         self.trouble: int | TransportError | None = None
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def request(self, method: str, path: str, **options: Any) -> Response:
-        self.asked.append(path)
+        self.requests.append(path)
         if isinstance(self.trouble, TransportError):
             raise self.trouble
         if self.trouble is not None:
             return Response(self.trouble, {}, b"{}")
         for each in self.served:
             if path == f"/apis/{each.api_version}":
-                told = {"kind": each.kind, "name": each.plural, "namespaced": True}
-                return Response(200, {}, orjson.dumps({"resources": [told]}))
+                fields = {"kind": each.kind, "name": each.plural, "namespaced": True}
+                return Response(200, {}, orjson.dumps({"resources": [fields]}))
         return Response(404, {}, b"{}")
 
     async def sync(self) -> None:
@@ -104,10 +104,10 @@ def logs() -> Iterator[list[Any]]:
         yield captured  # type: ignore[misc]
 
 
-async def test_without_any_kind_it_is_ready_after_asking_once(scene: Scene) -> None:
+async def test_no_installed_kind_is_ready_after_one_discovery(scene: Scene) -> None:
     async with scene.running() as late:
         assert scene.ready.is_set()
-        assert scene.wire.asked == ["/apis/lamp.example/v1", "/apis/chair.example/v1"]
+        assert scene.wire.requests == ["/apis/lamp.example/v1", "/apis/chair.example/v1"]
         assert (scene.installed, late.installed(LAMPS)) == ([], False)
 
 
@@ -121,8 +121,8 @@ async def test_a_kind_that_is_there_at_the_start_has_synced_when_it_is_ready(sce
         assert not late.installed(CHAIRS)
 
 
-async def test_who_is_told_of_a_kind_can_read_all_the_others(scene: Scene) -> None:
-    others = Wire()
+async def test_callback_for_a_kind_can_read_all_synced_kinds(scene: Scene) -> None:
+    others = FakeTransport()
     scene.wire.served = {LAMPS}
     scene.cache.add(Informer(Client(others), OTHERS, clock=FakeClock()))
     async with scene.running(on_installed=lambda _: scene.cache.list(OTHERS)):
@@ -132,7 +132,7 @@ async def test_who_is_told_of_a_kind_can_read_all_the_others(scene: Scene) -> No
         assert scene.ready.is_set()
 
 
-async def test_a_kind_that_comes_later_is_told_of_once_when_it_has_synced(scene: Scene) -> None:
+async def test_kind_installed_later_is_announced_once_after_sync(scene: Scene) -> None:
     async with scene.running() as late:
         scene.wire.served = {CHAIRS}
         await scene.next_round()
@@ -144,7 +144,7 @@ async def test_a_kind_that_comes_later_is_told_of_once_when_it_has_synced(scene:
         assert scene.installed == [CHAIRS]
 
 
-async def test_one_that_does_not_sync_does_not_keep_the_others_from_being_asked_for(
+async def test_kind_that_does_not_sync_does_not_block_discovery_of_others(
     scene: Scene,
 ) -> None:
     async with scene.running() as late:
@@ -166,9 +166,9 @@ async def test_pauses_grow_from_a_second_to_half_a_minute_and_end_with_the_last_
         assert len(set(waited[-3:])) == 3, "no two processes keep asking together"
         scene.wire.served = {LAMPS, CHAIRS}
         await scene.next_round()
-        asked = len(scene.wire.asked)
+        asked = len(scene.wire.requests)
         await scene.clock.advance(1000)
-        assert (scene.clock.sleeping, len(scene.wire.asked)) == ([], asked)
+        assert (scene.clock.sleeping, len(scene.wire.requests)) == ([], asked)
         assert not scene.stop.is_set(), "it goes on, with nothing to do"
 
 
@@ -178,9 +178,7 @@ def test_chance_is_an_argument() -> None:
 
 
 @pytest.mark.parametrize("trouble", [TransportError("gone"), 500, 503, 403, 401, 429])
-async def test_a_server_that_does_not_say_is_asked_again(
-    scene: Scene, trouble: int | TransportError
-) -> None:
+async def test_failed_discovery_is_retried(scene: Scene, trouble: int | TransportError) -> None:
     scene.wire.served, scene.wire.trouble = {LAMPS}, trouble
     async with scene.running() as late:
         assert scene.ready.is_set()
@@ -190,15 +188,15 @@ async def test_a_server_that_does_not_say_is_asked_again(
         assert late.installed(LAMPS)
 
 
-async def test_only_new_answers_are_logged(scene: Scene, logs: list[Any]) -> None:
+async def test_only_changed_discovery_results_are_logged(scene: Scene, logs: list[Any]) -> None:
     def said() -> list[tuple[str, str, str]]:
-        told = [
+        entries = [
             (each["kind"], each["result"], each["log_level"])
             for each in logs
             if each["event"] == "optional_kind_checked"
         ]
         logs.clear()
-        return told
+        return entries
 
     lamp, chair = LAMPS.group_kind, CHAIRS.group_kind
     async with scene.running():
@@ -216,7 +214,7 @@ async def test_only_new_answers_are_logged(scene: Scene, logs: list[Any]) -> Non
         assert said() == [(lamp, "served", "info"), (chair, "missing", "info")]
 
 
-async def test_what_went_wrong_is_in_the_log(scene: Scene, logs: list[Any]) -> None:
+async def test_failures_are_logged(scene: Scene, logs: list[Any]) -> None:
     scene.wire.trouble = TransportError("nobody there")
     async with scene.running():
         assert [each["error"] for each in logs] == ["nobody there"] * 2

@@ -135,7 +135,7 @@ def test_entries_of_any_objects_are_bounded(
     orjson.dumps(entry.manifest)
 
 
-def test_decoded_objects_are_kept_up_to_a_size_and_the_oldest_use_is_forgotten_first() -> None:
+def test_decoded_objects_are_cached_up_to_a_size_and_evicted_by_last_use() -> None:
     entries = [made(thing(metadata={"name": f"n{n}"})) for n in range(3)]
     decoded: Decoded[Any] = Decoded(most=2 * entries[0].size)
     first, second, third = ([f"object {n}"] for n in range(3))

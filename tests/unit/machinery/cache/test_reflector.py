@@ -147,12 +147,12 @@ def test_a_server_whose_history_ends_before_ours_is_listed_anew(
     assert after(VersionRead(told)) == then
 
 
-def test_a_server_that_asks_for_time_gets_at_least_that() -> None:
+def test_retry_after_is_the_minimum_delay() -> None:
     reflector = Reflector(Random(1))  # noqa: S311
     assert reflector.after(WatchEnded(300, 5, BUSY), "9", 0.0).delay == 7.0
 
 
-def test_delays_double_to_half_a_minute_and_begin_anew_after_two_quiet_ones() -> None:
+def test_delays_double_up_to_half_a_minute_and_reset_after_two_error_free_ones() -> None:
     class NoChance(Random):
         def random(self) -> float:
             return 0.0
@@ -190,7 +190,7 @@ def failure_of(action: Action, error: KubeError | None) -> Outcome:
 
 
 @given(st.lists(ERRORS, min_size=30, max_size=60), st.integers())
-def test_whatever_errors_come_there_is_never_a_rush(
+def test_delays_have_a_minimum_for_any_sequence_of_errors(
     errors: list[KubeError | None], seed: int
 ) -> None:
     """Nothing ever works: among any four steps one waits, and the waits grow."""

@@ -13,20 +13,20 @@ class Listener:
     """A client that only notes what is listed."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, Any] = {}
+        self.requests: dict[str, Any] = {}
 
     async def list(self, _resource: Any, **asked: Any) -> Page:
-        self.asked = asked
+        self.requests = asked
         return Page([], "17")
 
 
 @pytest.mark.parametrize(
     ("selected", "asked"), [(None, NO_OBJECT), ("metadata.name=ours", "metadata.name=ours")]
 )
-async def test_the_version_is_asked_for_with_no_more_rights_than_it_takes_to_watch(
+async def test_version_request_needs_only_watch_permissions(
     selected: str | None, asked: str
 ) -> None:
     listener = Listener()
     source = Source(cast("Client", listener), CONFIG_MAPS, "ns", field_selector=selected)
     assert await source.version() == "17"
-    assert listener.asked == {"namespace": "ns", "field_selector": asked}
+    assert listener.requests == {"namespace": "ns", "field_selector": asked}

@@ -60,7 +60,7 @@ def versions(change: ObjectEvent[Manifest] | None) -> tuple[Any, Any] | None:
     )
 
 
-def test_managed_fields_are_stripped_and_the_rest_comes_back_as_it_was() -> None:
+def test_managed_fields_are_stripped_and_the_rest_is_unchanged() -> None:
     metadata = {"name": "a", "resourceVersion": "1", "labels": {"x": "y"}}
     manifest = {"kind": "Thing", "metadata": {**metadata, "managedFields": [{"manager": "m"}]}}
     entry = CachedObjectFactory(THINGS, None, {}).make(manifest)
@@ -84,7 +84,7 @@ def test_an_object_of_a_rare_kind_is_decoded_once_until_it_changes() -> None:
     assert maker.make(manifest).object is not entry.object
 
 
-def test_an_object_of_a_rare_kind_that_cannot_be_decoded_says_so_each_time() -> None:
+def test_undecodable_object_of_a_kept_kind_raises_on_each_read() -> None:
     def refuse(_: Manifest) -> Manifest:
         raise ValueError("no thing")
 
@@ -95,7 +95,7 @@ def test_an_object_of_a_rare_kind_that_cannot_be_decoded_says_so_each_time() -> 
             entry.object  # noqa: B018
 
 
-def test_a_transform_decides_what_is_kept_but_not_what_it_is_called() -> None:
+def test_transform_changes_the_object_but_not_its_key() -> None:
     maker = CachedObjectFactory(THINGS, lambda _: {"metadata": {"uid": "u"}}, {})
     entry = maker.make({"metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"large": True}})
     assert (entry.key, entry.resource_version) == (ObjectKey("", "a"), "7")
@@ -132,19 +132,19 @@ def test_entries_take_less_than_twice_their_json_in_memory() -> None:
     assert float(done.stdout) < 2
 
 
-def test_an_older_state_of_the_same_object_is_not_believed() -> None:
+def test_older_version_of_the_same_object_is_ignored() -> None:
     store = store_of(thing("a", 10))
     assert store.upsert(thing("a", 9)) is None
     assert store.delete(thing("a", 9)) is None
     assert store.contents.get(ObjectKey("n", "a")) is not None
 
 
-def test_an_older_state_of_another_object_of_that_name_is_believed() -> None:
+def test_older_version_of_a_recreated_object_is_stored() -> None:
     store = store_of(thing("a", 10, uid="before"))
     assert versions(store.upsert(thing("a", 9, uid="after"))) == ("10", "9")
 
 
-def test_a_state_that_is_known_is_no_news() -> None:
+def test_unchanged_version_delivers_no_event() -> None:
     assert store_of(thing("a", 10)).upsert(thing("a", 10)) is None
 
 
@@ -155,13 +155,13 @@ def test_objects_without_a_version_are_always_news() -> None:
     assert store.upsert(entry) is not None
 
 
-def test_a_delete_is_told_once_with_the_last_state() -> None:
+def test_delete_is_delivered_once_with_the_last_state() -> None:
     store = store_of(thing("a", 10))
     assert versions(store.delete(thing("a", 11))) == ("11", None)
     assert store.delete(thing("a", 11)) is None
 
 
-def test_what_is_dropped_goes_once_and_in_the_state_in_which_it_was_held() -> None:
+def test_dropped_object_is_delivered_once_with_its_cached_state() -> None:
     store = store_of(thing("a", 10))
     assert store.drop(ObjectKey("n", "a"), "9") is None
     assert versions(store.drop(ObjectKey("n", "a"), "11")) == ("10", None)
@@ -191,14 +191,14 @@ def test_the_watermark_only_rises_but_for_a_new_list() -> None:
     assert store.resource_version == "5"
 
 
-def test_a_new_list_tells_of_missed_deletes_first_and_not_of_what_is_the_same() -> None:
+def test_relist_delivers_missed_deletes_first_and_skips_unchanged_objects() -> None:
     store = store_of(thing("same", 1), thing("changed", 2), thing("gone", 3), thing("z-gone", 4))
     listed = contents_of(thing("added", 6), thing("same", 1), thing("changed", 5))
     changes = store.replace(listed, "7")
     # Readers see the new state before the first handler is told of it.
     assert store.contents is listed
-    told = [(each.key.name, versions(each), each.initial) for each in changes]
-    assert told == [
+    events = [(each.key.name, versions(each), each.initial) for each in changes]
+    assert events == [
         ("gone", ("3", None), False),
         ("z-gone", ("4", None), False),
         ("added", (None, "6"), False),
@@ -216,7 +216,7 @@ def test_an_index_follows_its_objects() -> None:
     assert [store.contents.has_index("color", each) for each in ("red", "blue")] == [False, True]
 
 
-def test_asking_for_an_index_that_is_not_there_says_which_are() -> None:
+def test_unknown_index_error_lists_the_existing_indexes() -> None:
     with pytest.raises(UnknownIndexError, match=r"no index 'size'.*\['color'\]"):
         store_of().contents.by_index("size", "1")
     with pytest.raises(UnknownIndexError):
@@ -233,12 +233,12 @@ def drop(store: Store[Manifest], entry: CachedObject[Manifest]) -> ObjectEvent[M
 
 
 @given(WRITES, st.integers(min_value=0, max_value=20))
-def test_whatever_happens_it_holds_what_a_plain_dict_would(
+def test_store_matches_a_dict_under_random_operations(
     writes: list[tuple[str, str, str, str]], relist_at: int
 ) -> None:
     store = store_of()
     model: dict[tuple[str, str], str] = {}
-    told: dict[tuple[str, str], str] = {}
+    fields: dict[tuple[str, str], str] = {}
     for version, (verb, namespace, name, color) in enumerate(writes, start=2):
         entry = thing(name, version, color, namespace=namespace)
         if verb == "put":
@@ -255,13 +255,13 @@ def test_whatever_happens_it_holds_what_a_plain_dict_would(
             changes = [news[verb](entry)]  # type: ignore[list-item]
         for change in filter(None, changes):
             where = change.key.namespace, change.key.name
-            assert (change.old is None) == (where not in told) or change.new is None
+            assert (change.old is None) == (where not in fields) or change.new is None
             if change.new is None:
-                del told[where]
+                del fields[where]
             else:
-                told[where] = change.new.object["color"]
+                fields[where] = change.new.object["color"]
     held = {(each.key.namespace, each.key.name): each.object["color"] for each in store.contents}
-    assert held == model == told
+    assert held == model == fields
     assert len(store.contents) == len(model)
     assert store.contents.bytes_held == sum(each.size for each in store.contents)
     for color in ("red", "blue"):

@@ -17,8 +17,8 @@ CONFIGURATION = ManagedConfiguration("our-hooks", SERVICE)
 
 def webhook(name: str, service: ObjectKey = SERVICE, **client_config: Any) -> dict[str, Any]:
     """A webhook as it stands in a configuration."""
-    told = {"service": {"namespace": service.namespace, "name": service.name}, **client_config}
-    return {"name": name, "clientConfig": told}
+    fields = {"service": {"namespace": service.namespace, "name": service.name}, **client_config}
+    return {"name": name, "clientConfig": fields}
 
 
 def configuration(*webhooks: Mapping[str, Any]) -> dict[str, Any]:

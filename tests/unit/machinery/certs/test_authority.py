@@ -59,12 +59,14 @@ def understood(held: Content | None) -> Stored:
     return read(held, IDENTITY, NOW)
 
 
-def told(*pairs: Pair, seconds: float = SETTLED_AFTER) -> Mapping[x509.Certificate, float]:
+def seconds_trusted(
+    *pairs: Pair, seconds: float = SETTLED_AFTER
+) -> Mapping[x509.Certificate, float]:
     return {each.certificate: seconds for each in pairs}
 
 
 class TestFromNothing:
-    def test_an_authority_and_a_certificate_are_made(self) -> None:
+    def test_authority_and_certificate_are_created(self) -> None:
         stored = understood(renewed({}))
         assert stored.leaf is not None
         assert list(stored.authorities) == [stored.issuer] == [stored.leaf.issuer]
@@ -108,17 +110,17 @@ class TestFromNothing:
 
 
 class TestWhatIsGood:
-    def test_is_left_alone(self) -> None:
-        assert renewed(content(GOOD, SHOWN), [GOOD.pem], told(GOOD)) is None
+    def test_is_unchanged(self) -> None:
+        assert renewed(content(GOOD, SHOWN), [GOOD.pem], seconds_trusted(GOOD)) is None
 
-    def test_is_left_alone_however_it_is_written(self) -> None:
+    def test_is_unchanged_in_any_encoding(self) -> None:
         held = {**content(GOOD, SHOWN), CA_CERTIFICATE: b"# ours\n\n" + GOOD.pem + b"\n\n"}
-        assert renewed(held, [GOOD.pem], told(GOOD)) is None
+        assert renewed(held, [GOOD.pem], seconds_trusted(GOOD)) is None
 
     def test_keys_of_other_kinds_are_as_good(self) -> None:
         """As another operator may have left them."""
         ca = Pair(*_rsa_authority())
-        assert renewed(content(ca, leaf(ca, NOW)), [ca.pem], told(ca)) is None
+        assert renewed(content(ca, leaf(ca, NOW)), [ca.pem], seconds_trusted(ca)) is None
         reissued = understood(renewed(content(ca, leaf(ca, NOW, days_left=-1)), [ca.pem]))
         assert reissued.leaf is not None
         assert reissued.leaf.issuer == ca.certificate
@@ -144,20 +146,22 @@ class TestACertificateThatWillExpire:
     def test_is_replaced_ninety_days_before(self) -> None:
         for days_left, is_due in ((90.1, False), (89.9, True)):
             held = content(GOOD, leaf(GOOD, NOW, days_left))
-            assert (renewed(held, [GOOD.pem], told(GOOD)) is not None) == is_due
+            assert (renewed(held, [GOOD.pem], seconds_trusted(GOOD)) is not None) == is_due
 
-    def test_is_replaced_whether_or_not_anybody_is_known_to_trust_its_authority(self) -> None:
+    def test_is_replaced_regardless_of_trust_in_its_authority(self) -> None:
         assert renewed(content(GOOD, leaf(GOOD, NOW, 89.9))) is not None
 
-    def test_comes_from_the_same_authority(self) -> None:
-        after = understood(renewed(content(GOOD, leaf(GOOD, NOW, 10)), [GOOD.pem], told(GOOD)))
+    def test_is_issued_by_the_same_authority(self) -> None:
+        after = understood(
+            renewed(content(GOOD, leaf(GOOD, NOW, 10)), [GOOD.pem], seconds_trusted(GOOD))
+        )
         assert after.leaf is not None
         assert (after.leaf.issuer, list(after.authorities)) == (
             GOOD.certificate,
             [GOOD.certificate],
         )
 
-    def test_never_outlives_its_authority(self) -> None:
+    def test_never_expires_after_its_authority(self) -> None:
         # Such an authority is replaced, but what is in its place cannot be relied on yet.
         ca = authority(NOW, days_left=3)
         issued = leaf(ca, NOW)
@@ -171,17 +175,19 @@ class TestAnAuthorityThatWillExpire:
     def test_is_replaced_while_a_certificate_of_full_length_still_fits(self) -> None:
         for days_left, is_due in ((455.1, False), (454.9, True)):
             ca = authority(NOW, days_left)
-            assert (renewed(content(ca, leaf(ca, NOW)), [ca.pem], told(ca)) is not None) == is_due
+            assert (
+                renewed(content(ca, leaf(ca, NOW)), [ca.pem], seconds_trusted(ca)) is not None
+            ) == is_due
 
     def test_first_both_are_to_be_trusted_and_nothing_else_changes(self) -> None:
-        after = renewed(self.HELD, [self.OLD.pem], told(self.OLD))
+        after = renewed(self.HELD, [self.OLD.pem], seconds_trusted(self.OLD))
         assert after is not None
         new, old = certificates_in(after[CA_CERTIFICATE])
         assert (old, understood(after).issuer) == (self.OLD.certificate, new)
         assert (after[CERTIFICATE], after[KEY]) == (self.HELD[CERTIFICATE], self.HELD[KEY])
 
     def test_the_new_one_signs_when_all_have_been_trusted_for_long_enough(self) -> None:
-        between = renewed(self.HELD, [self.OLD.pem], told(self.OLD))
+        between = renewed(self.HELD, [self.OLD.pem], seconds_trusted(self.OLD))
         assert between is not None
         new, old = understood(between).authorities
         bundle = [pem_of([new, old])]
@@ -190,22 +196,26 @@ class TestAnAuthorityThatWillExpire:
         assert after.leaf is not None
         assert (after.leaf.issuer, list(after.authorities)) == (new, [new, old])
 
-    def test_the_old_one_goes_when_nobody_shows_its_certificates_any_more(self) -> None:
+    def test_old_authority_is_removed_when_its_certificates_are_unused(self) -> None:
         new = authority(NOW)
         held, bundle = content(new, leaf(new, NOW), self.OLD), [new.pem + self.OLD.pem]
-        assert renewed(held, bundle, told(new, self.OLD, seconds=OVERLAP - 1)) is None
-        after = understood(renewed(held, bundle, told(new, self.OLD, seconds=OVERLAP)))
+        assert renewed(held, bundle, seconds_trusted(new, self.OLD, seconds=OVERLAP - 1)) is None
+        after = understood(renewed(held, bundle, seconds_trusted(new, self.OLD, seconds=OVERLAP)))
         assert list(after.authorities) == [new.certificate]
 
     def test_the_old_one_stays_as_long_as_its_certificate_is_shown(self) -> None:
         new = authority(NOW)
         held = content(new, leaf(self.OLD, NOW, 10), self.OLD)
-        after = understood(renewed(held, [new.pem + self.OLD.pem], told(new, seconds=OVERLAP)))
+        after = understood(
+            renewed(held, [new.pem + self.OLD.pem], seconds_trusted(new, seconds=OVERLAP))
+        )
         assert list(after.authorities) == [new.certificate, self.OLD.certificate]
 
-    def test_one_that_has_expired_goes_at_once(self) -> None:
+    def test_expired_authority_is_removed_immediately(self) -> None:
         expired = authority(NOW, days_left=-1)
-        after = understood(renewed(content(GOOD, SHOWN, expired), [GOOD.pem], told(GOOD)))
+        after = understood(
+            renewed(content(GOOD, SHOWN, expired), [GOOD.pem], seconds_trusted(GOOD))
+        )
         assert list(after.authorities) == [GOOD.certificate]
 
 
@@ -254,7 +264,7 @@ class TestAnAuthorityThatIsLost:
     )
     def test_without_its_key_it_is_replaced_and_trusted_further(self, key: bytes) -> None:
         held = {**content(GOOD, SHOWN), CA_KEY: key}
-        after = renewed(held, [GOOD.pem], told(GOOD))
+        after = renewed(held, [GOOD.pem], seconds_trusted(GOOD))
         stored = understood(after)
         assert stored.leaf is not None
         assert stored.leaf.certificate == SHOWN.certificate
@@ -267,29 +277,29 @@ class TestAnAuthorityThatIsLost:
         assert after.leaf is not None
         assert list(after.authorities) == [after.leaf.issuer] == [after.issuer]
 
-    def test_it_is_found_again_in_what_clients_were_told(self) -> None:
+    def test_authority_is_recovered_from_the_published_bundle(self) -> None:
         held = {**content(GOOD, SHOWN), CA_CERTIFICATE: b"garbage"}
         after = renewed(held, [GOOD.pem])
         assert after is not None
         assert after == {**held, CA_CERTIFICATE: GOOD.pem}
 
-    def test_with_everything_gone_what_servers_still_show_stays_trusted(self) -> None:
+    def test_served_certificates_stay_trusted_after_loss_of_all_data(self) -> None:
         after = understood(renewed({}, [GOOD.pem, GOOD.pem]))
         assert after.leaf is not None
         assert list(after.authorities) == [after.leaf.issuer, GOOD.certificate]
 
     def test_when_another_one_takes_its_place_both_are_trusted(self) -> None:
         held = content(OTHER, leaf(OTHER, NOW))
-        after = understood(renewed(held, [GOOD.pem], told(GOOD)))
+        after = understood(renewed(held, [GOOD.pem], seconds_trusted(GOOD)))
         assert list(after.authorities) == [OTHER.certificate, GOOD.certificate]
         assert after.issuer == OTHER.certificate
 
-    def test_strangers_in_a_bundle_do_not_become_ours(self) -> None:
+    def test_foreign_certificates_in_a_bundle_are_not_adopted(self) -> None:
         stranger = authority(NOW, identity=STRANGER)
         after = understood(renewed({}, [stranger.pem]))
         assert stranger.certificate not in after.authorities
 
-    def test_however_often_it_is_thrown_away_the_bundle_stays_small(self) -> None:
+    def test_bundle_size_is_bounded_after_repeated_deletion(self) -> None:
         bundle = b""
         for _ in range(2 * MOST_AUTHORITIES):
             bundle = (renewed({}, [bundle]) or {})[CA_CERTIFICATE]
@@ -308,7 +318,7 @@ def _weak_keys() -> list[bytes]:
 
 
 @pytest.mark.parametrize("key", _weak_keys(), ids=["curve", "rsa"])
-def test_keys_that_clients_refuse_are_no_keys(key: bytes) -> None:
+def test_keys_that_clients_refuse_are_invalid(key: bytes) -> None:
     assert read({CA_KEY: key}, IDENTITY, NOW).ca_key is None
 
 
@@ -333,16 +343,20 @@ class TestWhatIsShown:
         old, new = _shown(SHOWN, GOOD).leaf, _shown(leaf(OTHER, NOW), OTHER).leaf
         assert old is not None
         assert new is not None
-        assert not is_better(new, old, told(GOOD), NOW)
-        assert not is_better(new, old, told(GOOD, OTHER, seconds=SETTLED_AFTER - 1), NOW)
-        assert is_better(new, old, told(GOOD, OTHER), NOW)
+        assert not is_better(new, old, seconds_trusted(GOOD), NOW)
+        assert not is_better(new, old, seconds_trusted(GOOD, OTHER, seconds=SETTLED_AFTER - 1), NOW)
+        assert is_better(new, old, seconds_trusted(GOOD, OTHER), NOW)
 
     def test_it_is_if_the_old_one_is_worth_nothing(self) -> None:
         old, new = _shown(SHOWN, GOOD).leaf, _shown(leaf(OTHER, NOW), OTHER).leaf
         assert old is not None
         assert new is not None
-        assert is_better(new, old, told(OTHER, seconds=0), NOW), "nobody trusts the old one"
-        assert is_better(new, old, told(GOOD), NOW + timedelta(days=366)), "it has expired"
+        assert is_better(new, old, seconds_trusted(OTHER, seconds=0), NOW), (
+            "nobody trusts the old one"
+        )
+        assert is_better(new, old, seconds_trusted(GOOD), NOW + timedelta(days=366)), (
+            "it has expired"
+        )
 
 
 AUTHORITIES = [

@@ -18,7 +18,7 @@ def trusting(*webhooks: Any) -> Any:
     )
 
 
-def test_all_webhooks_of_our_service_are_told() -> None:
+def test_bundle_is_written_to_all_webhooks_of_our_service() -> None:
     told = trusting(webhook("a", path="/a"), webhook("b", caBundle=""))
     assert CONFIGURATION.bundles(told) == [ONE.pem + OTHER.pem] * 2
     assert told["webhooks"][0]["clientConfig"]["service"] == {"namespace": "ours", "name": "hooks"}
@@ -35,18 +35,18 @@ def test_a_webhook_at_an_address_is_not_ours() -> None:
     assert trusting({"name": "by-url", "clientConfig": {"url": "https://elsewhere"}}) is None
 
 
-def test_a_configuration_without_webhooks_is_left_alone() -> None:
+def test_configuration_without_webhooks_is_not_modified() -> None:
     assert trusting() is None
     assert CONFIGURATION.with_authorities({"metadata": {"name": "x"}}, [ONE.certificate]) is None
 
 
-def test_what_was_given_is_not_changed() -> None:
+def test_input_is_not_mutated() -> None:
     given = configuration(webhook("a"))
     assert CONFIGURATION.with_authorities(given, [ONE.certificate]) is not None
     assert given == configuration(webhook("a"))
 
 
-def test_who_does_not_trust_an_authority_is_found() -> None:
+def test_configurations_without_the_authority_are_found() -> None:
     both = webhook("a", caBundle=b64encode(ONE.pem + OTHER.pem).decode())
     one = webhook("b", caBundle=b64encode(ONE.pem).decode())
     theirs = webhook("theirs", ObjectKey("theirs", "hooks"))

@@ -208,7 +208,7 @@ ACTS = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(st.one_of(ACTS, st.tuples(st.just("die"), st.integers(0, 1))), max_size=60))
-def test_an_authority_is_replaced_with_nobody_noticing_whoever_dies_when(
+def test_authority_rotation_is_seamless_with_random_crashes(
     acts: list[tuple[str, int]],
 ) -> None:
     world = running_world(days_left=400)
@@ -239,7 +239,7 @@ STEP, REPLACE = ("step", 0), ("replace", 0)
         max_size=60,
     )
 )
-def test_whatever_happens_to_the_secret_nobody_notices_while_replicas_run(
+def test_random_changes_of_the_secret_do_not_break_running_replicas(
     acts: list[tuple[str, int]],
 ) -> None:
     world = running_world()
@@ -280,7 +280,7 @@ def test_replicas_that_start_together_make_one_authority(acts: list[tuple[str, i
 
 
 @pytest.mark.parametrize("requests", range(4))
-def test_nobody_puts_an_old_bundle_over_a_new_one(requests: int) -> None:
+def test_old_bundle_never_replaces_a_newer_one(requests: int) -> None:
     world = running_world()
     world.come_to_rest()
     world.grow_old(2 * OVERLAP)
@@ -308,7 +308,7 @@ def test_a_server_certificate_is_replaced_in_time_and_shown_at_once() -> None:
     world.check_all_is_well()
 
 
-def test_other_webhooks_and_other_content_are_left_alone() -> None:
+def test_other_webhooks_and_fields_are_not_modified() -> None:
     world = World(replicas=1)
     theirs = webhook("theirs", SECRET, caBundle=bundle_of(GOOD))
     by_url = {"name": "by-url", "clientConfig": {"url": "https://elsewhere"}}
@@ -324,7 +324,7 @@ def test_other_webhooks_and_other_content_are_left_alone() -> None:
     )
 
 
-def test_what_is_good_is_not_written() -> None:
+def test_valid_secret_is_not_written() -> None:
     world = running_world()
     world.come_to_rest()
     world.grow_old(OVERLAP)
@@ -358,7 +358,7 @@ class TestTrouble:
         assert not world.replicas[0].look()
         assert world.replicas[0].shown is not None
 
-    def test_with_the_secret_is_for_readiness_to_tell(self) -> None:
+    def test_with_the_secret_is_reported_by_readiness(self) -> None:
         world = World(replicas=1)
         world.server.refusals["get Secret"] = ServerError(500, "InternalError", "etcd is away")
         assert not world.replicas[0].look()
@@ -379,7 +379,7 @@ class TestTrouble:
         world.server.fill_secret({})
         assert world.replicas[0].look()
 
-    def test_what_cannot_be_written_keeps_what_is_there_in_use(self) -> None:
+    def test_failed_write_keeps_the_existing_certificate_in_use(self) -> None:
         world = running_world(days_left=400)
         world.server.refusals["update Secret"] = FORBIDDEN
         assert not world.replicas[0].look()
@@ -402,7 +402,7 @@ class TestTrouble:
         assert not world.replicas[0].look()
         assert "no such namespace" in (world.replicas[0].serving.missing() or "")
 
-    def test_a_race_is_no_trouble(self) -> None:
+    def test_conflicting_write_is_not_logged_as_failure(self) -> None:
         world = World()
         with capture_logs() as logs:
             for replica in world.replicas:
@@ -413,7 +413,7 @@ class TestTrouble:
 
 
 class TestReadiness:
-    def test_waits_until_the_api_server_trusts_what_is_shown(self) -> None:
+    def test_waits_until_the_api_server_trusts_the_served_certificate(self) -> None:
         world = World(replicas=1)
         world.server.put(configuration(webhook("a")))
         world.server.refusals["update ValidatingWebhookConfiguration"] = FORBIDDEN
@@ -440,7 +440,9 @@ class TestReadiness:
         [None, [webhook("theirs", SECRET)]],
         ids=["no configuration", "none of our webhooks"],
     )
-    def test_does_not_wait_for_those_who_do_not_call(self, webhooks: list[Any] | None) -> None:
+    def test_does_not_wait_for_configurations_of_other_services(
+        self, webhooks: list[Any] | None
+    ) -> None:
         world = World(replicas=1)
         if webhooks is not None:
             world.server.put(configuration(*webhooks))
@@ -460,7 +462,7 @@ class TestReadiness:
         assert not replica.look()
         assert (replica.serving.missing() is None) == is_trusted
 
-    def test_does_not_notice_a_bundle_that_comes_back_at_once(self) -> None:
+    def test_ignores_a_bundle_that_is_restored_immediately(self) -> None:
         world = running_world()
         world.come_to_rest()
         slow, quick = world.replicas
@@ -564,7 +566,7 @@ class TestWhoUndoesWhatWeDo:
         assert "another client keeps changing the Secret ours/hooks-cert" in trouble
         world.check()
 
-    def test_may_be_a_replica_whose_clock_is_wrong(self) -> None:
+    def test_tolerates_a_replica_with_a_wrong_clock(self) -> None:
         world = running_world()
         world.come_to_rest()
         wrong = FakeClock()
@@ -586,7 +588,7 @@ def test_pauses_grow_and_end() -> None:
     assert all(later > earlier for earlier, later in pairwise(delays[:8]))
 
 
-async def test_what_nobody_expects_is_logged_once_and_tried_again() -> None:
+async def test_unexpected_error_is_logged_once_and_retried() -> None:
     world, stop = World(replicas=1), asyncio.Event()
     replica, looks = world.replicas[0], 0
     rotation, look = replica.rotation, replica.rotation._check

@@ -117,7 +117,7 @@ class TestWhatAServerShows:
         serving.present(*pair(tmp_path, "shown"))
         assert serving.context.minimum_version == ssl.TLSVersion.TLSv1_2
 
-    async def test_stays_when_the_next_pair_is_no_good(self, tmp_path: Path) -> None:
+    async def test_stays_when_the_next_pair_is_invalid(self, tmp_path: Path) -> None:
         serving = new_serving()
         first, second = pair(tmp_path, "first"), pair(tmp_path, "second")
         serving.present(*first)
@@ -145,7 +145,7 @@ class TestWhatAServerShows:
             writer.close()
             await writer.wait_closed()
 
-    async def test_is_told_when_it_has_expired(self, tmp_path: Path) -> None:
+    async def test_is_reported_when_it_has_expired(self, tmp_path: Path) -> None:
         clock, metrics = FakeClock(), Metrics()
         serving = new_serving(clock, metrics)
         serving.present(*pair(tmp_path, "shown"))
@@ -183,7 +183,7 @@ class TestWhatAServerShows:
         serving.present(*made)
         assert serving.missing() is None
 
-    def test_is_told_if_others_do_not_trust_it(self, tmp_path: Path) -> None:
+    def test_is_reported_if_clients_do_not_trust_it(self, tmp_path: Path) -> None:
         serving = new_serving()
         serving.untrusted_because = "somebody does not trust it"
         assert serving.missing() == "there is no certificate yet"
@@ -192,7 +192,7 @@ class TestWhatAServerShows:
         assert serving.missing() == "somebody does not trust it: we may not tell them"
 
     @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
-    def test_an_encrypted_key_is_told_and_nobody_asked(self, form: PrivateFormat) -> None:
+    def test_encrypted_key_is_reported_without_a_prompt(self, form: PrivateFormat) -> None:
         ca = authority(START)
         key = ca.key.private_bytes(Encoding.PEM, form, BestAvailableEncryption(b"secret"))
         with pytest.raises(CertificateError, match="the key is encrypted"):
@@ -250,7 +250,7 @@ class TestClientCertificates:
             serving.require_clients_of(b"garbage")
         assert serving.context.verify_mode.name == "CERT_REQUIRED"
 
-    async def test_come_from_a_file_that_may_change(self, tmp_path: Path) -> None:
+    async def test_are_reloaded_when_the_file_changes(self, tmp_path: Path) -> None:
         clock, stop, file = FakeClock(), asyncio.Event(), tmp_path / "clients.crt"
         with pytest.raises(CertificateError, match=r"cannot be read: .*clients\.crt"):
             ClientAuthorityFile(file, new_serving(), clock=clock)
@@ -394,11 +394,11 @@ class TestFiles:
             assert await name_shown_at(port) == "CN=second"
             stop.set()
 
-    def test_that_are_missing_are_told_at_once(self, tmp_path: Path) -> None:
+    def test_that_are_missing_are_reported_immediately(self, tmp_path: Path) -> None:
         with pytest.raises(CertificateError, match=r"tls\.crt"):
             CertificateFiles(tmp_path, clock=FakeClock(), metrics=Metrics())
 
-    async def test_that_are_missing_are_waited_for_where_that_can_be_told(
+    async def test_that_are_missing_are_waited_for_when_waiting_can_be_reported(
         self, tmp_path: Path
     ) -> None:
         clock, stop, ready = FakeClock(), asyncio.Event(), asyncio.Event()
@@ -420,6 +420,6 @@ class TestFiles:
         assert [entry["event"] for entry in awaited] == ["certificate_missing"]
 
 
-async def test_without_files_a_certificate_is_made_up() -> None:
+async def test_self_signed_certificate_is_generated_without_files() -> None:
     async with listening(self_signed(START)) as port:
         assert await name_shown_at(port) == "CN=localhost"

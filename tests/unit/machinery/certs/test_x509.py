@@ -53,7 +53,7 @@ def mutated(der: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("made", [GOOD, SHOWN], ids=["authority", "leaf"])
-def test_whatever_happens_to_a_certificate_it_is_read_or_passed_over(made: Pair) -> None:
+def test_corrupted_certificate_is_parsed_or_skipped(made: Pair) -> None:
     der, read = made.certificate.public_bytes(Encoding.DER), 0
     rng = random.Random(SEED)  # noqa: S311  the same each time
     for _ in range(MUTATIONS):
@@ -68,7 +68,7 @@ def test_whatever_happens_to_a_certificate_it_is_read_or_passed_over(made: Pair)
     assert 0 < read < MUTATIONS
 
 
-def test_whatever_happens_to_a_key_it_is_read_or_passed_over() -> None:
+def test_corrupted_key_is_parsed_or_skipped() -> None:
     der = GOOD.key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
     rng, read = random.Random(SEED), 0  # noqa: S311  the same each time
     for _ in range(MUTATIONS):
@@ -129,7 +129,7 @@ def foreign_authority(identifier: str | None) -> Pair:
 
 
 @pytest.mark.parametrize("identifier", [SHA1_OF_THE_KEY, OTHERWISE, None])
-def test_openssl_finds_the_authority_however_it_calls_its_key(
+def test_openssl_finds_the_authority_for_any_key_identifier(
     identifier: str | None, tmp_path: Path
 ) -> None:
     ca = foreign_authority(identifier)
@@ -143,7 +143,7 @@ def test_openssl_finds_the_authority_however_it_calls_its_key(
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
-def test_strict_clients_trust_what_our_own_authority_signs() -> None:
+def test_strict_clients_trust_certificates_of_our_authority() -> None:
     ca = authority(START)
     made = leaf(ca, START).certificate
     policy = PolicyBuilder().store(Store([ca.certificate])).time(START)
@@ -172,7 +172,7 @@ def test_an_authority_with_the_serial_number_zero_is_used(tmp_path: Path) -> Non
     assert stored.issuer == issuer
 
 
-def test_a_certificate_that_nobody_vouches_for_is_good_for_its_hosts() -> None:
+def test_self_signed_certificate_is_valid_for_its_hosts() -> None:
     made, key = self_signed(("localhost", "127.0.0.1"), START)
     assert serves(made, ["localhost", "127.0.0.1"])
     assert made.public_key() == key.public_key()

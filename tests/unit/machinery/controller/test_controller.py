@@ -174,7 +174,7 @@ async def test_nothing_is_reconciled_before_all_informers_have_synced() -> None:
         it.stop.set()
 
 
-async def test_nothing_is_reconciled_before_all_that_was_there_has_been_told() -> None:
+async def test_nothing_is_reconciled_before_initial_objects_were_delivered() -> None:
     it = World(succeed)
     it.informer.told.clear()
     async with asyncio.TaskGroup() as group:
@@ -189,7 +189,7 @@ async def test_nothing_is_reconciled_before_all_that_was_there_has_been_told() -
         it.stop.set()
 
 
-async def test_an_informer_that_does_not_tell_all_in_time_is_named() -> None:
+async def test_informer_that_does_not_sync_in_time_is_named() -> None:
     it = World(succeed, sync_timeout=0.01)
     it.informer.told.clear()
     with pytest.raises(NotSyncedError, match=r"widget has waited 0.01 s for Widget.example.com:"):
@@ -206,12 +206,12 @@ async def test_a_watch_that_is_added_later_begins_at_once() -> None:
         assert it.reconciler.calls == [(0, "a")]
 
 
-async def test_a_watch_that_is_added_before_the_start_is_begun_once() -> None:
+async def test_watch_added_before_the_start_is_started_once() -> None:
     async with world(succeed) as it:
         assert len(it.informer.handlers) == 1
 
 
-async def test_nobody_waits_for_a_watch_that_is_added_during_the_start() -> None:
+async def test_start_does_not_wait_for_a_watch_added_meanwhile() -> None:
     it = World(succeed)
     it.informer.synced.clear()
     async with asyncio.TaskGroup() as group:
@@ -254,7 +254,7 @@ def test_a_controller_without_workers_is_refused() -> None:
         Controller("idle", Recording(FakeClock(), succeed), clock=FakeClock(), workers=0)
 
 
-async def test_what_was_there_before_waits_for_what_happens_now() -> None:
+async def test_initial_objects_have_lower_priority_than_events() -> None:
     held = asyncio.Event()
 
     async def hold_the_first(request: Request) -> Result:
@@ -272,7 +272,7 @@ async def test_what_was_there_before_waits_for_what_happens_now() -> None:
         assert [name for _, name in it.reconciler.calls] == ["a", "c", "b"]
 
 
-async def test_what_is_enqueued_before_it_runs_waits_outside_of_the_queue() -> None:
+async def test_requests_enqueued_before_the_start_are_buffered() -> None:
     it = World(succeed)
     for request in (A, B, A):
         it.controller.enqueue(request)
@@ -291,7 +291,7 @@ async def test_what_is_enqueued_before_it_runs_waits_outside_of_the_queue() -> N
         it.stop.set()
 
 
-async def test_only_what_passes_all_predicates_is_handled() -> None:
+async def test_only_events_passing_all_predicates_are_handled() -> None:
     it = World(succeed)
     informer = Informer(GADGETS)
     to_both = enqueue_mapped(lambda names: [Request("ns", name) for name in names])
@@ -305,7 +305,7 @@ async def test_only_what_passes_all_predicates_is_handled() -> None:
         it.stop.set()
 
 
-async def test_a_failure_is_tried_again_later_and_later() -> None:
+async def test_failure_is_retried_with_backoff() -> None:
     async with world(raising(OSError("no network"))) as it:
         it.informer.tell(A)
         await clock_runs(it, 10)
@@ -353,7 +353,7 @@ async def test_a_failure_keeps_its_priority() -> None:
         assert [name for _, name in it.reconciler.calls] == ["a", "b", "c", "a"]
 
 
-async def test_a_wish_to_look_again_is_granted_in_its_time() -> None:
+async def test_requeue_after_is_scheduled() -> None:
     async def look_again(_: Request) -> Result:
         return Result(requeue_after=30)
 
@@ -364,7 +364,7 @@ async def test_a_wish_to_look_again_is_granted_in_its_time() -> None:
         assert it.results() == {"requeue_after": 3}
 
 
-async def test_a_wish_to_look_again_makes_the_next_failure_the_first_again() -> None:
+async def test_requeue_resets_the_failure_count() -> None:
     outcomes: list[OSError | Result] = [OSError(), OSError(), Result(requeue_after=50), OSError()]
 
     async def by_turns(_: Request) -> Result:
@@ -382,7 +382,7 @@ async def test_a_wish_to_look_again_makes_the_next_failure_the_first_again() -> 
 @pytest.mark.parametrize(
     "result", [Result(requeue=True), Result(requeue_after=0), Result(requeue_after=-1.5)], ids=repr
 )
-async def test_a_wish_to_look_again_at_no_given_time_is_granted_later_and_later(
+async def test_requeue_without_delay_is_rate_limited(
     result: Result,
 ) -> None:
     async def look_again(_: Request) -> Result:
@@ -430,16 +430,16 @@ def test_there_is_a_series_of_requeues_before_the_first() -> None:
     assert World(succeed).counted("reconcile_total", result="requeue") == 0
 
 
-def test_a_wish_to_look_again_in_two_ways_is_refused() -> None:
+def test_requeue_and_requeue_after_together_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"either requeue, or requeue_after=30: not both"):
         Result(requeue=True, requeue_after=30)
 
 
-def test_two_words_for_the_same_wish_are_one() -> None:
+def test_requeue_with_zero_delay_is_rate_limited() -> None:
     assert Result(requeue=True, requeue_after=0).is_rate_limited
 
 
-async def test_a_change_comes_before_the_wish_to_look_again() -> None:
+async def test_change_postpones_a_pending_requeue() -> None:
     async def look_again(_: Request) -> Result:
         return Result(requeue_after=30)
 
@@ -465,7 +465,7 @@ def raised_from(cause: BaseException) -> Exception:
         ExceptionGroup("all", [TerminalError("never"), raised_from(TerminalError("never"))]),
     ],
 )
-async def test_what_can_never_succeed_is_not_tried_again(error: Exception) -> None:
+async def test_terminal_error_is_not_retried(error: Exception) -> None:
     async with world(raising(error)) as it:
         it.informer.tell(A)
         await clock_runs(it, 1000)
@@ -473,14 +473,14 @@ async def test_what_can_never_succeed_is_not_tried_again(error: Exception) -> No
         assert it.results() == {"error": 1, "reconcile_errors": 1, "terminal_reconcile_errors": 1}
 
 
-async def test_what_failed_for_another_reason_too_is_tried_again() -> None:
+async def test_mixed_error_group_is_retried() -> None:
     async with world(raising(ExceptionGroup("both", [TerminalError(), OSError()]))) as it:
         it.informer.tell(A)
         await clock_runs(it, 1)
         assert it.results() == {"error": 2, "reconcile_errors": 2}
 
 
-async def test_what_can_never_succeed_is_looked_at_again_when_it_changes() -> None:
+async def test_terminal_error_is_reconciled_again_after_a_change() -> None:
     async with world(raising(TerminalError())) as it:
         it.informer.tell(A)
         await clock_runs(it, 10)
@@ -490,7 +490,7 @@ async def test_what_can_never_succeed_is_looked_at_again_when_it_changes() -> No
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ExceptionGroup("all", [TypeError(), OSError()])])
-async def test_a_mistake_in_the_reconciler_is_counted_and_its_worker_lives(
+async def test_reconciler_exception_is_counted_and_the_worker_continues(
     error: Exception,
 ) -> None:
     async with world(raising(error)) as it:
@@ -499,7 +499,7 @@ async def test_a_mistake_in_the_reconciler_is_counted_and_its_worker_lives(
         assert it.results() == {"error": 2, "reconcile_errors": 2, "reconcile_panics": 2}
 
 
-async def test_a_reconciler_that_forgets_its_result_has_failed() -> None:
+async def test_reconciler_without_result_has_failed() -> None:
     async def forget(_: Request) -> Any:
         return None
 
@@ -511,7 +511,7 @@ async def test_a_reconciler_that_forgets_its_result_has_failed() -> None:
         assert str(logs[-1]["exc_info"]) == "not a Result: None"
 
 
-async def test_a_reconcile_that_takes_too_long_is_ended_counted_and_tried_again() -> None:
+async def test_reconcile_timeout_is_counted_and_retried() -> None:
     first = True
 
     async def hang_once(_: Request) -> Result:
@@ -597,7 +597,7 @@ async def test_every_reconcile_has_a_log_context_of_its_own() -> None:
     ]
 
 
-async def test_when_told_to_stop_what_is_in_flight_ends_well_and_nothing_else_begins() -> None:
+async def test_stop_finishes_requests_in_flight_and_starts_no_others() -> None:
     ended: list[Request] = []
 
     async def slowly(request: Request) -> Result:

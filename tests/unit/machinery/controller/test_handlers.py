@@ -43,7 +43,7 @@ def requests(found: Iterable[Request | None]) -> list[str]:
 
 
 @pytest.mark.parametrize("change", [ObjectEvent(KEY, None, Pod()), ObjectEvent(KEY, Pod(), None)])
-def test_an_object_calls_for_itself_when_it_comes_and_when_it_goes(
+def test_enqueue_self_handles_creation_and_deletion(
     change: ObjectEvent[Any],
 ) -> None:
     assert requests(enqueue_self(change)) == ["ns/pod"]
@@ -54,7 +54,7 @@ def test_an_object_calls_for_its_owner_in_its_own_namespace() -> None:
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/job"]
 
 
-def test_an_object_that_is_gone_calls_for_the_owner_it_had() -> None:
+def test_deleted_object_enqueues_its_last_owner() -> None:
     change = ObjectEvent(KEY, Pod([owner()]), None)
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/job"]
 
@@ -83,7 +83,7 @@ def test_an_owner_of_another_group_or_kind_is_not_called_for(other: dict[str, st
     assert requests(enqueue_owner(JOBS)(change)) == []
 
 
-def test_an_owner_that_is_no_controller_is_called_for_only_when_asked_to() -> None:
+def test_owner_that_is_not_controller_is_enqueued_only_on_request() -> None:
     change = ObjectEvent(KEY, None, Pod([owner("a"), owner("b", controller=False)]))
     assert requests(enqueue_owner(JOBS)(change)) == ["ns/a"]
     assert requests(enqueue_owner(JOBS, controller_only=False)(change)) == ["ns/a", "ns/b"]
@@ -95,12 +95,12 @@ def test_an_owner_outside_of_namespaces_is_called_for_without_one() -> None:
 
 
 @pytest.mark.parametrize("references", [{}, {"ownerReferences": None}, {"ownerReferences": []}])
-def test_who_has_no_owner_calls_for_nobody(references: dict[str, Any]) -> None:
+def test_object_without_owner_enqueues_nothing(references: dict[str, Any]) -> None:
     change = ObjectEvent(KEY, None, Bare({"name": "pod", **references}))
     assert requests(enqueue_owner(JOBS)(change)) == []
 
 
-def test_an_object_calls_for_what_it_maps_to_as_it_was_and_as_it_is() -> None:
+def test_enqueue_mapped_uses_the_old_and_the_new_object() -> None:
     handler = enqueue_mapped(lambda names: [Request("ns", name) for name in names])
     change = ObjectEvent(KEY, Pod(object=["a", "b"]), Pod(object=["b", "c", "c"]))
     assert requests(handler(change)) == ["ns/a", "ns/b", "ns/c"]

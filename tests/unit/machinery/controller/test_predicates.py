@@ -49,7 +49,7 @@ def no(_: ObjectEvent[Any]) -> bool:
         (annotations_changed, "annotations", {"a": "1"}, None),
     ],
 )
-def test_a_predicate_passes_what_differs_in_its_field_and_no_other_does(
+def test_predicate_passes_only_changes_of_its_field(
     predicate: Predicate, field_name: str, old: Any, new: Any
 ) -> None:
     differing = change({field_name: old}, {field_name: new})
@@ -57,7 +57,7 @@ def test_a_predicate_passes_what_differs_in_its_field_and_no_other_does(
 
 
 @pytest.mark.parametrize("predicate", BUILT_IN)
-def test_what_is_the_same_does_not_pass(predicate: Predicate) -> None:
+def test_unchanged_object_does_not_pass(predicate: Predicate) -> None:
     same = {"generation": 1, "resourceVersion": "7", "labels": {"a": "1"}, "annotations": {}}
     assert not predicate(change(same, dict(same)))
 
@@ -66,7 +66,7 @@ def test_what_is_the_same_does_not_pass(predicate: Predicate) -> None:
 @pytest.mark.parametrize(
     "one", [ObjectEvent(KEY, None, Object()), ObjectEvent(KEY, Object(), None)]
 )
-def test_what_comes_or_goes_passes(predicate: Predicate, one: ObjectEvent[Any]) -> None:
+def test_creations_and_deletions_pass(predicate: Predicate, one: ObjectEvent[Any]) -> None:
     assert predicate(one)
 
 
@@ -84,7 +84,7 @@ def test_another_object_of_the_same_name_passes(predicate: Predicate) -> None:
         ({"resourceVersion": "1"}, {"resourceVersion": "2", "finalizers": ["x"]}, False),
     ],
 )
-def test_content_is_what_users_write(
+def test_content_changed_ignores_fields_of_the_server(
     old: dict[str, Any], new: dict[str, Any], passes: bool
 ) -> None:
     assert content_changed(change(old, new)) == passes

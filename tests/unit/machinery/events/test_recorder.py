@@ -28,11 +28,11 @@ JOB = {
 }
 
 
-def said(message: str, reason: str = "Started") -> Occurrence:
+def occurrence_of(message: str, reason: str = "Started") -> Occurrence:
     return Occurrence(reference_to(JOB), "Normal", reason, message)
 
 
-class Told:
+class CorrelatorAtTime:
     """A correlator and the time."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Told:
 
     def __call__(self, message: str, reason: str = "Started") -> Entry | None:
         today = NOON + timedelta(seconds=self.now)
-        return self.correlator.take(said(message, reason), self.now, today)
+        return self.correlator.take(occurrence_of(message, reason), self.now, today)
 
     def surely(self, message: str, reason: str = "Started") -> Entry:
         entry = self(message, reason)
@@ -50,12 +50,12 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def correlator() -> CorrelatorAtTime:
+    return CorrelatorAtTime()
 
 
-def test_an_event_says_all_that_clients_read(told: Told) -> None:
-    event = event_of(told.surely("off we go"), {"component": "trainer", "host": "pod-1"})
+def test_event_has_all_fields_that_clients_read(correlator: CorrelatorAtTime) -> None:
+    event = event_of(correlator.surely("off we go"), {"component": "trainer", "host": "pod-1"})
     assert event == {
         "apiVersion": "v1",
         "kind": "Event",
@@ -88,53 +88,53 @@ def test_an_event_about_no_namespace_is_in_the_default_one() -> None:
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "n"}
 
 
-def test_a_repeat_raises_the_count_of_the_first(told: Told) -> None:
-    first = told.surely("again")
-    told.now = 5.0
-    second = told.surely("again")
+def test_a_repeat_raises_the_count_of_the_first(correlator: CorrelatorAtTime) -> None:
+    first = correlator.surely("again")
+    correlator.now = 5.0
+    second = correlator.surely("again")
     assert (second.name, second.first, second.count) == (first.name, first.first, 2)
     assert second.last == NOON + timedelta(seconds=5)
 
 
-def test_another_message_is_another_event(told: Told) -> None:
-    assert told.surely("one").name != told.surely("two").name
+def test_another_message_is_another_event(correlator: CorrelatorAtTime) -> None:
+    assert correlator.surely("one").name != correlator.surely("two").name
 
 
-def test_the_tenth_message_and_all_after_it_become_one_event(told: Told) -> None:
+def test_the_tenth_message_and_all_after_it_become_one_event(correlator: CorrelatorAtTime) -> None:
     for number in range(9):
-        assert told.surely(f"message {number}").count == 1
-    tenth = told.surely("message 9")
+        assert correlator.surely(f"message {number}").count == 1
+    tenth = correlator.surely("message 9")
     assert tenth.occurrence.message == "(combined from similar events): message 9"
     assert tenth.count == 1
-    eleventh = told.surely("message 10")
+    eleventh = correlator.surely("message 10")
     assert (eleventh.name, eleventh.count) == (tenth.name, 2)
     assert eleventh.occurrence.message == "(combined from similar events): message 10"
-    assert told.surely("message 0", reason="Other").count == 1  # the reason is another
+    assert correlator.surely("message 0", reason="Other").count == 1  # the reason is another
 
 
-def test_messages_long_apart_are_not_similar(told: Told) -> None:
+def test_messages_long_apart_are_not_similar(correlator: CorrelatorAtTime) -> None:
     for number in range(9):
-        told.surely(f"message {number}")
-    told.now = 601.0
-    assert told.surely("message 9").occurrence.message == "message 9"
+        correlator.surely(f"message {number}")
+    correlator.now = 601.0
+    assert correlator.surely("message 9").occurrence.message == "message 9"
 
 
-def test_the_same_message_over_and_over_is_not_ten_messages(told: Told) -> None:
+def test_repeated_message_counts_as_one(correlator: CorrelatorAtTime) -> None:
     for _ in range(20):
-        entry = told.surely("again")
+        entry = correlator.surely("again")
     assert entry.occurrence.message == "again"
 
 
-def test_after_a_burst_one_event_in_five_minutes_is_written(told: Told) -> None:
-    assert [told("again") is not None for _ in range(27)] == [True] * 25 + [False] * 2
-    told.now = 299.0
-    assert told("again") is None
-    told.now = 300.0
-    assert told.surely("again").count == 29  # those not written count as well
-    assert told("again") is None
+def test_after_a_burst_one_event_in_five_minutes_is_written(correlator: CorrelatorAtTime) -> None:
+    assert [correlator("again") is not None for _ in range(27)] == [True] * 25 + [False] * 2
+    correlator.now = 299.0
+    assert correlator("again") is None
+    correlator.now = 300.0
+    assert correlator.surely("again").count == 29  # those not written count as well
+    assert correlator("again") is None
 
 
-def test_tables_hold_only_so_much_and_keep_what_is_used() -> None:
+def test_tables_are_bounded_and_evict_least_recently_used() -> None:
     table: Lru[int, str] = Lru(2)
     table.put(1, "a")
     table.put(2, "b")
@@ -154,8 +154,8 @@ def test_a_message_is_cut_between_characters(message: str, longest: int) -> None
         assert message.startswith(short[:-1])
 
 
-def test_messages_are_measured_in_bytes(told: Told) -> None:
-    message = told.surely("é" * 600).occurrence.message
+def test_messages_are_measured_in_bytes(correlator: CorrelatorAtTime) -> None:
+    message = correlator.surely("é" * 600).occurrence.message
     assert message == "é" * 510 + "…"
 
 
@@ -171,8 +171,8 @@ def test_a_long_name_is_cut_so_that_the_event_has_a_valid_one(name: str, kept: s
     assert (entry.name, entry.occurrence.regarding.name) == (f"{kept}.1886999c36a18000", name)
 
 
-class Wire:
-    """A Transport that keeps what it is sent, and answers as it is told."""
+class FakeTransport:
+    """A Transport that keeps what it is sent, and responds as configured."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Any]] = []
@@ -199,7 +199,7 @@ class Recording:
     """A recorder that runs during a block."""
 
     def __init__(self) -> None:
-        self.wire, self.clock, self.metrics = Wire(), FakeClock(), Metrics()
+        self.wire, self.clock, self.metrics = FakeTransport(), FakeClock(), Metrics()
         self.recorder = EventRecorder(
             Client(self.wire),
             clock=self.clock,
@@ -241,7 +241,7 @@ async def test_a_repeat_is_a_patch() -> None:
     )
 
 
-async def test_an_event_that_the_server_has_forgotten_is_written_anew() -> None:
+async def test_event_expired_on_the_server_is_created_again() -> None:
     async with Recording() as recording:
         recording.say("again")
         await at_rest()
@@ -258,7 +258,7 @@ async def test_an_event_that_the_server_has_forgotten_is_written_anew() -> None:
     assert anew["metadata"]["name"] != recording.wire.sent[0][1]["metadata"]["name"]
 
 
-async def test_what_is_recorded_before_the_end_is_written() -> None:
+async def test_events_recorded_before_stop_are_written() -> None:
     async with Recording() as recording:
         recording.say("bye")
     assert [method for method, _ in recording.wire.sent] == ["POST"]
@@ -288,7 +288,7 @@ async def test_an_unreachable_server_is_tried_twelve_times() -> None:
         assert len(recording.wire.sent) == 13
 
 
-async def test_what_the_server_refuses_is_not_tried_again() -> None:
+async def test_events_rejected_by_the_server_are_not_retried() -> None:
     async with Recording() as recording:
         recording.wire.answer = lambda _method: 422
         recording.say("hello")
@@ -297,7 +297,7 @@ async def test_what_the_server_refuses_is_not_tried_again() -> None:
         assert recording.dropped("refused") == 1
 
 
-async def test_recording_something_odd_does_no_harm() -> None:
+async def test_invalid_event_is_ignored() -> None:
     async with Recording() as recording:
         recording.recorder.record({}, "Warning", "Odd", "half a character: \ud800")
         await at_rest()

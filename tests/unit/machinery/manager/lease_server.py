@@ -14,7 +14,7 @@ class LeaseServer:
 
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.before: Callable[[str], None] = lambda _method: None  # may raise
         self.after_write: Callable[[], None] = lambda: None  # may raise: the answer is lost
 
@@ -22,7 +22,7 @@ class LeaseServer:
         self, method: str, path: str, *, body: bytes | None = None, **_: object
     ) -> Response:
         """Answer at once."""
-        self.asked.append(method)
+        self.requests.append(method)
         self.before(method)
         sent = orjson.loads(body) if body else None
         if method == "GET":

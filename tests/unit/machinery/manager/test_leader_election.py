@@ -95,7 +95,7 @@ async def test_the_first_candidate_creates_the_lease(server: LeaseServer, clock:
     await election.release()
 
 
-async def test_a_candidate_waits_a_whole_duration_after_it_first_saw_another_holder(
+async def test_candidate_waits_a_full_lease_duration_after_observing_another_holder(
     server: LeaseServer, clock: FakeClock
 ) -> None:
     other = candidate(server, clock, "other")
@@ -133,11 +133,11 @@ async def test_a_leader_renews_every_two_seconds_without_reading(
 ) -> None:
     election = candidate(server, clock)
     await election.acquire()
-    server.asked.clear()
+    server.requests.clear()
     async with holding(election):
         await clock.advance(60)
         assert election.is_leading
-        assert server.asked == ["PUT"] * 30
+        assert server.requests == ["PUT"] * 30
         assert server.spec["renewTime"] == "2026-01-01T00:01:00.000000Z"
         assert server.spec["acquireTime"] == "2026-01-01T00:00:00.000000Z"
 
@@ -187,8 +187,8 @@ async def test_leading_ends_at_the_renew_deadline_by_the_clock(
         await at_rest()
         assert [str(loss) for loss in losses] == ["the lease here/lock was lost"]
         assert status() == 0
-        server.asked.clear()
-    assert server.asked == []  # what is lost is not given back
+        server.requests.clear()
+    assert server.requests == []  # what is lost is not given back
 
 
 async def test_nothing_but_the_clock_is_needed_to_stop_leading(
@@ -215,7 +215,7 @@ async def test_a_lease_in_other_hands_is_lost_at_once(
     assert server.spec["holderIdentity"] == "thief"
 
 
-async def test_a_renewal_whose_answer_was_lost_is_found_again(
+async def test_renewal_with_lost_response_is_recognized(
     server: LeaseServer, clock: FakeClock
 ) -> None:
     election = candidate(server, clock)

@@ -28,7 +28,7 @@ def lease_of(holder: str) -> Manifest:
     return {**lease, "metadata": {**lease["metadata"], "resourceVersion": "7"}}
 
 
-def test_another_holder_is_waited_for_from_when_we_saw_it_whatever_its_clock_says() -> None:
+def test_lease_of_another_holder_expires_by_the_local_observation_time() -> None:
     seen = observe(None, lease_of("other"), now=100.0)
     assert decide(seen, "me", now=114.9) == Wait(until=115.0)
     assert decide(seen, "me", now=115.0) == Hold()
@@ -84,7 +84,7 @@ def test_fields_of_others_are_kept() -> None:
     assert claimed(observe(None, lease, 0.0), "me", 15, LATER)["spec"]["strategy"]
 
 
-def test_a_lease_that_says_nothing_is_free() -> None:
+def test_lease_without_holder_is_free() -> None:
     assert decide(observe(None, {"metadata": {"name": "lock"}}, 0.0), "me", 0.0) == Hold()
 
 

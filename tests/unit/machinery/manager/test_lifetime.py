@@ -113,7 +113,7 @@ class NeverReady(Recorded):
         await super().run(lambda: None, stop)
 
 
-async def test_a_stop_is_heard_while_services_are_not_ready_yet() -> None:
+async def test_stop_is_handled_while_services_are_not_ready() -> None:
     log: list[str] = []
     told_to_stop = asyncio.Event()
     told_to_stop.set()

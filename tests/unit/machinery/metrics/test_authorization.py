@@ -56,7 +56,7 @@ class Reviewer:
     async def close(self) -> None:
         """Nothing is open."""
 
-    def asked(self) -> list[str]:
+    def reviews(self) -> list[str]:
         """The kinds of the questions since this was last called."""
         kinds = [question["kind"] for question in self.questions]
         self.questions.clear()
@@ -86,7 +86,7 @@ def door() -> Door:
     return Door()
 
 
-async def test_all_that_is_known_of_the_user_is_asked_about(door: Door) -> None:
+async def test_access_review_contains_all_user_attributes(door: Door) -> None:
     assert await door.knock(method="POST") == HttpResponse(200, "page")
     assert door.reviewer.questions[1]["spec"] == {
         "user": "ada",
@@ -99,19 +99,19 @@ async def test_all_that_is_known_of_the_user_is_asked_about(door: Door) -> None:
 
 async def test_a_user_is_known_for_a_minute_and_allowed_for_five(door: Door) -> None:
     await door.knock()
-    assert door.reviewer.asked() == BOTH
+    assert door.reviewer.reviews() == BOTH
     await door.clock.advance(59)
     await door.knock()
-    assert door.reviewer.asked() == []
+    assert door.reviewer.reviews() == []
     await door.clock.advance(1)
     await door.knock()
-    assert door.reviewer.asked() == ["TokenReview"]
+    assert door.reviewer.reviews() == ["TokenReview"]
     await door.clock.advance(240)
     await door.knock()
-    assert door.reviewer.asked() == BOTH
+    assert door.reviewer.reviews() == BOTH
 
 
-async def test_a_denial_is_remembered_for_half_a_minute(door: Door) -> None:
+async def test_denial_is_cached_for_half_a_minute(door: Door) -> None:
     door.reviewer.allows = False
     denied = HttpResponse(403, "Authorization denied for user ada\n")
     assert await door.knock() == denied
@@ -122,19 +122,19 @@ async def test_a_denial_is_remembered_for_half_a_minute(door: Door) -> None:
     assert (await door.knock()).status == 200
 
 
-async def test_a_bad_token_is_remembered_too(door: Door) -> None:
+async def test_invalid_token_is_cached(door: Door) -> None:
     assert await door.knock("Bearer bad") == HttpResponse(401, "Unauthorized\n")
     assert await door.knock("Bearer bad") == HttpResponse(401, "Unauthorized\n")
-    assert door.reviewer.asked() == ["TokenReview"]
+    assert door.reviewer.reviews() == ["TokenReview"]
 
 
 @pytest.mark.parametrize("header", ["", "Basic abc", "Bearer", "Bearer  "])
-async def test_without_a_token_nobody_is_asked(door: Door, header: str) -> None:
+async def test_missing_token_is_rejected_without_a_review(door: Door, header: str) -> None:
     assert await door.knock(header) == HttpResponse(401, "Unauthorized\n")
-    assert door.reviewer.asked() == []
+    assert door.reviewer.reviews() == []
 
 
-async def test_an_api_server_that_is_away_for_a_moment_is_asked_again(door: Door) -> None:
+async def test_transient_api_server_failure_is_retried(door: Door) -> None:
     door.reviewer.failures = 4
     async with asyncio.TaskGroup() as group:
         knocking = group.create_task(door.knock())
@@ -145,7 +145,7 @@ async def test_an_api_server_that_is_away_for_a_moment_is_asked_again(door: Door
     assert knocking.result().status == 200
 
 
-async def test_an_api_server_that_stays_away_is_a_failure_that_is_not_remembered(
+async def test_persistent_api_server_failure_is_not_cached(
     door: Door,
 ) -> None:
     door.reviewer.failures = 5
@@ -156,5 +156,5 @@ async def test_an_api_server_that_stays_away_is_a_failure_that_is_not_remembered
     assert (await door.knock()).status == 200
 
 
-def test_the_word_bearer_may_be_written_in_any_case() -> None:
+def test_bearer_scheme_is_case_insensitive() -> None:
     assert bearer_token("bearer abc") == "abc"

@@ -7,12 +7,12 @@ def held(labels: BoundedLabels, value: str) -> str:
     return label
 
 
-def test_what_finds_no_room_is_the_same_as_all_others() -> None:
+def test_excess_labels_share_one_value() -> None:
     labels = BoundedLabels(2)
     assert [held(labels, value) for value in "abcadb"] == ["a", "b", OTHER, "a", OTHER, "b"]
 
 
-def test_there_is_room_again_when_nobody_holds_a_label() -> None:
+def test_label_slot_is_reused_after_release() -> None:
     labels = BoundedLabels(1)
     for _ in range(2):
         held(labels, "a")

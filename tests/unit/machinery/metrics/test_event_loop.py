@@ -14,7 +14,7 @@ class LateClock(FakeClock):
         await super().sleep(seconds + 0.1)
 
 
-async def test_being_woken_late_is_lag() -> None:
+async def test_late_wakeup_is_measured_as_lag() -> None:
     clock, metrics, stop = LateClock(), Metrics(), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(LoopLag(metrics, clock=clock).run(lambda: None, stop))

@@ -92,7 +92,7 @@ def test_a_webhook_is_at_zero_before_it_is_called() -> None:
         assert lines_of(metrics, f"controller_runtime_{name}") == [f"controller_runtime_{name} 0"]
 
 
-def test_what_alerts_ask_for_is_at_zero_before_anything_goes_wrong() -> None:
+def test_alert_series_start_at_zero() -> None:
     metrics = Metrics()
     metrics.for_webhook("/validate")
     assert lines_of(metrics, "machinery_webhook_verdicts_total") == [
@@ -105,7 +105,7 @@ def test_what_alerts_ask_for_is_at_zero_before_anything_goes_wrong() -> None:
     ]
 
 
-def test_an_answer_counts_by_its_status_and_takes_its_time() -> None:
+def test_response_is_counted_by_status_with_its_duration() -> None:
     metrics = Metrics()
     webhook = metrics.for_webhook("/validate")
     webhook.responded(200, 0.05)
@@ -142,7 +142,7 @@ def test_queue_histograms_have_the_bounds_of_go() -> None:
     ]
 
 
-def test_depth_is_told_by_priority_up_to_a_number_of_priorities() -> None:
+def test_depth_is_labelled_by_a_limited_number_of_priorities() -> None:
     metrics = Metrics()
     queue = metrics.for_queue("q")
     for priority in range(30):
@@ -161,7 +161,7 @@ def test_depth_is_told_by_priority_up_to_a_number_of_priorities() -> None:
     assert depth("exceeded_cardinality_limit") == 5
 
 
-def test_unfinished_work_is_asked_for_at_each_scrape() -> None:
+def test_unfinished_work_is_computed_at_each_scrape() -> None:
     metrics = Metrics()
     ages = [1.0]
     metrics.for_queue("q").watch_unfinished(lambda: ages)
@@ -210,7 +210,7 @@ def test_the_process_is_measured() -> None:
         assert f"\nprocess_{name} " in rendered
 
 
-def test_network_traffic_is_read_from_what_linux_tells() -> None:
+def test_network_traffic_is_read_from_procfs() -> None:
     text = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InNoRoutes InOctets OutOctets\nIpExt: 0 34 56\n"
     assert octets(text) == (34, 56)
     assert octets("TcpExt: A\nTcpExt: 1\n") is None

@@ -36,7 +36,7 @@ def test_requests_do_not_share_their_failures() -> None:
     assert (backoff.next_delay(B, 0), backoff.failures(A), backoff.failures(B)) == (1, 2, 1)
 
 
-def test_forgetting_what_never_failed_is_fine() -> None:
+def test_forget_without_failure_is_a_no_op() -> None:
     Exponential().forget(A)
 
 
@@ -65,7 +65,7 @@ def test_a_backoff_that_cannot_grow_is_refused(base: float, cap: float) -> None:
         Exponential(base=base, cap=cap)
 
 
-def test_jitter_spreads_delays_around_what_they_would_be_even_at_the_cap() -> None:
+def test_jitter_spreads_delays_around_their_base_even_at_the_maximum() -> None:
     rng = Random(1)  # noqa: S311
     backoff = Exponential(base=100, cap=100, jitter=spread(rng, 0.1))
     delays = [backoff.next_delay(A, 0) for _ in range(1000)]

@@ -176,14 +176,14 @@ def taken(queue: QueueCore, now: float = 0.0) -> Request | None:
     return None if answer is None else answer[0]
 
 
-def test_what_is_added_many_times_is_handed_out_once() -> None:
+def test_request_added_repeatedly_is_taken_once() -> None:
     queue = QueueCore()
     for _ in range(5):
         queue.add(A, 0)
     assert [taken(queue), taken(queue)] == [A, None]
 
 
-def test_what_is_in_flight_is_not_handed_out_to_a_second_worker() -> None:
+def test_request_in_flight_is_not_given_to_a_second_worker() -> None:
     queue = QueueCore()
     queue.add(A, 0)
     assert taken(queue) == A
@@ -191,7 +191,7 @@ def test_what_is_in_flight_is_not_handed_out_to_a_second_worker() -> None:
     assert (taken(queue), len(queue), queue.takeable) == (None, 1, 0)
 
 
-def test_what_is_added_in_flight_is_handed_out_once_more_when_done() -> None:
+def test_request_added_in_flight_is_taken_again_when_done() -> None:
     queue = QueueCore()
     queue.add(A, 0)
     taken(queue)
@@ -203,7 +203,7 @@ def test_what_is_added_in_flight_is_handed_out_once_more_when_done() -> None:
     assert taken(queue) is None
 
 
-def test_what_was_added_in_flight_keeps_its_place_in_the_line() -> None:
+def test_request_added_in_flight_keeps_its_queue_position() -> None:
     queue = QueueCore()
     queue.add(A, 0)
     taken(queue)
@@ -222,7 +222,7 @@ def test_one_in_flight_does_not_hold_up_those_behind_it() -> None:
     assert taken(queue) == B
 
 
-def test_the_urgent_come_first_and_equals_in_the_order_they_came() -> None:
+def test_higher_priority_is_first_and_equal_priorities_are_fifo() -> None:
     queue = QueueCore()
     queue.add(A, 0, priority=-100)
     queue.add(B, 0)
@@ -238,7 +238,7 @@ def test_a_priority_is_raised_and_never_lowered() -> None:
     assert queue.take(0) == (A, 5)
 
 
-def test_who_is_raised_goes_behind_those_who_had_that_priority_before() -> None:
+def test_raised_request_is_queued_after_those_of_the_same_priority() -> None:
     queue = QueueCore()
     queue.add(A, 0, priority=-100)
     queue.add(B, 0)
@@ -280,7 +280,7 @@ def test_a_delay_that_ends_in_flight_waits_for_the_work_to_end() -> None:
     assert taken(queue, 7) == A
 
 
-def test_those_whose_time_has_come_are_ordered_by_their_times() -> None:
+def test_due_requests_are_ordered_by_their_times() -> None:
     queue = QueueCore()
     queue.add(A, 0, after=2)
     queue.add(B, 0, after=1)
@@ -288,7 +288,7 @@ def test_those_whose_time_has_come_are_ordered_by_their_times() -> None:
     assert [taken(queue, 3) for _ in range(3)] == [B, A, C]
 
 
-def test_work_that_nobody_began_cannot_end() -> None:
+def test_done_without_get_is_an_error() -> None:
     with pytest.raises(KeyError):
         QueueCore().done(A, 0)
 
@@ -308,7 +308,7 @@ def test_a_steady_stream_of_urgent_requests_does_not_starve_the_others() -> None
     assert turns_of_the_old == [TURNS * (n + 1) - 1 for n in range(50)]
 
 
-def test_a_little_waiting_gives_nobody_a_turn_before_the_urgent() -> None:
+def test_short_waiting_does_not_overtake_higher_priority() -> None:
     queue = QueueCore()
     queue.add(A, 0, priority=-100)
     for turn in range(10 * TURNS):
@@ -317,7 +317,7 @@ def test_a_little_waiting_gives_nobody_a_turn_before_the_urgent() -> None:
     assert A not in handed_out
 
 
-def test_what_is_put_off_again_and_again_takes_no_room_for_ever() -> None:
+def test_repeatedly_delayed_request_does_not_leak_memory() -> None:
     queue = QueueCore()
     queue.add(B, 0, after=1e5)
     for n in range(10_000):
@@ -329,7 +329,7 @@ def test_what_is_put_off_again_and_again_takes_no_room_for_ever() -> None:
     assert max(len(heap._items) for heap in heaps) < 100
 
 
-def test_the_age_of_unfinished_work_is_told() -> None:
+def test_age_of_unfinished_work_is_reported() -> None:
     queue = QueueCore()
     queue.add(A, 0)
     queue.add(B, 0)

@@ -24,7 +24,7 @@ async def test_each_time_the_pause_is_longer() -> None:
     assert backoff.pause(PLAIN) == 0
 
 
-async def test_a_pause_is_not_begun_anew_by_looking_again() -> None:
+async def test_pause_is_not_restarted_by_another_check() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=4.0, longest=60.0)
     backoff.record_write(TORCH)
@@ -36,7 +36,7 @@ async def test_a_pause_is_not_begun_anew_by_looking_again() -> None:
     assert backoff.pause(TORCH) == 8, "and it is, when it was well meanwhile"
 
 
-async def test_after_a_calm_minute_all_is_forgotten() -> None:
+async def test_backoff_resets_after_an_unchanged_minute() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=1.0, longest=60.0)
     for _ in range(2):
@@ -57,7 +57,7 @@ async def test_something_else_is_written_at_once() -> None:
     assert backoff.pause(TORCH, "suspended") == 4
 
 
-async def test_calm_writes_are_dropped_when_there_are_many() -> None:
+async def test_unchanged_entries_are_evicted_beyond_the_limit() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=1.0, longest=60.0)
     for number in range(SWEEP_AT):
@@ -100,7 +100,7 @@ async def test_a_client_that_reverts_often_delays_repairs() -> None:
     assert len(times) < 30
 
 
-async def test_writes_are_repeated_until_nobody_has_reverted_them_for_a_while() -> None:
+async def test_writes_are_repeated_until_they_are_no_longer_reverted() -> None:
     clock = FakeClock()
     backoff = RepairBackoff[ObjectKey](clock, first=0.1, longest=300.0)
     for _ in range(5):

@@ -62,12 +62,12 @@ async def workers(
             task.cancel()
 
 
-async def test_a_worker_gets_what_is_there_with_its_priority(queue: WorkQueue) -> None:
+async def test_worker_gets_a_queued_request_with_its_priority(queue: WorkQueue) -> None:
     queue.add(A, priority=-100)
     assert await queue.next() == (A, -100)
 
 
-async def test_a_waiting_worker_gets_what_is_added(queue: WorkQueue, clock: FakeClock) -> None:
+async def test_waiting_worker_gets_an_added_request(queue: WorkQueue, clock: FakeClock) -> None:
     async with workers(queue, clock, 1) as team:
         queue.add(A)
         await at_rest()
@@ -95,9 +95,7 @@ async def test_only_one_worker_watches_the_time(queue: WorkQueue, clock: FakeClo
         assert clock.sleeping == [5]
 
 
-async def test_an_earlier_time_wakes_the_one_who_watches_the_time(
-    queue: WorkQueue, clock: FakeClock
-) -> None:
+async def test_earlier_deadline_wakes_the_timing_worker(queue: WorkQueue, clock: FakeClock) -> None:
     async with workers(queue, clock, 1) as team:
         queue.add(A, after=5)
         await at_rest()
@@ -106,7 +104,7 @@ async def test_an_earlier_time_wakes_the_one_who_watches_the_time(
         assert team.got == [(2, B)]
 
 
-async def test_somebody_watches_the_time_while_the_one_who_did_is_at_work(
+async def test_another_worker_takes_over_the_timer_while_the_first_is_busy(
     queue: WorkQueue, clock: FakeClock
 ) -> None:
     async with workers(queue, clock, 2, seconds=10) as team:
@@ -116,7 +114,7 @@ async def test_somebody_watches_the_time_while_the_one_who_did_is_at_work(
         assert team.got == [(2, A), (3, B)]
 
 
-async def test_what_was_added_in_flight_goes_to_a_waiting_worker_when_done(
+async def test_request_added_in_flight_is_given_to_a_waiting_worker_when_done(
     queue: WorkQueue, clock: FakeClock
 ) -> None:
     queue.add(A)
@@ -130,7 +128,7 @@ async def test_what_was_added_in_flight_goes_to_a_waiting_worker_when_done(
         assert team.got == [(0, A)]
 
 
-async def test_the_one_who_watches_the_time_takes_what_is_added_meanwhile(
+async def test_timing_worker_takes_requests_added_meanwhile(
     queue: WorkQueue, clock: FakeClock
 ) -> None:
     async with workers(queue, clock, 1) as team:
@@ -182,7 +180,7 @@ async def test_no_more_workers_wake_than_there_are_items() -> None:
         queue.shut_down()
 
 
-async def test_what_a_cancelled_worker_was_woken_for_goes_to_another(
+async def test_request_of_a_cancelled_worker_is_given_to_another(
     queue: WorkQueue, clock: FakeClock
 ) -> None:
     async with workers(queue, clock, 2) as team:
@@ -203,9 +201,7 @@ async def test_a_worker_that_is_cancelled_while_it_waits_takes_nothing(
     assert await queue.next() == (A, 0)
 
 
-async def test_failures_wait_longer_each_time_until_they_are_forgotten(
-    queue: WorkQueue, clock: FakeClock
-) -> None:
+async def test_failure_delay_grows_until_it_is_reset(queue: WorkQueue, clock: FakeClock) -> None:
     async with workers(queue, clock, 1) as team:
         for _ in range(3):
             queue.add_rate_limited(A)
@@ -277,14 +273,14 @@ async def test_an_open_queue_is_not_drained_though_nothing_is_in_work(queue: Wor
         queue.shut_down()
 
 
-async def test_the_machines_clock_wakes_a_worker_too() -> None:
+async def test_real_clock_wakes_a_worker() -> None:
     queue = WorkQueue(SystemClock(), Exponential())
     queue.add(A, after=0.01)
     async with asyncio.timeout(10):
         assert await queue.next() == (A, 0)
 
 
-async def test_the_metrics_tell_what_the_queue_did(clock: FakeClock) -> None:
+async def test_queue_operations_are_counted_in_metrics(clock: FakeClock) -> None:
     metrics = Metrics()
     queue = WorkQueue(clock, Exponential(base=1, cap=100), metrics.for_queue("q"))
 
@@ -328,7 +324,7 @@ steps = st.one_of(
 
 
 @given(script=st.lists(steps, max_size=30))
-def test_whoever_is_cancelled_each_request_is_handed_out_once_and_in_time(
+def test_each_request_is_taken_once_and_in_time_under_random_cancellation(
     script: list[tuple[str, Any]],
 ) -> None:
     asyncio.run(_each_request_is_handed_out_in_time(script))

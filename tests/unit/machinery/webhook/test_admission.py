@@ -62,12 +62,12 @@ def test_one_error_is_the_message() -> None:
     )
 
 
-def test_errors_are_told_together_and_each_once() -> None:
+def test_errors_are_reported_together_and_deduplicated() -> None:
     findings = ValidationResult([required("a"), forbidden("b", "no"), required("a")])
     assert response_for(findings, REQUEST).message == "[a: Required value, b: Forbidden: no]"
 
 
-def test_the_same_mistake_a_thousand_times_does_not_fill_the_screen() -> None:
+def test_repeated_errors_are_truncated() -> None:
     verdict = response_for(ValidationResult([required(f"list[{n}]") for n in range(1000)]), REQUEST)
     assert verdict.message.endswith("list[99]: Required value, and 900 more]")
     assert verdict.details is not None
@@ -87,20 +87,20 @@ def test_each_broken_rule_is_named_once_in_the_order_of_the_errors() -> None:
     assert response_for(ValidationResult(errors), REQUEST).rules == ("lists", "b", "_other")
 
 
-def test_what_is_allowed_breaks_no_rule() -> None:
+def test_allowed_request_has_no_broken_rules() -> None:
     assert ALLOWED.rules == ()
     assert response_for(ValidationResult(warnings=["mind"]), REQUEST).rules == ()
 
 
 @given(st.lists(st.text(max_size=3)))
-def test_whatever_plugins_call_their_rules_each_is_there_once(rules: list[str]) -> None:
+def test_broken_rules_are_unique_for_any_rule_names(rules: list[str]) -> None:
     named = broken_rules(required("a", rule=rule) for rule in rules)
     assert len(set(named)) == len(named)
     assert set(named) == {rule or "_other" for rule in rules}
 
 
 @pytest.mark.parametrize("rule", [None, 7, ["a"]], ids=repr)
-def test_a_rule_that_is_no_text_breaks_nothing(rule: object) -> None:
+def test_rule_that_is_not_a_string_is_converted(rule: object) -> None:
     """Nobody has checked the types of somebody else's code."""
     error = replace(required("a"), rule=rule)  # type: ignore[arg-type]
     assert broken_rules([error, error]) == (str(rule),)

@@ -23,7 +23,7 @@ from kftrainer.machinery.webhook.server import (
     WebServer,
 )
 from tests.support.fake_clock import FakeClock
-from tests.support.wire import trusting
+from tests.support.raw_https import trusting
 
 WITHIN = 60.0
 STRANGER, API_SERVER = "127.0.0.2", "127.0.0.3"
@@ -31,9 +31,9 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def size(asked: HttpRequest) -> HttpResponse:
+async def size(request: HttpRequest) -> HttpResponse:
     try:
-        return HttpResponse(200, f"{len(await asked.read_body())}")
+        return HttpResponse(200, f"{len(await request.read_body())}")
     except BodyError as error:
         return error.response
 
@@ -100,8 +100,8 @@ class Gate:
         self.opened = asyncio.Event()
         self.waiting = 0
 
-    async def __call__(self, asked: HttpRequest) -> HttpResponse:
-        answer = await size(asked)
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        answer = await size(request)
         if CURRENT_CLIENT.get() == STRANGER:
             self.waiting += 1
             await self.opened.wait()
@@ -114,7 +114,7 @@ class Gate:
         await until(waiting, within=WITHIN, what=f"{number} requests in progress")
 
 
-async def test_idle_connections_of_a_stranger_make_room_for_another_client() -> None:
+async def test_idle_connections_of_an_unverified_client_are_evicted_for_another_client() -> None:
     async with serving(Limits(connections=6)) as callers:
         ours = await callers.open(API_SERVER)
         assert await posted(ours) == 200
@@ -127,7 +127,7 @@ async def test_idle_connections_of_a_stranger_make_room_for_another_client() -> 
         assert await posted(theirs[0]) == 0
 
 
-async def test_busy_connections_of_a_stranger_make_room_for_another_client() -> None:
+async def test_busy_connections_of_an_unverified_client_are_evicted_for_another_client() -> None:
     gate = Gate()
     async with serving(Limits(connections=4), gate) as callers, asyncio.TaskGroup() as tasks:
         theirs = [tasks.create_task(posted(each)) for each in await callers.many(STRANGER, 4)]
@@ -138,7 +138,7 @@ async def test_busy_connections_of_a_stranger_make_room_for_another_client() -> 
         assert sorted([await each for each in theirs]) == [0, 0, 200, 200]
 
 
-async def test_requests_of_a_stranger_that_do_not_end_leave_room() -> None:
+async def test_unfinished_requests_of_an_unverified_client_do_not_block_others() -> None:
     gate, limits = Gate(), Limits(requests=4, requests_per_client=3)
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
         for each in await callers.many(STRANGER, 10):
@@ -155,15 +155,15 @@ async def test_a_request_that_waits_too_long_is_rejected() -> None:
     limits = Limits(requests_per_client=1, start_within=0.2)
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
         first, second = await callers.many(STRANGER, 2)
-        asked = tasks.create_task(posted(first))
+        task = tasks.create_task(posted(first))
         await gate.until_waiting(1)
         gate_is_passed = tasks.create_task(posted(second))
         await gate.until_waiting(2)
         gate.opened.set()
-        assert (await asked, await gate_is_passed) == (200, 429)
+        assert (await task, await gate_is_passed) == (200, 429)
 
 
-async def test_large_bodies_of_a_stranger_do_not_take_all_memory() -> None:
+async def test_large_bodies_of_an_unverified_client_are_limited_in_memory() -> None:
     gate = Gate()
     limits = Limits(small_body=100, bodies=3500, large_bodies=2)
     async with serving(limits, gate) as callers, asyncio.TaskGroup() as tasks:
@@ -191,7 +191,7 @@ async def test_handshakes_that_do_not_end_do_not_delay_another_client() -> None:
         assert await posted(await callers.open(API_SERVER, trusting())) == 200
 
 
-async def test_a_handshake_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_handshake_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_listener, "HANDSHAKE_WITHIN", 0.2)
     tls = self_signed(SystemClock().now())
     async with serving(Limits(handshakes=1), tls=tls) as callers:

@@ -69,10 +69,10 @@ class Desk:
         assert answer.status == 200
         assert answer.content_type == "application/json"
         assert isinstance(answer.body, bytes)
-        told = orjson.loads(answer.body)
-        assert (told["apiVersion"], told["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-        assert told["response"]["uid"] == UID
-        return told["response"]
+        parsed = orjson.loads(answer.body)
+        assert (parsed["apiVersion"], parsed["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+        assert parsed["response"]["uid"] == UID
+        return parsed["response"]
 
     def count(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)
@@ -96,12 +96,12 @@ def question(  # noqa: PLR0913  as many as a request has parts
     return HttpRequest(method, path, query, headers, read or at_once)
 
 
-async def test_a_review_is_answered_with_a_review() -> None:
+async def test_review_gets_a_review_response() -> None:
     response = await Desk(allow).response()
     assert response == {"uid": UID, "allowed": True, "status": {"code": 200}}
 
 
-async def test_a_refusal_is_an_answer_like_any_other_and_told_in_the_debug_log() -> None:
+async def test_denial_is_a_regular_response_and_logged_at_debug() -> None:
     with capture_logs(processors=[merge_contextvars]) as logs:
         response = await Desk(forbid, clock=FakeClock()).response()
     assert response["allowed"] is False
@@ -121,7 +121,7 @@ async def test_a_refusal_is_an_answer_like_any_other_and_told_in_the_debug_log()
     ]
 
 
-async def test_who_counts_refusals_is_told_of_each() -> None:
+async def test_denial_callback_is_called_for_each_denial() -> None:
     desk = Desk(forbid)
     for dry_run in (False, True):
         await desk.ask(review(dryRun=dry_run))
@@ -133,7 +133,7 @@ async def test_who_counts_refusals_is_told_of_each() -> None:
     assert kind.refused == []
 
 
-async def test_who_counts_refusals_is_told_of_those_that_are_about_no_object() -> None:
+async def test_denial_callback_is_called_for_denials_without_object() -> None:
     broken, full, late = Desk(break_down), Desk(allow, most_in_flight=0), Desk(allow)
     with capture_logs():
         await broken.ask()
@@ -165,13 +165,13 @@ async def test_each_path_has_its_validator() -> None:
         ({"body": review(uid="")}, 400),
     ],
 )
-async def test_what_is_no_admission_request_gets_a_status_of_its_own(
+async def test_invalid_admission_request_gets_an_http_error_status(
     asked: dict[str, Any], status: int
 ) -> None:
     assert (await Desk(allow).ask(**asked)).status == status
 
 
-async def test_a_body_that_does_not_come_is_answered_as_its_error_says() -> None:
+async def test_body_read_error_determines_the_response_status() -> None:
     async def never() -> bytes:
         raise BodyError(408, "The body was not received in time.")
 
@@ -201,7 +201,7 @@ async def test_a_validator_whose_own_waiting_timed_out_has_broken() -> None:
     assert (await Desk(wait_in_vain).response())["status"]["code"] == 500
 
 
-async def test_details_that_are_no_json_count_as_broken() -> None:
+async def test_details_that_are_not_valid_json_count_as_a_failure() -> None:
     async def tell_too_much(_: AdmissionRequest) -> AdmissionResponse:
         return AdmissionResponse(allowed=False, code=403, details={"number": 2**70})
 
@@ -210,7 +210,7 @@ async def test_details_that_are_no_json_count_as_broken() -> None:
     assert desk.count("controller_runtime_webhook_panics_total") == 1
 
 
-async def test_the_answer_comes_before_the_caller_gives_up() -> None:
+async def test_response_is_sent_before_the_client_timeout() -> None:
     async def never(_: AdmissionRequest) -> AdmissionResponse:
         await asyncio.Event().wait()
         return ALLOWED
@@ -243,7 +243,7 @@ async def test_the_time_that_a_body_took_counts() -> None:
     assert response["status"]["code"] == 504  # after 50 ms, not after 9.5 s
 
 
-async def test_who_stood_in_line_for_too_long_is_not_looked_at_any_more() -> None:
+async def test_request_queued_beyond_its_deadline_is_not_processed() -> None:
     class WorkingHours(SystemClock):
         """Passes by work alone, during which nothing else happens."""
 
@@ -261,8 +261,8 @@ async def test_who_stood_in_line_for_too_long_is_not_looked_at_any_more() -> Non
 
     desk = Desk(work_hard, clock=clock)
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(desk.response(timeout="10s")) for _ in range(5)]
-    assert [task.result()["status"]["code"] for task in asked] == [200, 200, 200, 504, 504]
+        tasks = [group.create_task(desk.response(timeout="10s")) for _ in range(5)]
+    assert [task.result()["status"]["code"] for task in tasks] == [200, 200, 200, 504, 504]
     assert len(seen) == 3
 
 
@@ -280,7 +280,7 @@ async def test_large_bodies_are_decoded_two_at_a_time_and_one_of_each_client() -
 
     desk = Desk(wait)
     async with asyncio.TaskGroup() as group:
-        asked = [
+        tasks = [
             group.create_task(desk.send(large(review(name=name)), client=name[0], timeout="30s"))
             for name in ("a1", "a2", "b", "c")
         ]
@@ -289,7 +289,7 @@ async def test_large_bodies_are_decoded_two_at_a_time_and_one_of_each_client() -
         assert sorted(begun) == ["a1", "b", "small"]
         gate.set()
     assert sorted(begun) == ["a1", "a2", "b", "c", "small"]
-    assert all(task.result().status == 200 for task in (*asked, small))
+    assert all(task.result().status == 200 for task in (*tasks, small))
 
 
 async def test_flood_of_large_bodies_does_not_delay_those_of_another_client() -> None:
@@ -342,7 +342,7 @@ async def opened(gate: asyncio.Event) -> None:
     gate.set()
 
 
-async def test_a_large_body_that_waits_too_long_is_told_to_come_again() -> None:
+async def test_large_body_waiting_too_long_gets_retry_after() -> None:
     gate = asyncio.Event()
 
     async def wait(_: AdmissionRequest) -> AdmissionResponse:
@@ -378,9 +378,9 @@ async def test_between_large_bodies_there_is_a_pause_as_long_as_the_work() -> No
 
     desk = Desk(work_hard, clock=clock)
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(desk.send(large(review()))) for _ in range(4)]
+        tasks = [group.create_task(desk.send(large(review()))) for _ in range(4)]
         await clock.advance(5)
-    assert all(task.result().status == 200 for task in asked)
+    assert all(task.result().status == 200 for task in tasks)
     pauses = [after - before for before, after in pairwise(begun)]
     assert all(pause >= 0.199 for pause in pauses), pauses
 
@@ -451,7 +451,7 @@ async def test_one_review_is_validated_in_each_pass_of_the_event_loop() -> None:
     assert (max(passes.counts), passes.total) == (1, 100)
 
 
-async def test_one_review_goes_on_after_waiting_in_each_pass_of_the_event_loop() -> None:
+async def test_one_waiting_review_continues_per_event_loop_iteration() -> None:
     passes, gate, arrived = Passes(), asyncio.Event(), 0
 
     async def read_something(request: AdmissionRequest) -> AdmissionResponse:
@@ -488,7 +488,7 @@ async def test_reviews_of_a_client_that_wait_for_a_turn_do_not_delay_those_of_an
     assert order.index("victim") <= 2
 
 
-async def test_more_than_can_be_answered_in_time_are_told_to_come_again() -> None:
+async def test_excess_requests_get_retry_after() -> None:
     gate = asyncio.Event()
 
     async def wait(_: AdmissionRequest) -> AdmissionResponse:
@@ -508,15 +508,15 @@ async def test_more_than_can_be_answered_in_time_are_told_to_come_again() -> Non
     assert (await desk.response())["allowed"]
 
 
-async def test_those_who_come_at_once_are_counted_even_if_nothing_waits() -> None:
+async def test_concurrent_requests_are_counted_even_without_a_queue() -> None:
     desk = Desk(allow, most_in_flight=3)
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(desk.response()) for _ in range(10)]
-    codes = [task.result()["status"]["code"] for task in asked]
+        tasks = [group.create_task(desk.response()) for _ in range(10)]
+    codes = [task.result()["status"]["code"] for task in tasks]
     assert sorted(codes) == [200] * 3 + [429] * 7
 
 
-async def test_a_slow_request_is_told() -> None:
+async def test_slow_request_is_logged() -> None:
     clock = FakeClock()
 
     async def ponder(_: AdmissionRequest) -> AdmissionResponse:

@@ -10,8 +10,8 @@ from kftrainer.machinery.webhook.server import HttpRequest, HttpResponse
 NEW, OLD = "0123456789abcdef", "fedcba9876543210"
 
 
-async def path_of(asked: HttpRequest) -> HttpResponse:
-    return HttpResponse(200, asked.path)
+async def path_of(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, request.path)
 
 
 async def answer(path: str, *tokens: str) -> tuple[int, object]:

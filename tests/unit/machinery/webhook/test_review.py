@@ -50,7 +50,7 @@ def test_a_deletion_has_an_old_object_only() -> None:
     assert (request.object, request.old_object) == (None, shown(train_job()))
 
 
-def test_what_is_not_there_is_empty() -> None:
+def test_missing_fields_are_empty() -> None:
     request = decoded(orjson.dumps(review(name=None, namespace=None, dryRun=None)))
     assert (request.name, request.namespace, request.dry_run) == ("", "", False)
 
@@ -89,17 +89,17 @@ MALFORMED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "words"), MALFORMED)
-def test_what_is_no_review_is_told_in_one_line(body: Any, words: str) -> None:
-    with pytest.raises(MalformedReviewError) as told:
+def test_invalid_review_is_reported_in_one_line(body: Any, words: str) -> None:
+    with pytest.raises(MalformedReviewError) as raised:
         decoded(orjson.dumps(body))
-    assert str(told.value) == words
+    assert str(raised.value) == words
 
 
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"\xff\xfe", b'{"a": "\xc3"}', b"[" * 100_000, b'{"a":' * 100_000, b"NaN"],
 )
-def test_what_is_no_json_is_told_in_one_line(body: bytes) -> None:
+def test_invalid_json_is_reported_in_one_line(body: bytes) -> None:
     with pytest.raises(MalformedReviewError, match=r"^The body is not valid JSON: [^\n]*$"):
         decoded(body)
 
@@ -113,7 +113,7 @@ def test_an_object_that_is_nested_too_deep_for_validators_is_malformed() -> None
             decoded(orjson.dumps(each))
 
 
-def test_who_wrote_which_field_is_left_out() -> None:
+def test_managed_fields_are_removed() -> None:
     old = train_job()
     old["metadata"]["managedFields"][0]["fieldsV1"] = nested(200)
     request = decoded(orjson.dumps(review(train_job(), old, operation="UPDATE")))
@@ -135,8 +135,8 @@ def test_depth_is_counted_in_objects_and_lists() -> None:
 def test_an_object_of_too_many_values_is_malformed(value: Any) -> None:
     few, many = train_job(args=[value] * 50_000), train_job(args=[value] * 200_000)
     assert decoded(orjson.dumps(review(few))).uid == UID
-    told = r"^(request.object|The body) has more than (200000 values|100000 objects and lists)"
-    with pytest.raises(MalformedReviewError, match=told):
+    message = r"^(request.object|The body) has more than (200000 values|100000 objects and lists)"
+    with pytest.raises(MalformedReviewError, match=message):
         decoded(orjson.dumps(review(many)))
 
 
@@ -153,7 +153,7 @@ def test_values_are_counted_at_all_levels() -> None:
     assert excess_of(value, most=4) == "has more than 4 values"
 
 
-def test_an_answer_that_allows() -> None:
+def test_allowing_response() -> None:
     assert orjson.loads(encoded("u", ALLOWED)) == {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -161,7 +161,7 @@ def test_an_answer_that_allows() -> None:
     }
 
 
-def test_an_answer_that_refuses_has_a_status_and_never_a_patch() -> None:
+def test_denying_response_has_a_status_and_no_patch() -> None:
     verdict = AdmissionResponse(
         allowed=False,
         warnings=("mind",),
@@ -189,7 +189,5 @@ def test_an_answer_that_refuses_has_a_status_and_never_a_patch() -> None:
     [("10s", 9.5), ("30s", 29.5), ("1h", 29.5), ("1s", 0.5), ("400ms", 0.2)]
     + [(nothing, 9.5) for nothing in (None, "", "0s", "soon", "-3s")],
 )
-def test_the_answer_comes_before_the_api_server_gives_up(
-    timeout: str | None, within: float
-) -> None:
+def test_response_is_sent_before_the_api_server_timeout(timeout: str | None, within: float) -> None:
     assert response_timeout(timeout) == pytest.approx(within)

@@ -22,8 +22,8 @@ from kftrainer.machinery.webhook.server import (
 from tests.support.fake_clock import FakeClock
 
 
-async def echo(asked: HttpRequest) -> HttpResponse:
-    return HttpResponse(200, f"{asked.method} {asked.path} {asked.query}")
+async def echo(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(200, f"{request.method} {request.path} {request.query}")
 
 
 @asynccontextmanager
@@ -43,20 +43,22 @@ async def test_a_request_reaches_the_handler() -> None:
         assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
-async def test_a_taken_port_is_told_in_a_sentence() -> None:
+async def test_taken_port_is_reported_in_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         server = WebServer("probes", address, echo)
-        with pytest.raises(BindError) as told:
+        with pytest.raises(BindError) as raised:
             await server.run(lambda: None, asyncio.Event())
-    assert str(told.value) == f"probes cannot listen: another program listens on {address}."
+    assert str(raised.value) == f"probes cannot listen: another program listens on {address}."
 
 
 @pytest.mark.parametrize("port", ["65536", "99999", "1" * 5000])
-def test_a_port_that_there_cannot_be_is_told_in_a_sentence(port: str) -> None:
-    with pytest.raises(BindError) as told:
+def test_invalid_port_is_reported_in_one_sentence(port: str) -> None:
+    with pytest.raises(BindError) as raised:
         WebServer("probes", f"127.0.0.1:{port}", echo)
-    assert str(told.value) == f"127.0.0.1:{port} is not a valid address: the highest port is 65535."
+    assert (
+        str(raised.value) == f"127.0.0.1:{port} is not a valid address: the highest port is 65535."
+    )
 
 
 def test_the_highest_port_is_one() -> None:
@@ -69,7 +71,7 @@ async def test_a_server_that_is_off_is_ready_and_listens_nowhere() -> None:
         assert server.port is None
 
 
-async def test_after_stopping_nobody_listens() -> None:
+async def test_port_is_closed_after_stop() -> None:
     async with serving(WebServer("echo", "127.0.0.1:0", echo)) as url:
         pass
     async with aiohttp.ClientSession() as session:
@@ -77,7 +79,7 @@ async def test_after_stopping_nobody_listens() -> None:
             await session.get(url)
 
 
-async def test_a_server_that_lingers_answers_after_it_was_told_to_stop() -> None:
+async def test_lingering_server_responds_after_stop_was_requested() -> None:
     clock, ready, stop = FakeClock(), asyncio.Event(), asyncio.Event()
     server = WebServer("echo", "127.0.0.1:0", echo, linger=5.0, clock=clock)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:

@@ -32,16 +32,16 @@ from kftrainer.machinery.webhook.server import (
     HttpResponse,
     WebServer,
 )
-from tests.support.wire import trusting
+from tests.support.raw_https import trusting
 
 WITHIN = 60  # seconds that any of these may take, on a slow machine
 HEAD = b"POST /x HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-async def size(asked: HttpRequest) -> HttpResponse:
+async def size(request: HttpRequest) -> HttpResponse:
     try:
-        return HttpResponse(200, f"{len(await asked.read_body())} bytes")
+        return HttpResponse(200, f"{len(await request.read_body())} bytes")
     except BodyError as error:
         return error.response
 
@@ -115,7 +115,7 @@ async def test_a_body_reaches_the_handler_and_the_connection_is_kept() -> None:
         assert await caller.answer() == (200, b"5 bytes")
 
 
-async def test_a_body_that_says_that_it_is_too_large_is_not_waited_for() -> None:
+async def test_body_with_too_large_content_length_is_rejected_before_reading() -> None:
     async with serving(Limits(body=1000, drain_within=0.1)) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Content-Length: 1001\r\n\r\n")
@@ -123,7 +123,7 @@ async def test_a_body_that_says_that_it_is_too_large_is_not_waited_for() -> None
         assert await caller.is_closed()
 
 
-async def test_a_body_that_does_not_say_how_large_it_is_is_read_to_the_limit_only() -> None:
+async def test_body_without_content_length_is_read_up_to_the_limit() -> None:
     async with serving(Limits(body=1000, drain_within=0.1)) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e9\r\n" + b"x" * 1001)
@@ -164,7 +164,7 @@ async def test_bodies_together_have_a_limit_too() -> None:
         assert await caller.post(b"x" * 1000) == (200, b"1000 bytes")
 
 
-async def test_a_body_that_does_not_end_in_time_is_given_up() -> None:
+async def test_unfinished_body_times_out() -> None:
     async with serving(Limits(body_within=0.2, drain_within=0.1)) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Content-Length: 10\r\n\r\n", b"1234")
@@ -172,7 +172,7 @@ async def test_a_body_that_does_not_end_in_time_is_given_up() -> None:
         assert await caller.is_closed()
 
 
-async def test_a_body_that_is_no_http_is_a_bad_request() -> None:
+async def test_malformed_body_encoding_is_a_bad_request() -> None:
     async with serving(Limits(drain_within=0.1)) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
@@ -180,7 +180,7 @@ async def test_a_body_that_is_no_http_is_a_bad_request() -> None:
         assert await caller.is_closed()
 
 
-async def test_a_caller_that_goes_away_leaves_nothing_behind() -> None:
+async def test_disconnected_client_leaves_no_tasks() -> None:
     gone = asyncio.Event()
 
     async def tell(asked: HttpRequest) -> HttpResponse:
@@ -213,12 +213,12 @@ async def test_headers_that_never_end_are_cut_off() -> None:
         assert await caller.is_closed()
 
 
-async def test_a_connection_that_says_nothing_is_cut_off() -> None:
+async def test_silent_connection_is_closed() -> None:
     async with serving(Limits(silent_within=0.2)) as server:
         assert await (await server.call()).is_closed()
 
 
-async def test_a_connection_may_say_nothing_for_longer_than_headers_may_take() -> None:
+async def test_idle_timeout_is_longer_than_the_header_timeout() -> None:
     async with serving(Limits(headers_within=0.2)) as server:
         caller = await server.call()
         with pytest.raises(TimeoutError):
@@ -228,7 +228,7 @@ async def test_a_connection_may_say_nothing_for_longer_than_headers_may_take() -
 
 
 @pytest.mark.parametrize("said", [b"", HEAD])
-async def test_what_came_in_time_is_answered_by_a_server_that_is_late(
+async def test_request_received_in_time_is_served_by_a_slow_server(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "AT_ONCE", 5.0)  # that of a machine which stalls before, too
@@ -242,7 +242,7 @@ async def test_what_came_in_time_is_answered_by_a_server_that_is_late(
         assert await caller.answer() == (200, b"1 bytes")
 
 
-async def test_headers_that_have_come_are_not_cut_off_while_their_request_begins(
+async def test_header_timeout_does_not_apply_after_headers_are_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The library takes a moment to begin, which is longer than this."""
@@ -297,7 +297,7 @@ async def good(server: Serving) -> Caller:
     return caller
 
 
-async def test_one_connection_too_many_takes_the_place_of_who_was_idle_longest() -> None:
+async def test_excess_connection_evicts_the_longest_idle_one() -> None:
     async with serving(Limits(connections=3)) as server:
         first, second, third = [await good(server) for _ in range(3)]
         assert await first.post(b"a") == (200, b"1 bytes")
@@ -307,7 +307,7 @@ async def test_one_connection_too_many_takes_the_place_of_who_was_idle_longest()
             assert await caller.post(b"a") == (200, b"1 bytes")
 
 
-async def test_strangers_make_room_before_others_do() -> None:
+async def test_unverified_connections_are_evicted_first() -> None:
     async with serving(Limits(connections=3)) as server:
         known, silent, slow = await good(server), await server.call(), await server.call()
         await slow.send(HEAD)
@@ -339,7 +339,7 @@ async def test_one_connection_too_many_is_closed_at_once_if_none_is_idle() -> No
         assert await (await server.call()).post(b"abc") == (200, b"3 bytes")
 
 
-async def test_who_never_had_a_good_answer_is_not_kept_for_long() -> None:
+async def test_connection_without_successful_response_has_a_short_idle_timeout() -> None:
     async def miss(asked: HttpRequest) -> HttpResponse:
         return HttpResponse(404 if asked.path == "/x" else 200, "")
 
@@ -356,7 +356,7 @@ async def test_who_never_had_a_good_answer_is_not_kept_for_long() -> None:
 
 
 @pytest.mark.parametrize("ending", [b"", b"Connection: close\r\n"])
-async def test_who_never_reads_the_answer_is_cut_off(
+async def test_client_that_never_reads_the_response_is_closed(
     ending: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "USER_TIMEOUT", None)  # the kernel might be first
@@ -390,7 +390,7 @@ async def test_who_never_reads_the_answer_is_cut_off(
 
 @pytest.mark.skipif(USER_TIMEOUT is None, reason="this kernel cannot be told to give up")
 @pytest.mark.parametrize(("length", "ending"), [(20_000_000, b""), (1, b"Connection: close\r\n")])
-async def test_who_never_reads_the_answer_is_cut_off_below_tls_too(
+async def test_client_that_never_reads_the_response_is_closed_below_tls_too(
     length: int, ending: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def tell(_: HttpRequest) -> HttpResponse:
@@ -427,9 +427,7 @@ async def test_headers_behind_a_request_are_cut_off_like_others(request_: bytes)
         assert await patient.answer() == (200, b"3 bytes")
 
 
-async def test_headers_that_come_while_another_request_is_answered_are_cut_off_like_others() -> (
-    None
-):
+async def test_pipelined_headers_have_the_same_timeout() -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
     async def wait(asked: HttpRequest) -> HttpResponse:
@@ -447,14 +445,14 @@ async def test_headers_that_come_while_another_request_is_answered_are_cut_off_l
         assert await caller.is_closed()
 
 
-async def test_requests_sent_one_behind_the_other_are_all_answered() -> None:
+async def test_pipelined_requests_all_get_responses() -> None:
     async with serving(Limits()) as server:
         caller = await server.call()
         await caller.send((HEAD + b"Content-Length: 3\r\n\r\nabc") * 5)
         assert [await caller.answer() for _ in range(5)] == [(200, b"3 bytes")] * 5
 
 
-async def test_who_asks_whether_to_send_a_body_is_told() -> None:
+async def test_expect_continue_is_answered() -> None:
     async with serving(Limits(body=1000, drain_within=0.1)) as server:
         caller = await server.call()
         await caller.send(HEAD + b"Expect: 100-continue\r\nContent-Length: 3\r\n\r\n")
@@ -466,7 +464,7 @@ async def test_who_asks_whether_to_send_a_body_is_told() -> None:
         assert (await caller.answer())[0] == 413
 
 
-async def test_what_is_no_http_gets_a_line_and_no_traceback(
+async def test_invalid_http_is_logged_in_one_line_without_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -483,7 +481,7 @@ async def test_what_is_no_http_gets_a_line_and_no_traceback(
     assert [record.message for record in caplog.records] == []
 
 
-async def test_requests_under_way_are_answered_before_the_server_is_gone() -> None:
+async def test_requests_in_flight_get_responses_before_shutdown() -> None:
     begun, gate = asyncio.Event(), asyncio.Event()
 
     async def wait(_: HttpRequest) -> HttpResponse:

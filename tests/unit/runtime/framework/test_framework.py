@@ -210,7 +210,7 @@ each_phase = pytest.mark.parametrize("phase", EXTENSION_POINTS, ids=lambda phase
 
 
 @each_phase
-def test_a_plugin_is_asked_for_what_it_implements_and_nothing_else(phase: type) -> None:
+def test_plugin_is_called_only_for_its_extension_points(phase: type) -> None:
     asked: list[int] = []
 
     def answer(*arguments: object) -> Any:
@@ -221,7 +221,7 @@ def test_a_plugin_is_asked_for_what_it_implements_and_nothing_else(phase: type) 
     assert len(asked) == 1
 
 
-def test_objects_come_in_the_order_of_applying_and_else_in_that_of_plugins() -> None:
+def test_objects_are_ordered_by_apply_order_and_then_by_plugin() -> None:
     def builder(name: str, *resources: Resource[Any]) -> Planner:
         return Planner(name, [], lambda: [PlannedObject(each, {"by": name}) for each in resources])
 
@@ -239,7 +239,7 @@ def test_objects_come_in_the_order_of_applying_and_else_in_that_of_plugins() -> 
     ]
 
 
-def test_findings_of_all_plugins_are_told_each_once() -> None:
+def test_findings_of_all_plugins_are_deduplicated() -> None:
     first, second = required("spec.a"), required("spec.b")
     one = Planner("one", [], lambda: ValidationResult([first], ["slow"]))
     other = Planner("other", [], lambda: ValidationResult([second, first], ["slow", "old"]))
@@ -247,12 +247,12 @@ def test_findings_of_all_plugins_are_told_each_once() -> None:
     assert found == ValidationResult([first, second], ["slow", "old"])
 
 
-def test_the_status_is_what_the_status_plugin_sees() -> None:
+def test_status_is_taken_from_the_status_plugin() -> None:
     seen = Observed()
     assert Framework([Status("status", [], lambda: seen)]).observe(JOB, NO_OBJECTS) is seen
 
 
-def test_all_watches_are_told() -> None:
+def test_watches_of_all_plugins_are_returned() -> None:
     one = Planner("one", [], lambda: [Watch(JOB_SETS)])
     other = Planner("other", [], lambda: [Watch(SECRETS)])
     assert framework(one, other).watches() == [Watch(JOB_SETS), Watch(SECRETS)]
@@ -283,7 +283,7 @@ def raising(error: BaseException) -> Framework:
 
 @each_phase
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (KeyError("x"), "KeyError: 'x'"),
         (RuntimeError("one\n  two"), "RuntimeError: one two"),
@@ -293,26 +293,26 @@ def raising(error: BaseException) -> Framework:
     ids=repr,
 )
 def test_a_failure_bears_the_name_of_its_plugin(
-    phase: type, error: BaseException, told: str
+    phase: type, error: BaseException, message: str
 ) -> None:
     def answer(*_: object) -> Any:
         raise error
 
     with pytest.raises(PluginFailedError) as raised:
         call_everything(only(phase, answer))
-    assert str(raised.value) == f"plugin only failed: {told}"
+    assert str(raised.value) == f"plugin only failed: {message}"
     assert raised.value.__cause__ is error
 
 
 @each_call
-def test_an_interrupt_is_not_the_plugins_fault(call: Callable[[Framework], Any]) -> None:
+def test_interrupt_is_not_reported_as_a_plugin_failure(call: Callable[[Framework], Any]) -> None:
     with pytest.raises(KeyboardInterrupt):
         call(raising(KeyboardInterrupt()))
 
 
 @pytest.mark.parametrize("call", ["enforce", "build", "observe"])
 @pytest.mark.parametrize("kind", [InvalidTrainJobError, InvalidRuntimeError])
-def test_a_mistake_in_a_document_is_not_the_plugins_fault(
+def test_invalid_document_is_not_reported_as_a_plugin_failure(
     call: str, kind: type[InvalidTrainJobError]
 ) -> None:
     error = kind("TrainJob job", required("spec.a"))
@@ -321,7 +321,7 @@ def test_a_mistake_in_a_document_is_not_the_plugins_fault(
     assert raised.value is error
 
 
-def test_a_mistake_that_a_validation_raises_is_a_finding_beside_the_others() -> None:
+def test_error_raised_by_a_validation_is_one_of_the_findings() -> None:
     wrong = [required("spec.a"), forbidden("spec.b", "never")]
 
     def act() -> Any:
@@ -332,7 +332,7 @@ def test_a_mistake_that_a_validation_raises_is_a_finding_beside_the_others() -> 
     assert found == ValidationResult([*wrong, required("spec.c")])
 
 
-def test_a_mistake_in_the_runtime_is_a_finding_at_the_reference_to_it() -> None:
+def test_runtime_error_is_a_finding_at_the_runtime_ref() -> None:
     error = InvalidRuntimeError("TrainingRuntime runtime", required("spec.a"))
     reference = {"name": "torch-distributed"}
     told = invalid("spec.runtimeRef", reference, "TrainingRuntime runtime: spec.a: Required value")
@@ -340,20 +340,20 @@ def test_a_mistake_in_the_runtime_is_a_finding_at_the_reference_to_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "message"),
     [
         ("build", "it returned a dict instead of a PlannedObject"),
         ("watches", "it returned a dict instead of a Watch"),
     ],
 )
-def test_a_plugin_that_gives_something_else_fails_by_name(call: str, told: str) -> None:
+def test_a_plugin_that_gives_something_else_fails_by_name(call: str, message: str) -> None:
     with pytest.raises(PluginFailedError) as raised:
         CALLS[call](framework(Planner("bad", [], lambda: [{"kind": "ConfigMap"}])))
-    assert str(raised.value) == f"plugin bad failed: TypeError: {told}"
+    assert str(raised.value) == f"plugin bad failed: TypeError: {message}"
 
 
 @pytest.mark.parametrize(
-    ("phase", "call", "told"),
+    ("phase", "call", "message"),
     [
         (NodeLayoutExtension, lambda whole: whole.layout(RUNTIME), "a NodeLayout"),
         (RBACExtension, lambda whole: whole.rbac_rules(), "a RBACRule"),
@@ -361,13 +361,14 @@ def test_a_plugin_that_gives_something_else_fails_by_name(call: str, told: str) 
     ],
 )
 def test_declaration_of_a_wrong_type_fails_by_name(
-    phase: type, call: Callable[[Framework], object], told: str
+    phase: type, call: Callable[[Framework], object], message: str
 ) -> None:
     answer = ["node"] if phase is RBACExtension else "node"
     with pytest.raises(PluginFailedError) as raised:
         call(only(phase, lambda *_: answer))
     assert (
-        str(raised.value) == f"plugin only failed: TypeError: it returned a str instead of {told}"
+        str(raised.value)
+        == f"plugin only failed: TypeError: it returned a str instead of {message}"
     )
 
 
@@ -399,7 +400,7 @@ PATH = "metadata.annotations[acme.com/greeting]"
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("hi", '"hi": is not valid JSON: '),
         ("[]", '"[]": must be a JSON object'),
@@ -407,9 +408,11 @@ PATH = "metadata.annotations[acme.com/greeting]"
         ('{"maxlength": 7}', r'"{\"maxlength\": 7}": maxlength: is not a known field'),
     ],
 )
-def test_invalid_policy_in_an_annotation_is_an_error_of_the_runtime(value: str, told: str) -> None:
+def test_invalid_policy_in_an_annotation_is_an_error_of_the_runtime(
+    value: str, message: str
+) -> None:
     [error] = framework(greeter("acme")).validate_runtime(annotated(value)).errors
-    assert str(error).startswith(f"{PATH}: Invalid value: {told}")
+    assert str(error).startswith(f"{PATH}: Invalid value: {message}")
     with pytest.raises(InvalidRuntimeError) as raised:
         GREETING.of(annotated(value))
     assert raised.value.errors == (error,)

@@ -98,7 +98,7 @@ def refusal(*, enabled: tuple[str, ...] = (), disabled: tuple[str, ...] = ()) ->
     return str(raised.value)
 
 
-def test_without_a_word_the_built_in_ones_run() -> None:
+def test_built_in_plugins_run_by_default() -> None:
     assert named() == OURS
 
 
@@ -109,7 +109,7 @@ def test_those_enabled_run_after_ours_and_in_their_own_order(install: Install) -
     assert named(enabled=("b-side", "acme")) == [*OURS, "b-side", "acme"]
 
 
-def test_what_is_installed_but_not_enabled_is_not_even_imported(install: Install) -> None:
+def test_installed_plugin_that_is_not_enabled_is_not_imported(install: Install) -> None:
     install("raise RuntimeError")
     assert (named(), MODULE in sys.modules) == (OURS, False)
 
@@ -137,12 +137,12 @@ def test_a_plugin_named_as_a_built_in_one_is_refused(install: Install) -> None:
     )
 
 
-def test_a_plugin_need_not_inherit_what_it_implements(install: Install) -> None:
+def test_plugin_can_implement_extension_points_structurally(install: Install) -> None:
     install(GOOD.replace("(EnforceMLPolicy)", ""))
     assert named(enabled=("acme",)) == [*OURS, "acme"]
 
 
-def test_enabling_what_is_not_installed_tells_what_is(install: Install) -> None:
+def test_enabling_an_unknown_plugin_lists_the_installed_ones(install: Install) -> None:
     install(names=("b", "a"))
     assert refusal(enabled=("acme",)) == (
         "plugins.enabled: acme: no installed package declares it as an entry point of "
@@ -150,11 +150,11 @@ def test_enabling_what_is_not_installed_tells_what_is(install: Install) -> None:
     )
 
 
-def test_enabling_where_nothing_is_installed_says_so() -> None:
+def test_enabling_without_installed_plugins_is_reported() -> None:
     assert refusal(enabled=("acme",)).endswith("installed are: none")
 
 
-def test_enabling_a_built_in_one_is_told_to_be_needless() -> None:
+def test_enabling_a_built_in_plugin_is_reported_as_unnecessary() -> None:
     assert refusal(enabled=("Torch",)) == (
         "plugins.enabled: Torch: it is built in, and enabled unless plugins.disabled lists it"
     )
@@ -168,14 +168,14 @@ def test_a_name_that_several_packages_declare_is_refused(install: Install) -> No
     )
 
 
-def test_disabling_what_is_not_built_in_tells_what_is() -> None:
+def test_disabling_an_unknown_plugin_lists_the_built_in_ones() -> None:
     assert refusal(disabled=("torch", "Torch", "Gang")) == (
         "plugins.disabled: Gang, torch: not built in; those that can be disabled are "
         "PlainML, Torch, MPI, CoScheduling, Volcano, JobSet"
     )
 
 
-def test_the_only_plugin_that_tells_the_status_cannot_be_disabled() -> None:
+def test_only_status_plugin_cannot_be_disabled() -> None:
     assert refusal(disabled=("JobSet",)) == (
         "no plugin implements TrainJobStatus, which observes the status of TrainJobs"
     )
@@ -192,8 +192,8 @@ class Acme(TrainJobStatus):
 
 def test_a_second_status_plugin_is_refused(install: Install) -> None:
     install(STATUS)
-    told = "too many TrainJobStatus plugins are registered: JobSet, acme"
-    assert refusal(enabled=("acme",)) == told
+    message = "too many TrainJobStatus plugins are registered: JobSet, acme"
+    assert refusal(enabled=("acme",)) == message
 
 
 def test_another_status_plugin_may_take_the_place_of_ours(install: Install) -> None:
@@ -202,7 +202,7 @@ def test_another_status_plugin_may_take_the_place_of_ours(install: Install) -> N
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "text"),
     [
         ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
         ("from os import nonesuch", "ImportError: cannot import name 'nonesuch' from 'os'"),
@@ -215,14 +215,14 @@ def test_another_status_plugin_may_take_the_place_of_ours(install: Install) -> N
         ("class Other: ...", f"AttributeError: module '{MODULE}' has no attribute 'Acme'"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_told(install: Install, code: str, told: str) -> None:
+def test_module_with_import_error_is_reported(install: Install, code: str, text: str) -> None:
     install(code)
     message = refusal(enabled=("acme",))
-    assert message.startswith(f"{SUBJECT} cannot be imported: {told}")
+    assert message.startswith(f"{SUBJECT} cannot be imported: {text}")
     assert "\n" not in message
 
 
-def test_a_module_that_is_not_there_is_told(install: Install) -> None:
+def test_missing_module_is_reported(install: Install) -> None:
     install(value="acme_nonesuch:Acme")
     assert refusal(enabled=("acme",)) == (
         "plugin acme (acme_nonesuch:Acme) cannot be imported: "
@@ -235,14 +235,14 @@ def test_a_long_reason_is_cut(install: Install) -> None:
     assert refusal(enabled=("acme",)).endswith(f"RuntimeError: {'x' * 500}…")
 
 
-def test_the_cause_of_a_refusal_is_kept_for_who_wants_to_see_it(install: Install) -> None:
+def test_rejection_keeps_its_cause(install: Install) -> None:
     install("1 / 0")
     with pytest.raises(PluginLoadError) as raised:
         load_framework(["acme"])
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-def test_an_interrupt_during_the_import_goes_on_its_way(install: Install) -> None:
+def test_interrupt_during_the_import_is_propagated(install: Install) -> None:
     install("raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
         load_framework(["acme"])
@@ -265,7 +265,7 @@ def test_an_entry_point_that_names_nothing_is_refused(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         (
             "    name",
@@ -316,20 +316,22 @@ def test_an_entry_point_that_names_nothing_is_refused(install: Install) -> None:
         ),
     ],
 )
-def test_a_broken_class_is_told(install: Install, old: str, new: str, told: str) -> None:
+def test_invalid_plugin_class_is_reported(
+    install: Install, old: str, new: str, message: str
+) -> None:
     assert old in GOOD
     install(GOOD.replace(old, new))
-    assert refusal(enabled=("acme",)).startswith(f"{SUBJECT} cannot be {told}")
+    assert refusal(enabled=("acme",)).startswith(f"{SUBJECT} cannot be {message}")
 
 
-def test_a_class_without_extension_points_is_told_which_there_are(install: Install) -> None:
+def test_class_without_extension_points_error_lists_them(install: Install) -> None:
     install("class Acme:\n    name = 'acme'\n    def enforce(self, info, job): ...\n")
     assert refusal(enabled=("acme",)) == (
         f"{SUBJECT} cannot be used: it implements no extension point: they are {POINTS}"
     )
 
 
-def test_all_faults_of_the_methods_are_told_at_once(install: Install) -> None:
+def test_all_signature_errors_are_reported_together(install: Install) -> None:
     install(
         f"""{IMPORT}
 class Acme(ComponentBuilder, WatchExtension):
@@ -346,7 +348,7 @@ class Acme(ComponentBuilder, WatchExtension):
     )
 
 
-def test_watches_that_cannot_be_told_are_refused_from_the_start(install: Install) -> None:
+def test_plugin_with_failing_watches_is_rejected_at_startup(install: Install) -> None:
     install(
         f"""{IMPORT}
 class Acme(WatchExtension):
@@ -354,8 +356,8 @@ class Acme(WatchExtension):
     def declare_watches(self): return ["secrets"]
 """
     )
-    told = "plugin acme failed: TypeError: it returned a str instead of a Watch"
-    assert refusal(enabled=("acme",)) == told
+    message = "plugin acme failed: TypeError: it returned a str instead of a Watch"
+    assert refusal(enabled=("acme",)) == message
 
 
 def test_parameters_may_have_other_names_and_more_of_them_defaults(install: Install) -> None:

@@ -68,7 +68,8 @@ def test_without_a_timeout_pods_wait_for_a_minute() -> None:
     assert plan(job_on(document), document)["PodGroup"]["spec"]["scheduleTimeoutSeconds"] == 60
 
 
-def test_d32_only_the_pods_of_the_gang_are_labelled() -> None:
+def test_only_the_pods_of_the_gang_are_labelled() -> None:
+    """Defect D32."""
     node = {**replicated_job(), "dependsOn": [{"name": "data", "status": "Complete"}]}
     side = {**node, **replicated_job("side", None)}
     late = {**replicated_job("late", None), "dependsOn": [{"name": "node", "status": "Ready"}]}
@@ -94,7 +95,7 @@ def test_labels_of_the_template_stay() -> None:
 
 
 @pytest.mark.parametrize("policy", [None, {}])
-def test_without_the_policy_there_is_no_gang(policy: Object | None) -> None:
+def test_no_pod_group_without_the_policy(policy: Object | None) -> None:
     document = runtime(mlPolicy={"numNodes": 1}, podGroupPolicy=policy)
     planned = plan(job_on(document), document)
     assert list(planned) == ["JobSet"]
@@ -115,9 +116,10 @@ def test_without_the_policy_there_is_no_gang(policy: Object | None) -> None:
         (True, [POD_GROUP, jobset(suspend=True)], ["PodGroup", "JobSet"]),
     ],
 )
-def test_d32_the_pod_group_is_applied_until_its_pods_are_there(
+def test_pod_group_is_applied_until_its_pods_exist(
     suspend: bool, others: list[Object], kinds: list[str]
 ) -> None:
+    """Defect D32."""
     document = scheduled()
     assert list(plan(job_on(document, suspend=suspend), document, *others)) == kinds
 

@@ -82,19 +82,21 @@ def test_jobs_that_wait_for_nothing_are_all_counted() -> None:
     assert gang(node(), job("side")) == (BOTH, BOTH)
 
 
-def test_d32_initializers_are_not_in_the_gang_that_waits_for_them() -> None:
+def test_initializers_are_not_in_the_gang_that_waits_for_them() -> None:
+    """Defect D32."""
     assert gang(job(DATASET), job(MODEL), node(after={DATASET: "Complete", MODEL: "Complete"})) == (
         ["node"],
         ["node"],
     )
 
 
-def test_initializers_that_nobody_waits_for_are_in_the_gang() -> None:
+def test_initializers_without_dependents_are_in_the_gang() -> None:
     everybody = [DATASET, "node"]
     assert gang(job(DATASET), node()) == (everybody, everybody)
 
 
-def test_d32_a_launcher_that_waits_for_its_workers_is_not_counted() -> None:
+def test_launcher_waiting_for_its_workers_is_not_counted() -> None:
+    """Defect D32."""
     launcher = job("launcher", "trainer", after={"node": "Ready"})
     assert gang(job("node"), launcher) == (["node", "launcher"], ["node"])
 
@@ -134,7 +136,7 @@ def test_a_trainer_is_counted_though_it_waits_for_a_job_on_its_own() -> None:
     assert gang(job(DATASET), job("cache"), node(after=after)) == (["node"], ["node"])
 
 
-def test_what_is_over_in_a_chain_is_over_for_all_that_follow() -> None:
+def test_completed_dependency_in_a_chain_applies_to_all_later_jobs() -> None:
     jobs = [
         job("first"),
         job("second", after={"first": "Complete"}),
@@ -144,7 +146,7 @@ def test_what_is_over_in_a_chain_is_over_for_all_that_follow() -> None:
     assert gang(*jobs) == (["side", "node"], ["side", "node"])
 
 
-def test_what_is_over_for_a_job_is_over_for_those_that_wait_for_it_to_be_ready() -> None:
+def test_completed_dependency_applies_to_jobs_waiting_for_ready() -> None:
     jobs = [
         job("first"),
         job("workers", after={"first": "Complete"}),
@@ -183,7 +185,7 @@ def test_jobs_in_any_order_wait_for_none(policy: Object | None) -> None:
 
 
 @pytest.mark.parametrize("after", [{"later": "Complete"}, {"node": "Ready"}, {"none": "Complete"}])
-def test_waiting_for_what_jobset_refuses_to_wait_for_is_no_matter(after: Waits) -> None:
+def test_dependency_that_jobset_rejects_is_ignored(after: Waits) -> None:
     everybody = ["node", "later"]
     assert gang(node(after=after), job("later")) == (everybody, everybody)
 
@@ -213,9 +215,10 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, Waits], dict[str, int], str]:
 
 
 @given(graphs())
-def test_d32_a_gang_is_what_jobset_lets_start_together(
+def test_gang_contains_the_jobs_that_jobset_starts_together(
     graph: tuple[dict[str, Waits], dict[str, int], str],
 ) -> None:
+    """Defect D32."""
     waits, replicas, trainer = graph
     jobs = [
         job(name, "trainer" if name == trainer else None, after=after, replicas=replicas[name])
@@ -241,23 +244,28 @@ def test_d32_a_gang_is_what_jobset_lets_start_together(
     assert found_quorum  # a gang of nobody would be refused
 
 
-def test_d32_totals_are_over_all_replicas() -> None:
+def test_totals_are_over_all_replicas() -> None:
+    """Defect D32."""
     side = with_resources(job("side", replicas=3), requests={"cpu": "500m", "memory": "1Gi"})
     side["template"]["spec"]["parallelism"] = 2
     document = on(with_resources(node(), requests={"cpu": "2"}), side)
     assert minimum(document) == {"minMember": 7, "minResources": {"cpu": "5", "memory": "6Gi"}}
 
 
-def test_d32_limits_count_where_there_are_no_requests() -> None:
+def test_limits_count_where_there_are_no_requests() -> None:
+    """Defect D32."""
     document = on(with_resources(node(), limits={"nvidia.com/gpu": 8}, requests={"cpu": "1"}))
-    asked = {"nvidia.com/gpu": 2}
-    assert minimum(document, trainer={"resourcesPerNode": {"limits": asked}, "numNodes": 4}) == {
+    requested = {"nvidia.com/gpu": 2}
+    assert minimum(
+        document, trainer={"resourcesPerNode": {"limits": requested}, "numNodes": 4}
+    ) == {
         "minMember": 4,
         "minResources": {"cpu": "4", "nvidia.com/gpu": "8"},
     }
 
 
-def test_d32_totals_leave_out_initializers_and_jobs_that_come_later() -> None:
+def test_totals_exclude_initializers_and_later_jobs() -> None:
+    """Defect D32."""
     jobs = [
         with_resources(job(DATASET), requests={"cpu": "100"}),
         with_resources(node(after={DATASET: "Complete"}), requests={"cpu": "3"}),
@@ -266,7 +274,7 @@ def test_d32_totals_leave_out_initializers_and_jobs_that_come_later() -> None:
     assert minimum(on(*jobs)) == {"minMember": 1, "minResources": {"cpu": "3"}}
 
 
-def test_pods_that_ask_for_nothing_are_only_counted() -> None:
+def test_pods_without_requests_are_only_counted() -> None:
     assert minimum(on(node())) == {"minMember": 1, "minResources": None}
 
 
@@ -298,7 +306,8 @@ def of_class(made: Object, name: str | None = "kata", **pod: Any) -> Object:
     return made
 
 
-def test_d32_totals_have_the_defaults_of_the_namespace() -> None:
+def test_totals_have_the_defaults_of_the_namespace() -> None:
+    """Defect D32."""
     defaults = limit_range(defaultRequest={"cpu": "250m", "memory": "1Gi"})
     foreign = limit_range("elsewhere", defaultRequest={"nvidia.com/gpu": "1"})
     document = on(with_resources(node(), limits={"cpu": "1"}))
@@ -323,9 +332,10 @@ OVERHEAD = {"overhead": {"podFixed": {"cpu": "250m"}}}
         ({"name": None}, [runtime_class(**OVERHEAD)], "2"),
     ],
 )
-def test_d32_totals_have_the_overhead_of_the_class(
+def test_totals_have_the_overhead_of_the_class(
     pods: Object, others: list[Object], cpu: str
 ) -> None:
+    """Defect D32."""
     document = on(of_class(with_resources(node(), requests={"cpu": "1"}), **pods))
     assert minimum(document, *others, trainer={"numNodes": 2})["minResources"] == {"cpu": cpu}
 
@@ -334,7 +344,7 @@ def test_d32_totals_have_the_overhead_of_the_class(
     "other",
     [limit_range(default={"cpu": "much"}), runtime_class(overhead={"podFixed": {"cpu": "much"}})],
 )
-def test_a_default_that_is_no_quantity_is_told(other: Object) -> None:
+def test_invalid_default_quantity_is_reported(other: Object) -> None:
     with pytest.raises(PlanningError, match=r"job node .*\[cpu\]: 'much' is not a quantity"):
         minimum(on(of_class(node())), other)
 
@@ -351,7 +361,7 @@ def test_planning_a_gang_leaves_the_template_without_defaults() -> None:
 
 
 @pytest.mark.parametrize("resource", [COSCHEDULING_POD_GROUPS, VOLCANO_POD_GROUPS])
-def test_watched_are_pod_groups_and_what_their_totals_come_from(resource: Any) -> None:
+def test_watches_cover_pod_groups_and_inputs_of_their_totals(resource: Any) -> None:
     assert watches(resource) == (
         Watch(resource),
         Watch(LIMIT_RANGES, waiting_in_namespace),
@@ -375,7 +385,7 @@ def running(name: str, document: Object, namespace: str = NAMESPACE) -> list[Obj
     return [made, {**job_set, "spec": {}}]
 
 
-def test_a_limit_range_wakes_the_train_jobs_of_its_namespace_that_have_no_pods() -> None:
+def test_limit_range_event_enqueues_train_jobs_of_its_namespace_without_pods() -> None:
     plain = runtime()
     finished = {"type": "Complete", "status": "True", "reason": "AllJobsCompleted", "message": ""}
     finished["lastTransitionTime"] = "2026-01-01T00:00:00Z"
@@ -407,7 +417,8 @@ def woken(*there: Object) -> list[ObjectKey]:
     return [each for each in found if each is not None]
 
 
-def test_d33_a_runtime_class_wakes_all_train_jobs_without_pods_of_its_runtimes_once() -> None:
+def test_runtime_class_event_enqueues_train_jobs_without_pods_once() -> None:
+    """Defect D33."""
     shared = runtime("shared", "ClusterTrainingRuntime", [of_class(node()), of_class(job("side"))])
     own = runtime("own", jobs=[node(), of_class(job("side"))])
     there = [
@@ -425,7 +436,8 @@ def test_d33_a_runtime_class_wakes_all_train_jobs_without_pods_of_its_runtimes_o
     ]
 
 
-def test_d33_a_runtime_of_another_namespace_is_another_runtime() -> None:
+def test_runtime_of_another_namespace_is_not_matched() -> None:
+    """Defect D33."""
     own = runtime("own", jobs=[of_class(node())])
     assert woken(in_(own, "left"), stored("local", own, "right")) == []
 
@@ -436,7 +448,7 @@ def test_a_namesake_of_the_other_kind_is_another_runtime() -> None:
     assert woken(shared, own, stored("local", own)) == []
 
 
-def test_a_runtime_class_does_not_wake_train_jobs_of_foreign_runtimes() -> None:
+def test_runtime_class_event_does_not_enqueue_train_jobs_of_foreign_runtimes() -> None:
     shared = runtime("shared", "ClusterTrainingRuntime", [of_class(node())])
     foreign = stored("foreign", shared)
     foreign["spec"]["runtimeRef"]["apiGroup"] = "example.com"
@@ -453,15 +465,14 @@ def test_a_runtime_class_does_not_wake_train_jobs_of_foreign_runtimes() -> None:
         {"template": {"spec": {"replicatedJobs": [{}, of_class(node(), "other"), node()]}}},
     ],
 )
-def test_runtimes_without_the_class_or_without_pods_wake_nobody(spec: Object | None) -> None:
+def test_runtimes_without_the_class_or_without_pods_enqueue_nothing(spec: Object | None) -> None:
     broken = {**runtime("broken", "ClusterTrainingRuntime"), "spec": spec}
     assert woken(broken, stored("waiting", broken), in_(train_job(suspend=True), "left")) == []
 
 
 @pytest.mark.parametrize(("nodes", "members", "gpus"), [(1, 1, "2"), (2, 1, "2"), (5, 4, "8")])
-def test_d32_the_gang_of_mpi_is_its_workers_or_else_the_launcher(
-    nodes: int, members: int, gpus: str
-) -> None:
+def test_mpi_gang_is_its_workers_or_else_the_launcher(nodes: int, members: int, gpus: str) -> None:
+    """Defect D32."""
     document = mpi("mlx")
     document["spec"]["podGroupPolicy"] = COSCHEDULING
     trainer = {"numNodes": nodes, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 2}}}

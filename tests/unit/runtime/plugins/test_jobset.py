@@ -85,7 +85,7 @@ def test_fields_of_the_template_pass_through() -> None:
         (False, {}, False),
     ],
 )
-def test_a_jobset_that_runs_is_left_alone(
+def test_running_jobset_is_not_modified(
     suspend: bool, existing: Object | None, applied: bool
 ) -> None:
     others = [] if existing is None else [jobset(**existing)]
@@ -95,7 +95,7 @@ def test_a_jobset_that_runs_is_left_alone(
         assert planned["JobSet"]["spec"]["suspend"] is suspend
 
 
-def test_the_job_says_what_the_trainer_runs() -> None:
+def test_trainer_fields_of_the_job_are_used() -> None:
     document = runtime(
         jobs=[replicated_job(command=["a"], args=["b"], image="c")], mlPolicy={"numNodes": 1}
     )
@@ -106,7 +106,7 @@ def test_the_job_says_what_the_trainer_runs() -> None:
     assert container == {"name": "node", "image": "c", "command": ["a"], "args": ["b"]}
 
 
-def test_initializers_get_what_the_job_says_and_run_without_it() -> None:
+def test_initializers_get_the_fields_of_the_job_and_run_without_them() -> None:
     asset = {
         "storageUri": "hf://data",
         "env": [{"name": "SPLIT", "value": "train"}, {"name": "EMPTY"}],
@@ -127,7 +127,8 @@ def test_initializers_get_what_the_job_says_and_run_without_it() -> None:
     assert [jobs_of(made)[step]["replicas"] for step in (DATASET, MODEL)] == [1, 1]
 
 
-def test_d19_the_storage_uri_wins_over_a_variable_of_the_same_name() -> None:
+def test_storage_uri_has_precedence_over_a_variable_of_the_same_name() -> None:
+    """Defect D19."""
     asset = {"storageUri": "hf://data", "env": [{"name": "STORAGE_URI", "value": "other"}]}
     made = plan(job_on(FETCHING, initializer={"dataset": asset}), FETCHING)["JobSet"]
     assert container_of(made, DATASET, DATASET)["env"] == [
@@ -135,7 +136,8 @@ def test_d19_the_storage_uri_wins_over_a_variable_of_the_same_name() -> None:
     ]
 
 
-def test_d22_every_source_of_a_variable_survives() -> None:
+def test_every_source_of_a_variable_is_preserved() -> None:
+    """Defect D22."""
     sources = [
         {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}},
         {"fileKeyRef": {"volumeName": "v", "path": "p", "key": "k"}},
@@ -148,7 +150,7 @@ def test_d22_every_source_of_a_variable_survives() -> None:
 
 
 @pytest.mark.parametrize(("kind", "config"), [("dataset", "dataset"), ("model", "model")])
-def test_what_nobody_fetches_is_refused(kind: str, config: str) -> None:
+def test_initializer_without_a_job_is_rejected(kind: str, config: str) -> None:
     with pytest.raises(InvalidTrainJobError) as raised:
         plan(job_on(PLAIN, initializer={kind: {"storageUri": "a"}}), PLAIN)
     (error,) = raised.value.errors
@@ -188,7 +190,8 @@ def test_g14_initializers_are_found_by_their_label_not_by_their_name() -> None:
     assert container_of(made, "fetch", DATASET)["env"] == [{"name": "STORAGE_URI", "value": "a"}]
 
 
-def test_d45_a_name_that_jobset_would_refuse_is_refused_early() -> None:
+def test_name_that_jobset_would_reject_is_rejected_early() -> None:
+    """Defect D45."""
     # <48 characters>-node-0-0-abcde has 63, which is what a pod's name may have.
     assert plan(job_on(PLAIN, name="a" * 48), PLAIN)
     with pytest.raises(InvalidTrainJobError) as raised:
@@ -202,14 +205,16 @@ def test_d45_a_name_that_jobset_would_refuse_is_refused_early() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "longest"), [(10, 48), (11, 47), (101, 46)])
-def test_d45_the_number_of_pods_takes_room_in_names(nodes: int, longest: int) -> None:
+def test_the_number_of_pods_takes_room_in_names(nodes: int, longest: int) -> None:
+    """Defect D45."""
     trainer = {"numNodes": nodes}
     assert plan(job_on(PLAIN, name="a" * longest, trainer=trainer), PLAIN)
     with pytest.raises(InvalidTrainJobError):
         plan(job_on(PLAIN, name="a" * (longest + 1), trainer=trainer), PLAIN)
 
 
-def test_d45_the_longest_name_among_the_jobs_decides() -> None:
+def test_longest_job_name_determines_the_limit() -> None:
+    """Defect D45."""
     assert plan(job_on(FETCHING, name="a" * 33), FETCHING)
     with pytest.raises(InvalidTrainJobError, match="each pod of the job dataset-initializer"):
         plan(job_on(FETCHING, name="a" * 34), FETCHING)
@@ -256,11 +261,11 @@ def overridden(state: str, *gates: str) -> Object:
 
 def test_overrides_change_only_while_the_job_is_suspended() -> None:
     path = "spec.podTemplateOverrides"
-    said = [
+    errors = [
         str(e)
         for e in findings(overridden("running", "a"), PLAIN, old=overridden("running")).errors
     ]
-    assert said == [
+    assert errors == [
         f"{path}: Forbidden: PodTemplateOverrides can only be modified when the TrainJob is "
         "suspended"
     ]
@@ -287,12 +292,14 @@ def test_pods_of_all_jobs_are_counted_where_they_run() -> None:
 
 
 @pytest.mark.parametrize("name", ["Demo_1", "1demo", "de.mo", "demo-"])
-def test_d45_a_name_that_is_no_label_is_refused(name: str) -> None:
+def test_name_that_is_not_a_label_is_rejected(name: str) -> None:
+    """Defect D45."""
     with pytest.raises(InvalidTrainJobError, match="must be lower-case letters, digits and -"):
         plan(job_on(PLAIN, name=name), PLAIN)
 
 
-def test_d45_replicas_take_room_in_names() -> None:
+def test_replicas_take_room_in_names() -> None:
+    """Defect D45."""
     other = replicated_job("other", None) | {"replicas": 11}
     document = runtime(jobs=[replicated_job(), other], mlPolicy={})
     assert plan(job_on(document, name="a" * 46), document)
@@ -301,7 +308,8 @@ def test_d45_replicas_take_room_in_names() -> None:
 
 
 @pytest.mark.parametrize(("network", "longest"), [({}, 26), ({"subdomain": "sub"}, 48)])
-def test_d45_the_coordinators_address_must_fit_a_label(network: Object, longest: int) -> None:
+def test_the_coordinators_address_must_fit_a_label(network: Object, longest: int) -> None:
+    """Defect D45."""
     document = runtime(mlPolicy={})
     document["spec"]["template"]["spec"] |= {
         "coordinator": {"replicatedJob": "node"},
@@ -312,7 +320,8 @@ def test_d45_the_coordinators_address_must_fit_a_label(network: Object, longest:
         plan(job_on(document, name="a" * (longest + 1)), document)
 
 
-def test_d45_names_of_claims_must_fit() -> None:
+def test_names_of_claims_must_fit() -> None:
+    """Defect D45."""
     document = runtime(mlPolicy={})
     claims = {"templates": [{"metadata": {"name": "c" * 30}}]}
     document["spec"]["template"]["spec"]["volumeClaimPolicies"] = [claims]
@@ -321,7 +330,7 @@ def test_d45_names_of_claims_must_fit() -> None:
         plan(job_on(document, name="a" * 33), document)
 
 
-def test_what_was_planned_shares_nothing_with_the_job() -> None:
+def test_plan_shares_no_objects_with_the_job() -> None:
     job = TrainJob.parse(job_on(PLAIN, trainer={"env": [{"name": "A", "value": "a"}]}))
     container = container_of(plan(job.dump(), PLAIN)["JobSet"])
     container["env"][0]["value"] = "changed"

@@ -7,7 +7,7 @@ PLAIN = runtime(
 )
 
 
-def test_the_job_says_on_how_many_nodes_it_trains() -> None:
+def test_num_nodes_of_the_job_is_used() -> None:
     made = plan(job_on(PLAIN, trainer={"numNodes": 5}), PLAIN)["JobSet"]
     assert jobs_of(made)["node"]["template"]["spec"]["parallelism"] == 5
 

@@ -5,7 +5,7 @@ from typing import Any
 from kftrainer.runtime.plugins.user_env import set_all
 from kftrainer.runtime.podset import Container
 from kftrainer.runtime.trace import NO_TRACE
-from tests.support.compared import Compared
+from tests.support.scaling_inputs import Compared
 
 
 def container(*names: str) -> Container:
@@ -38,7 +38,7 @@ def test_of_two_of_the_same_name_the_last_counts_in_the_place_of_the_first() -> 
     ]
 
 
-def test_some_are_left_to_others() -> None:
+def test_skipped_variables_are_unchanged() -> None:
     it = container("A")
     set_all(it, variables("A", "B"), "spec.trainer.env", skip={"A"})
     assert values(it) == {"A": "old", "B": "new"}

@@ -214,9 +214,9 @@ def test_merged_resources_contain_the_override_and_the_rest(base: Object, overri
     merged = merge_resources(base, override)
     for half, given_amounts in override.items():
         assert {**merged.get(half, {}), **given_amounts} == merged.get(half, {})
-    asked = pod_requests({"containers": [{"resources": merged}]})
+    requested = pod_requests({"containers": [{"resources": merged}]})
     before = [pod_requests({"containers": [{"resources": each}]}) for each in (base, override)]
-    assert asked.keys() == before[0].keys() | before[1].keys()
+    assert requested.keys() == before[0].keys() | before[1].keys()
 
 
 @given(base=halves, override=halves)
@@ -239,7 +239,7 @@ def test_pod_requests_are_at_least_those_of_each_container(
         "initContainers": first,
         "overhead": overhead.get("requests"),
     }
-    asked = pod_requests(spec)
+    requested = pod_requests(spec)
     for container in (*each, *first):
         for name, amount in pod_requests({"containers": [container]}).items():
-            assert amount <= asked.get(name, ZERO)
+            assert amount <= requested.get(name, ZERO)

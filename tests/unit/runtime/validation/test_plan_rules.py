@@ -245,22 +245,22 @@ RULES = {
 }
 
 
-def said(job: Object, on: Object) -> list[str]:
+def error_messages(job: Object, on: Object) -> list[str]:
     existing = GivenObjects([in_namespace(on), HIGH])
     return [str(error) for error in RUNTIMES.validate(None, TrainJob.parse(job), existing).errors]
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_violated_rule_is_the_only_error(rule: Rule) -> None:
-    told = said(job_on(rule.runtime, **rule.broken), rule.runtime)
-    assert rule.message in told
+    errors = error_messages(job_on(rule.runtime, **rule.broken), rule.runtime)
+    assert rule.message in errors
     # Where QLoRA has too many devices, two fields could be changed, and both are told.
-    assert len(told) == (2 if rule is RULES["TT4"] else 1)
-    assert "hunter2" not in "".join(told)
+    assert len(errors) == (2 if rule is RULES["TT4"] else 1)
+    assert "hunter2" not in "".join(errors)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_valid_trainjob_has_no_errors(rule: Rule) -> None:
     on = rule.kept_on or rule.runtime
     spec = rule.broken if rule.kept_on else rule.kept
-    assert said(job_on(on, **spec), on) == []
+    assert error_messages(job_on(on, **spec), on) == []

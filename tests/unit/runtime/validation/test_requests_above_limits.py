@@ -52,5 +52,5 @@ def test_request_above_its_limit_causes_a_warning(
 
 def test_mpi_workers_are_checked_for_requests_above_limits() -> None:
     on = document({"limits": {"cpu": "1"}, "requests": {"cpu": "1500m"}}, LAUNCHING)
-    (told,) = warned(on)
-    assert "the container node requests 1500m of cpu, above its limit of 1" in told
+    (warning,) = warned(on)
+    assert "the container node requests 1500m of cpu, above its limit of 1" in warning

@@ -94,12 +94,12 @@ REFUSED_GOLDEN_CASES = {
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_runtimes_of_golden_cases_are_valid(case: Any) -> None:
     [document] = [each for each in case.documents if each["kind"] in KINDS]
-    told = errors(document)
+    found_errors = errors(document)
     if case.name in REFUSED_GOLDEN_CASES:
-        [error] = told
+        [error] = found_errors
         assert error.endswith("always must be 1")
     else:
-        assert told == []
+        assert found_errors == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -114,8 +114,8 @@ def test_deprecation_warning_appears_beside_errors() -> None:
     document = {**PLAIN, "metadata": PLAIN["metadata"] | {"labels": {}}}
     document["metadata"]["labels"]["trainer.kubeflow.org/support"] = "deprecated"
     job = job_on(document, podTemplateOverrides=[{"targetJobs": [{"name": "nod"}]}])
-    told = found(job, document)
-    assert (len(told.errors), len(told.warnings)) == (1, 1)
+    findings = found(job, document)
+    assert (len(findings.errors), len(findings.warnings)) == (1, 1)
 
 
 def test_invalid_runtime_is_rejected_with_its_errors() -> None:
@@ -145,11 +145,11 @@ def test_undecodable_runtime_is_rejected_with_its_problems() -> None:
 )
 def test_policy_of_a_disabled_plugin_is_rejected(plugin: str, spec: Object) -> None:
     document = runtime(**spec)
-    (told,) = refused(
+    (error,) = refused(
         job_on(document), document, runtimes=Runtimes(load_framework(disabled=[plugin]))
     )
-    assert told.startswith("spec.runtimeRef: Invalid value: ")
-    assert told.endswith(f"Forbidden: needs the plugin {plugin}, which is disabled")
+    assert error.startswith("spec.runtimeRef: Invalid value: ")
+    assert error.endswith(f"Forbidden: needs the plugin {plugin}, which is disabled")
 
 
 def test_error_of_the_complete_plan_is_reported() -> None:
@@ -179,9 +179,9 @@ def test_plan_that_jobset_would_reject_is_rejected() -> None:
         "operator": "All",
         "targetReplicatedJobs": ["nod"],
     }
-    told = found(job_on(document), document)
-    assert told.warnings == []
-    (error,) = told.errors
+    findings = found(job_on(document), document)
+    assert findings.warnings == []
+    (error,) = findings.errors
     assert (error.path, error.rule) == ("spec.runtimeRef", "jobset-refuses")
     assert error.detail.startswith("JobSet would reject the JobSet: spec.successPolicy")
     assert "nod" in error.detail
@@ -198,8 +198,8 @@ def test_generated_name_is_validated_with_its_final_length() -> None:
 
     assert refused(generated("a" * 43), PLAIN) == []
     for prefix in ("a" * 44, "a" * 200):
-        (told,) = refused(generated(prefix), PLAIN)
-        assert "must be no more than 48 characters" in told
+        (error,) = refused(generated(prefix), PLAIN)
+        assert "must be no more than 48 characters" in error
 
 
 @pytest.mark.parametrize("mpi", [False, True])
@@ -211,10 +211,10 @@ def test_name_limit_depends_on_the_nodes_of_the_trainjob(mpi: bool) -> None:
     fits = job_on(document, name="a" * room, trainer={"numNodes": 1})
     assert refused(fits, document) == []
     longer = job_on(document, name="a" * room, trainer={"numNodes": 100_001}, labels={"?": ""})
-    told = [each for each in refused(longer, document) if each.startswith("metadata.name")]
+    errors = [each for each in refused(longer, document) if each.startswith("metadata.name")]
     tight = 63 - len("-node-0-100000-abcde")
-    assert len(told) == 1
-    assert f"must be no more than {tight} characters" in told[0]
+    assert len(errors) == 1
+    assert f"must be no more than {tight} characters" in errors[0]
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_runtime_that_leaves_no_room_for_a_name_is_reported_at_runtime_ref(
 
 def test_trainjob_without_a_name_is_rejected() -> None:
     job = job_on(PLAIN)
-    (told,) = refused({**job, "metadata": {"namespace": NAMESPACE}}, PLAIN)
-    assert told.startswith('metadata.name: Invalid value: "": must be lower-case letters')
+    (error,) = refused({**job, "metadata": {"namespace": NAMESPACE}}, PLAIN)
+    assert error.startswith('metadata.name: Invalid value: "": must be lower-case letters')
 
 
 # Plugins from outside.
@@ -425,8 +425,8 @@ def test_stored_error_does_not_hide_new_ones() -> None:
     old = job_on(TORCH, suspend=True, podTemplateOverrides=BAD)
     new = job_on(TORCH, suspend=True, podTemplateOverrides=BAD, trainer={"env": RESERVED})
     assert paths(new, TORCH, old=old) == ["spec.trainer.env"]
-    mended = job_on(TORCH, suspend=True, trainer={"env": RESERVED})
-    assert paths(mended, TORCH, old=new) == []
+    fixed = job_on(TORCH, suspend=True, trainer={"env": RESERVED})
+    assert paths(fixed, TORCH, old=new) == []
 
 
 # Labels and annotations for what is made.
@@ -488,9 +488,9 @@ def test_error_of_the_stored_trainjob_is_a_warning() -> None:
 
 def test_deleted_runtime_does_not_block_suspension() -> None:
     """G7."""
-    told = found(SUSPENDED, old=RESUMED)
-    assert told.errors == []
-    assert 'TrainingRuntime.trainer.kubeflow.org "runtime" not found' in told.warnings[0]
+    findings = found(SUSPENDED, old=RESUMED)
+    assert findings.errors == []
+    assert 'TrainingRuntime.trainer.kubeflow.org "runtime" not found' in findings.warnings[0]
 
 
 def test_error_caused_by_the_update_is_rejected() -> None:
@@ -536,10 +536,12 @@ def test_running_trainjob_is_planned_as_if_it_were_new() -> None:
     Counting.seen.clear()
     runtimes = with_plugins(Counting(), Failing(complain))
     old = job_on(PLAIN, labels={"a": "b"})
-    told = found(RESUMED, PLAIN, job_set(suspend=False), mine, other, old=old, runtimes=runtimes)
+    findings = found(
+        RESUMED, PLAIN, job_set(suspend=False), mine, other, old=old, runtimes=runtimes
+    )
     # The JobSet runs: planned as it is, nothing would be built, and nothing found.
-    assert [error.path for error in told.errors] == []
-    assert "spec.trainer.image: Required value" in told.warnings[0]
+    assert [error.path for error in findings.errors] == []
+    assert "spec.trainer.image: Required value" in findings.warnings[0]
     assert {each["metadata"]["name"] for each in Counting.seen} == {"other"}
 
 
@@ -551,9 +553,9 @@ def test_running_jobset_does_not_hide_rejections_by_jobset() -> None:
     }
     there = job_set(suspend=False)
     suspended = job_on(document, suspend=True)
-    told = found(suspended, document, there, old=job_on(document))
-    assert told.errors == []
-    assert [each.partition(": spec")[0] for each in told.warnings] == [
+    findings = found(suspended, document, there, old=job_on(document))
+    assert findings.errors == []
+    assert [each.partition(": spec")[0] for each in findings.warnings] == [
         "the stored object already has this error"
     ]
-    assert "JobSet would reject the JobSet" in told.warnings[0]
+    assert "JobSet would reject the JobSet" in findings.warnings[0]

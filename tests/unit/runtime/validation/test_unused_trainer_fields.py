@@ -19,7 +19,7 @@ def torch(name: str = "runtime", **container: Any) -> Object:
     return runtime(name, jobs=[replicated_job(step=None, **container)])
 
 
-def told(document: Object, **trainer: Any) -> list[str]:
+def warning_messages(document: Object, **trainer: Any) -> list[str]:
     return [str(error) for error in findings(job_on(document, trainer=trainer), document).errors]
 
 
@@ -30,12 +30,12 @@ def warned(document: Object, **trainer: Any) -> list[str]:
 
 
 def test_torchtune_rules_apply_without_trainer() -> None:
-    assert told(torch("torchtune-gemma2-2b"), command=["tune", "run"]) == [
+    assert warning_messages(torch("torchtune-gemma2-2b"), command=["tune", "run"]) == [
         'spec.runtimeRef.name: Invalid value: "torchtune-gemma2-2b": must have a supported '
         "pretrained model, invalid model configured: gemma2/2B"
     ]
     small = torch("torchtune-llama3.2-1b")
-    assert told(small, command=["tune", "run"], numNodes=2) == [
+    assert warning_messages(small, command=["tune", "run"], numNodes=2) == [
         "spec.trainer.numNodes: Invalid value: 2: must be 1 for llama3_2/1B model"
     ]
 
@@ -43,18 +43,18 @@ def test_torchtune_rules_apply_without_trainer() -> None:
 def test_torchtune_rules_count_devices_of_the_job_node_without_trainer() -> None:
     args = ["model.quantize_base=True"]
     small = torch("torchtune-llama3.2-1b", resources={"limits": {GPU: "2"}})
-    refused = told(small, command=["tune", "run"], args=args)
+    refused = warning_messages(small, command=["tune", "run"], args=args)
     assert [each.split(": ")[0] for each in refused] == ["spec.trainer.resourcesPerNode"]
     one: Any = {"limits": {GPU: "1"}}
-    assert told(small, command=["tune", "run"], args=args, resourcesPerNode=one) == []
+    assert warning_messages(small, command=["tune", "run"], args=args, resourcesPerNode=one) == []
     below: Any = {"limits": {GPU: "-1"}}
-    assert told(small, command=["tune", "run"], args=args, resourcesPerNode=below)[0] == (
-        f'spec.trainer.resourcesPerNode.limits[{GPU}]: Invalid value: "-1": must be at least 0'
-    )
+    assert warning_messages(small, command=["tune", "run"], args=args, resourcesPerNode=below)[
+        0
+    ] == (f'spec.trainer.resourcesPerNode.limits[{GPU}]: Invalid value: "-1": must be at least 0')
 
 
 def test_reserved_env_is_rejected_without_trainer() -> None:
-    assert told(torch(), env=[{"name": "PET_NNODES", "value": "1"}]) == [
+    assert warning_messages(torch(), env=[{"name": "PET_NNODES", "value": "1"}]) == [
         'spec.trainer.env: Invalid value: ["PET_NNODES"]: must not have reserved envs, invalid '
         "envs configured: [PET_NNODES]"
     ]

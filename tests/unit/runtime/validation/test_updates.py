@@ -40,7 +40,9 @@ def job_set(*active: str, uid: str = UID) -> Object:
     }
 
 
-def said(old: Object, new: Object, *existing: Object, end: str | None = None) -> list[str]:
+def error_messages(
+    old: Object, new: Object, *existing: Object, end: str | None = None
+) -> list[str]:
     """What is told of a change from this spec to that."""
     return [str(error) for error in errors_of(old, new, *existing, end=end)]
 
@@ -85,21 +87,26 @@ def test_overrides_can_change_if_suspended_before_or_after(
     before: bool, after: bool, errors: list[str]
 ) -> None:
     """J5."""
-    assert said({"suspend": before}, overriding(suspend=after, **GATED)) == errors
-    assert said(overriding(suspend=before, **GATED), {"suspend": after}) == errors
-    assert said(overriding(suspend=before, **GATED), overriding(suspend=after, **GATED)) == []
+    assert error_messages({"suspend": before}, overriding(suspend=after, **GATED)) == errors
+    assert error_messages(overriding(suspend=before, **GATED), {"suspend": after}) == errors
+    assert (
+        error_messages(overriding(suspend=before, **GATED), overriding(suspend=after, **GATED))
+        == []
+    )
 
 
 def test_overrides_cannot_change_while_jobs_are_active() -> None:
     """J7."""
     there = job_set("node", "launcher")
     active = "PodTemplateOverrides cannot be modified when the JobSet's ReplicatedJob {} is still"
-    assert said({"suspend": True}, overriding(**GATED), there) == [
+    assert error_messages({"suspend": True}, overriding(**GATED), there) == [
         f"{OVERRIDES}: Forbidden: {active.format(name)} active" for name in ("node", "launcher")
     ]
-    assert said({"suspend": True}, overriding(**GATED), job_set()) == []
-    assert said({"suspend": True}, overriding(**GATED), job_set("node", uid="other")) == []
-    assert said(overriding(**GATED), overriding(**GATED), there) == []
+    assert error_messages({"suspend": True}, overriding(**GATED), job_set()) == []
+    assert (
+        error_messages({"suspend": True}, overriding(**GATED), job_set("node", uid="other")) == []
+    )
+    assert error_messages(overriding(**GATED), overriding(**GATED), there) == []
 
 
 RUNNING = {**job_set(), "spec": {}}
@@ -182,11 +189,13 @@ CHANGES: dict[str, tuple[Object, Object, list[str]]] = {
 def test_fields_fixed_by_the_jobset_cannot_change(change: tuple[Object, Object, list[str]]) -> None:
     """G20."""
     before, after, fields = change
-    assert said(before, after, job_set()) == [f"{field}: {MADE}" for field in fields]
+    assert error_messages(before, after, job_set()) == [f"{field}: {MADE}" for field in fields]
     for end in ("Complete", "Failed"):
-        assert said(before, after, end=end) == [f"{field}: {FINISHED}" for field in fields]
-    assert said(before, after) == []
-    assert said(before, after, job_set(uid="other")) == []
+        assert error_messages(before, after, end=end) == [
+            f"{field}: {FINISHED}" for field in fields
+        ]
+    assert error_messages(before, after) == []
+    assert error_messages(before, after, job_set(uid="other")) == []
 
 
 @pytest.mark.parametrize(
@@ -202,10 +211,13 @@ def test_fields_fixed_by_the_jobset_cannot_change(change: tuple[Object, Object, 
 )
 def test_immutable_parts_of_overrides_cannot_change(spec: Object) -> None:
     """G20."""
-    assert said({"suspend": True}, overriding(**spec), job_set()) == [LASTING]
-    assert said(overriding(**spec), {"suspend": True}, job_set()) == [LASTING]
-    assert said(overriding(**spec), overriding(suspend=False, **spec, **GATED), job_set()) == []
-    assert said({"suspend": True}, overriding(**spec)) == []
+    assert error_messages({"suspend": True}, overriding(**spec), job_set()) == [LASTING]
+    assert error_messages(overriding(**spec), {"suspend": True}, job_set()) == [LASTING]
+    assert (
+        error_messages(overriding(**spec), overriding(suspend=False, **spec, **GATED), job_set())
+        == []
+    )
+    assert error_messages({"suspend": True}, overriding(**spec)) == []
 
 
 @pytest.mark.parametrize(
@@ -220,24 +232,24 @@ def test_immutable_parts_of_overrides_cannot_change(spec: Object) -> None:
 )
 def test_scheduling_overrides_can_change_while_suspended(override: Object) -> None:
     """G20."""
-    assert said({"suspend": True}, override, job_set()) == []
-    assert said(override, {"suspend": True}, job_set()) == []
-    assert said({}, {**override, "suspend": False}) == [WHILE_RUNNING]
+    assert error_messages({"suspend": True}, override, job_set()) == []
+    assert error_messages(override, {"suspend": True}, job_set()) == []
+    assert error_messages({}, {**override, "suspend": False}) == [WHILE_RUNNING]
 
 
 def test_fields_without_effect_on_pods_can_always_change() -> None:
     before = {"trainer": {"image": "a"}, "labels": {"a": "b"}}
     after = {"trainer": {"image": "a"}, "annotations": {"a": "b"}, "suspend": True}
-    assert said(before, after, job_set("node")) == []
-    assert said(after, before, job_set("node"), end="Failed") == []
+    assert error_messages(before, after, job_set("node")) == []
+    assert error_messages(after, before, job_set("node"), end="Failed") == []
 
 
 def test_error_path_has_the_field_name_of_the_trainjob() -> None:
     legacy = [{"targetJobs": [{"name": "node"}], "schedulingGates": [{"name": "a"}]}]
-    removed = said({"podSpecOverrides": legacy}, {"podSpecOverrides": []})
+    removed = error_messages({"podSpecOverrides": legacy}, {"podSpecOverrides": []})
     assert [each.split(": ")[0] for each in removed] == ["spec.podSpecOverrides"]
     modern = overriding(suspend=False, **GATED)
-    assert said({"podSpecOverrides": legacy}, modern, job_set("node")) == []
+    assert error_messages({"podSpecOverrides": legacy}, modern, job_set("node")) == []
 
 
 def reserialised(cpu: object, divisor: Object, **more: Any) -> Object:
@@ -263,27 +275,27 @@ def test_equivalent_values_are_not_a_change(same: object) -> None:
     override = after["podTemplateOverrides"][0]
     override["metadata"] = {"creationTimestamp": None, "labels": {}}
     override["spec"] |= {"tolerations": [], "affinity": {}, "nodeSelector": None}
-    assert said(before, after, job_set("node")) == []
-    assert said(after, before, job_set("node")) == []
+    assert error_messages(before, after, job_set("node")) == []
+    assert error_messages(after, before, job_set("node")) == []
 
 
 def test_empty_label_value_is_a_change() -> None:
     before = overriding(suspend=False, metadata={"labels": {}})
     after = overriding(suspend=False, metadata={"labels": {"a": ""}})
-    assert said(before, after) == [WHILE_RUNNING]
+    assert error_messages(before, after) == [WHILE_RUNNING]
 
 
 def test_order_of_target_jobs_is_not_a_change() -> None:
     both = [{"name": "node"}, {"name": "other"}]
     before = {"podTemplateOverrides": [{"targetJobs": both, "spec": GATED}]}
     after = {"podTemplateOverrides": [{"targetJobs": both[::-1], "spec": GATED}]}
-    assert said(before, after) == []
-    assert said(before, overriding(suspend=False, **GATED)) == [WHILE_RUNNING]
+    assert error_messages(before, after) == []
+    assert error_messages(before, overriding(suspend=False, **GATED)) == [WHILE_RUNNING]
 
 
 def test_jobset_of_another_trainjob_is_ignored() -> None:
     change = ({"trainer": {"image": "a"}}, {"trainer": {"image": "b"}})
-    assert said(*change, job_set(uid="other")) == []
+    assert error_messages(*change, job_set(uid="other")) == []
 
 
 MOUNT = {"name": "data", "mountPath": "/data"}
@@ -305,9 +317,9 @@ DISK = {"volumeID": "a"}
     ids=["false", "0"],
 )
 def test_fields_that_go_clients_omit_are_not_a_change(written: Object, sent: Object) -> None:
-    assert said(overriding(**written), overriding(**sent), job_set("node")) == []
+    assert error_messages(overriding(**written), overriding(**sent), job_set("node")) == []
     running = overriding(**sent, suspend=False)
-    assert said(overriding(**written, suspend=False), running, job_set("node")) == []
+    assert error_messages(overriding(**written, suspend=False), running, job_set("node")) == []
 
 
 @pytest.mark.parametrize(
@@ -323,7 +335,7 @@ def test_empty_selector_differs_from_no_selector(before: Object, after: Object) 
         field = "requiredDuringSchedulingIgnoredDuringExecution"
         return overriding(affinity={"podAntiAffinity": {field: terms}})
 
-    assert said(affine(before), affine(after), job_set()) == [LASTING]
+    assert error_messages(affine(before), affine(after), job_set()) == [LASTING]
 
 
 def test_rejected_change_reports_its_rule() -> None:

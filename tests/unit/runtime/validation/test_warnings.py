@@ -28,7 +28,7 @@ def warned(document: Object, **trainer: Any) -> list[str]:
     return [each for each in found.warnings if "is a string" not in each]
 
 
-def told(source: str, processes: int, devices: str) -> str:
+def warning_message(source: str, processes: int, devices: str) -> str:
     return (
         f"{source}: {processes} processes on each node share {devices}: "
         f"run {devices.split(maxsplit=1)[0]}, or request more in spec.trainer.resourcesPerNode"
@@ -42,8 +42,8 @@ JOB = "spec.trainer.numProcPerNode"
 @pytest.mark.parametrize(
     ("gpus", "processes", "warnings"),
     [
-        (4, 8, [told(JOB, 8, "4 accelerators")]),
-        (1, 2, [told(JOB, 2, "1 accelerator")]),
+        (4, 8, [warning_message(JOB, 8, "4 accelerators")]),
+        (1, 2, [warning_message(JOB, 2, "1 accelerator")]),
         (4, 4, []),
         (4, 1, []),
         (None, 8, []),  # processes on CPUs are as many as one likes
@@ -68,8 +68,12 @@ def test_devices_requested_by_the_trainjob_count() -> None:
 
 def test_warning_names_the_field_of_the_runtime() -> None:
     source = "runtime spec.mlPolicy.{}.numProcPerNode"
-    assert warned(torch(2, numProcPerNode=4)) == [told(source.format("torch"), 4, "2 accelerators")]
-    assert warned(mpi(2, processes=4)) == [told(source.format("mpi"), 4, "2 accelerators")]
+    assert warned(torch(2, numProcPerNode=4)) == [
+        warning_message(source.format("torch"), 4, "2 accelerators")
+    ]
+    assert warned(mpi(2, processes=4)) == [
+        warning_message(source.format("mpi"), 4, "2 accelerators")
+    ]
     assert warned(mpi(2)) == []  # then there is one for each
 
 

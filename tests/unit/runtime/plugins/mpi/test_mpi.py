@@ -123,14 +123,14 @@ def test_the_launcher_gets_keys_and_hostfile_and_the_worker_keys() -> None:
     }
 
 
-def test_keys_are_mounted_where_the_runtime_says() -> None:
+def test_keys_are_mounted_at_the_path_of_the_runtime() -> None:
     document = mpi(sshAuthMountPath="/home/mpiuser/.ssh")
     made = plan(job_on(document), document)["JobSet"]
     mounts = [{"name": "mpi-ssh-auth", "mountPath": "/home/mpiuser/.ssh"}]
     assert container_of(made)["volumeMounts"] == mounts
 
 
-def test_what_the_template_has_of_the_same_name_is_replaced_in_its_place() -> None:
+def test_template_entries_of_the_same_name_are_replaced_in_place() -> None:
     first = {"name": "A", "value": "a"}
     slots, last = {"name": "OMPI_MCA_orte_set_default_slots", "value": "9"}, {"name": "Z"}
     mine, data = {"name": "data", "mountPath": "/root/.ssh"}, {"name": "data", "emptyDir": {}}
@@ -167,14 +167,15 @@ def test_other_jobs_and_containers_get_nothing() -> None:
     assert pod_of(made, "metrics") == {"containers": [{"name": "metrics", "image": "trainer"}]}
 
 
-def test_runtimes_without_an_mpi_policy_are_left_alone() -> None:
+def test_runtimes_without_an_mpi_policy_are_unchanged() -> None:
     document = runtime(jobs=[launcher(), worker()], mlPolicy={"numNodes": 2})
     made = plan(job_on(document), document)
     assert list(made) == ["JobSet"]
     assert "volumes" not in pod_of(made["JobSet"], "launcher")
 
 
-def test_d30_a_container_named_launcher_gets_what_a_container_named_node_would_get() -> None:
+def test_container_named_launcher_is_treated_like_node() -> None:
+    """Defect D30."""
     document = mpi(launcher("launcher"), worker())
     env = [{"name": "X", "value": "1"}]
     made = plan(job_on(document, trainer={"env": env}), document)["JobSet"]
@@ -186,10 +187,11 @@ def test_d30_a_container_named_launcher_gets_what_a_container_named_node_would_g
     }
 
 
-def test_d30_the_environment_and_resources_of_the_job_reach_workers_too() -> None:
+def test_the_environment_and_resources_of_the_job_reach_workers_too() -> None:
+    """Defect D30."""
     document = mpi(runLauncherAsNode=False)
-    asked = {"env": [{"name": "X", "value": "1"}], "resourcesPerNode": {"requests": {"cpu": 2}}}
-    made = plan(job_on(document, trainer=asked), document)["JobSet"]
+    requested = {"env": [{"name": "X", "value": "1"}], "resourcesPerNode": {"requests": {"cpu": 2}}}
+    made = plan(job_on(document, trainer=requested), document)["JobSet"]
     assert container_of(made) == {
         "name": "node",
         "image": "trainer",
@@ -199,7 +201,8 @@ def test_d30_the_environment_and_resources_of_the_job_reach_workers_too() -> Non
     }
 
 
-def test_d19_the_environment_of_mpi_wins_over_the_jobs_on_all_nodes() -> None:
+def test_mpi_environment_has_precedence_over_the_jobs_on_all_nodes() -> None:
+    """Defect D19."""
     document = mpi()
     mine = [{"name": each["name"], "value": "mine"} for each in OPEN_MPI]
     made = plan(job_on(document, trainer={"env": mine}), document)["JobSet"]
@@ -223,9 +226,10 @@ def test_d19_the_environment_of_mpi_wins_over_the_jobs_on_all_nodes() -> None:
         (1, 5, True, 0),
     ],
 )
-def test_d30_workers_are_as_many_as_nodes_but_for_a_launcher_that_is_one(
+def test_number_of_workers_is_num_nodes_minus_a_launcher_that_is_a_node(
     asked: int | None, in_runtime: int | None, as_node: bool, workers: int
 ) -> None:
+    """Defect D30."""
     document = mpi(nodes=in_runtime, runLauncherAsNode=as_node)
     trainer = {} if asked is None else {"numNodes": asked}
     made = plan(job_on(document, trainer=trainer), document)
@@ -233,14 +237,16 @@ def test_d30_workers_are_as_many_as_nodes_but_for_a_launcher_that_is_one(
     assert len(hosts(made)) == workers + as_node
 
 
-def test_d30_the_launcher_stays_as_the_template_has_it() -> None:
+def test_launcher_parallelism_is_that_of_the_template() -> None:
+    """Defect D30."""
     job = launcher()
     job["template"]["spec"]["parallelism"] = 2
     document = mpi(job, worker(), nodes=3)
     assert pods(plan(job_on(document), document)) == {"launcher": 2, "node": 3}
 
 
-def test_d30_one_node_that_is_the_launcher_is_the_only_host() -> None:
+def test_launcher_as_only_node_is_the_only_host() -> None:
+    """Defect D30."""
     document = mpi(runLauncherAsNode=True)
     made = plan(job_on(document, trainer={"numNodes": 1}), document)
     assert hosts(made) == ["demo-launcher-0-0.demo slots=1"]
@@ -269,7 +275,7 @@ def test_hosts_are_in_the_order_of_the_template() -> None:
     }
 
 
-def test_a_launcher_that_is_no_node_is_no_host() -> None:
+def test_launcher_that_is_not_a_node_is_not_a_host() -> None:
     document = mpi(nodes=2)
     assert hosts(plan(job_on(document), document)) == [
         "demo-node-0-0.demo slots=1",
@@ -277,7 +283,8 @@ def test_a_launcher_that_is_no_node_is_no_host() -> None:
     ]
 
 
-def test_d28_hosts_are_in_the_subdomain_and_of_all_replicas() -> None:
+def test_hosts_cover_all_replicas_in_the_subdomain() -> None:
+    """Defect D28."""
     document = mpi(launcher(), {**worker(), "replicas": 2}, nodes=2)
     document["spec"]["template"]["spec"]["network"] = {"subdomain": "ring"}
     assert hosts(plan(job_on(document), document)) == [
@@ -307,7 +314,7 @@ def test_a_thousand_nodes_are_a_thousand_lines() -> None:
     assert len(lines) == len(set(lines)) == 1000
 
 
-def test_a_hostfile_that_no_config_map_holds_is_refused_before_it_is_made() -> None:
+def test_hostfile_too_large_for_a_config_map_is_rejected() -> None:
     document = mpi()
     job = job_on(document, trainer={"numNodes": 2**31 - 1})
     with pytest.raises(InvalidTrainJobError) as refusal:
@@ -332,7 +339,7 @@ def test_a_hostfile_that_no_config_map_holds_is_refused_before_it_is_made() -> N
         (1, 1, 4, 1),
     ],
 )
-def test_slots_are_asked_for_or_one_for_each_accelerator(
+def test_slots_are_specified_or_one_per_accelerator(
     in_runtime: int, asked: int | None, devices: int, slots: int
 ) -> None:
     resources = gpus(devices) if devices else {}
@@ -344,20 +351,22 @@ def test_slots_are_asked_for_or_one_for_each_accelerator(
     assert env[2] == {"name": "OMPI_MCA_orte_set_default_slots", "value": str(slots)}
 
 
-def test_d25_slots_are_counted_in_the_merged_resources() -> None:
+def test_slots_are_counted_in_the_merged_resources() -> None:
+    """Defect D25."""
     document = mpi(launcher(), worker(resources=gpus(4)))
     trainer = {"resourcesPerNode": {"requests": {"cpu": 8}}}
     made = plan(job_on(document, trainer=trainer), document)
     assert hosts(made) == ["demo-node-0-0.demo slots=4"]
 
 
-def test_d26_slots_are_counted_by_names_of_devices() -> None:
+def test_slots_are_counted_by_names_of_devices() -> None:
+    """Defect D26."""
     resources = {"limits": {"nvidia.com/mig-1g.5gb": 3, "example.com/gpumem": 70}}
     document = mpi(launcher(), worker(resources=resources))
     assert hosts(plan(job_on(document), document)) == ["demo-node-0-0.demo slots=3"]
 
 
-def test_slots_are_those_of_a_worker_whatever_the_launcher_has() -> None:
+def test_slots_are_those_of_a_worker_not_of_the_launcher() -> None:
     document = mpi(launcher(resources=gpus(8)), worker(resources=gpus(2)))
     assert hosts(plan(job_on(document), document)) == ["demo-node-0-0.demo slots=2"]
 
@@ -393,7 +402,7 @@ def sources(document: Object, **trainer: Any) -> list[str]:
     ]
 
 
-def test_it_is_told_which_fields_the_numbers_come_from() -> None:
+def test_trace_records_the_source_fields_of_the_numbers() -> None:
     in_runtime = "runtime spec.mlPolicy.mpi.numProcPerNode"
     assert [
         sources(mpi(), numNodes=2, numProcPerNode=3),
@@ -411,7 +420,7 @@ def test_it_is_told_which_fields_the_numbers_come_from() -> None:
 # The objects, and when they are planned.
 
 
-def test_the_secret_and_the_hostfile_belong_to_the_job_and_come_first() -> None:
+def test_secret_and_hostfile_are_owned_by_the_job_and_applied_first() -> None:
     document = mpi()
     made = plan(job_on(document), document)
     assert list(made) == ["Secret", "ConfigMap", "JobSet"]
@@ -439,7 +448,8 @@ def test_the_secret_and_the_hostfile_belong_to_the_job_and_come_first() -> None:
     }
 
 
-def test_d44_keys_are_drawn_only_when_the_secret_is_made() -> None:
+def test_keys_are_generated_only_when_the_secret_is_created() -> None:
+    """Defect D44."""
     document = mpi()
     secret = planned(job_on(document), document)[0]
     assert secret.generate is not None
@@ -461,13 +471,15 @@ def test_only_the_secret_is_drawn_by_chance() -> None:
     ]
 
 
-def test_d44_the_secret_that_is_there_is_left_alone() -> None:
+def test_existing_secret_is_not_modified() -> None:
+    """Defect D44."""
     document = mpi()
     secret = there("Secret", "demo-mpi-ssh-auth", UID)
     assert list(plan(job_on(document), document, secret)) == ["ConfigMap", "JobSet"]
 
 
-def test_d44_a_secret_of_somebody_else_does_not_pass_for_ours() -> None:
+def test_secret_of_another_owner_is_not_used() -> None:
+    """Defect D44."""
     # It is planned all the same, so that whoever makes it finds the name taken, and says so.
     document = mpi()
     secret = there("Secret", "demo-mpi-ssh-auth", "somebody")
@@ -495,9 +507,10 @@ def test_a_secret_of_another_name_or_namespace_is_not_ours() -> None:
         (False, {}, False, True),
     ],
 )
-def test_d43_the_hostfile_stays_while_the_jobset_runs(
+def test_hostfile_is_unchanged_while_the_jobset_runs(
     suspend: bool, jobset: Object | None, there_already: bool, applied: bool
 ) -> None:
+    """Defect D43."""
     document = mpi()
     others = [there("ConfigMap", "demo-mpi-hostfile")] if there_already else []
     others += [] if jobset is None else [there("JobSet", "demo", UID, spec=jobset)]
@@ -512,20 +525,21 @@ def test_only_metadata_of_config_maps_is_watched_and_no_secrets() -> None:
 # What is wrong.
 
 
-def told(job: Object, document: Object) -> list[str]:
+def error_messages(job: Object, document: Object) -> list[str]:
     """What admission says."""
     return [str(error) for error in findings(job, document).errors]
 
 
 @pytest.mark.parametrize("implementation", ["", "OpenMPI"])
-def test_d42_no_implementation_means_openmpi(implementation: str) -> None:
+def test_no_implementation_means_openmpi(implementation: str) -> None:
+    """Defect D42."""
     document = mpi(mpiImplementation=implementation)
-    assert told(job_on(document), document) == []
+    assert error_messages(job_on(document), document) == []
     made = plan(job_on(document), document)["JobSet"]
     assert container_of(made, "launcher")["env"] == OPEN_MPI
 
 
-def test_an_implementation_that_we_do_not_know_is_the_runtimes_mistake() -> None:
+def test_unknown_implementation_is_a_runtime_error() -> None:
     document = {**shipped("mlx")}
     parsed = ClusterTrainingRuntime.parse(document)
     assert parsed.spec is not None
@@ -547,7 +561,7 @@ def test_an_implementation_that_we_do_not_know_is_the_runtimes_mistake() -> None
     assert (error.path, error.detail) == ("spec.runtimeRef", message)
 
 
-def test_a_worker_that_has_no_container_for_the_keys_is_the_runtimes_mistake() -> None:
+def test_worker_without_container_for_the_keys_is_a_runtime_error() -> None:
     document = mpi(launcher(), renamed(worker(), "sshd"))
     path = "spec.template.spec.replicatedJobs[1].template.spec.template.spec.containers"
     with pytest.raises(InvalidRuntimeError) as refusal:
@@ -564,7 +578,7 @@ def test_processes_must_be_a_number() -> None:
         'spec.trainer.numProcPerNode: Invalid value: "auto": '
         "must have an int value for MPI TrainJob"
     )
-    assert told(job, document) == [message]
+    assert error_messages(job, document) == [message]
     with pytest.raises(InvalidTrainJobError) as refusal:
         plan(job, document)
     assert str(refusal.value) == f"TrainJob team/demo: {message}"
@@ -581,7 +595,7 @@ def test_several_nodes_need_both_jobs_where_the_launcher_is_a_node(
         "spec.trainer.numNodes: Invalid value: 2: must have 1 when MPI trainingRuntime with "
         "enabled runLauncherAsNode does not have either launcher and node"
     )
-    assert told(job, document) == [message]
+    assert error_messages(job, document) == [message]
     with pytest.raises(InvalidTrainJobError) as refusal:
         plan(job, document)
     assert str(refusal.value) == f"TrainJob team/demo: {message}"
@@ -589,14 +603,14 @@ def test_several_nodes_need_both_jobs_where_the_launcher_is_a_node(
 
 def test_several_nodes_need_a_job_for_workers() -> None:
     document = mpi(launcher(), nodes=2)
-    runtime, jobs = told(job_on(document), document)
+    runtime, jobs = error_messages(job_on(document), document)
     assert "replicatedJobs: Required value: a job named node: the launcher is not a node" in runtime
     message = "must be 1 when the MPI runtime has no job named node"
     assert jobs == f"spec.trainer.numNodes: Invalid value: 2: {message}"
 
 
 @pytest.mark.parametrize("as_node", [False, True])
-def test_where_nobody_says_how_many_nodes_there_are_the_template_does(as_node: bool) -> None:
+def test_number_of_nodes_defaults_to_the_template(as_node: bool) -> None:
     workers = worker()
     workers["template"]["spec"]["parallelism"] = 4
     document = mpi(launcher(), workers, runLauncherAsNode=as_node)
@@ -605,7 +619,8 @@ def test_where_nobody_says_how_many_nodes_there_are_the_template_does(as_node: b
     assert len(hosts(made)) == 4 + as_node
 
 
-def test_d19_variables_of_mpi_are_reserved() -> None:
+def test_variables_of_mpi_are_reserved() -> None:
+    """Defect D19."""
     document = mpi()
     env = [{"name": each["name"], "value": ""} for each in reversed(OPEN_MPI)]
     job = job_on(document, trainer={"env": [{"name": "X", "value": "1"}, *env]})
@@ -619,13 +634,13 @@ def test_d19_variables_of_mpi_are_reserved() -> None:
 
 
 @pytest.mark.parametrize("trainer", [{}, {"numNodes": 4, "numProcPerNode": 2}])
-def test_what_fits_the_shipped_runtimes_passes(trainer: Object) -> None:
+def test_valid_jobs_of_shipped_runtimes_pass(trainer: Object) -> None:
     document = shipped("deepspeed")
-    assert told(job_on(document, trainer=trainer), document) == []
-    assert told(job_on(document), document) == []
+    assert error_messages(job_on(document, trainer=trainer), document) == []
+    assert error_messages(job_on(document), document) == []
 
 
 def test_rules_of_mpi_are_for_mpi_only() -> None:
     document = runtime(jobs=[replicated_job("node")], mlPolicy={"numNodes": 1})
     env = [{"name": OPEN_MPI[0]["name"], "value": ""}]
-    assert told(job_on(document, trainer={"env": env, "numNodes": 2}), document) == []
+    assert error_messages(job_on(document, trainer={"env": env, "numNodes": 2}), document) == []

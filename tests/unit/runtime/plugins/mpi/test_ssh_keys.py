@@ -40,7 +40,7 @@ def test_ssh_keygen_finds_the_public_half_in_the_private_one(
     assert ssh_keygen("-y", "-f", file) == keys.public.decode()
 
 
-def test_ssh_keygen_knows_both_halves_as_the_same_key_of_521_bits(
+def test_ssh_keygen_accepts_both_halves_as_the_same_key_of_521_bits(
     ssh_keygen: Program, tmp_path: Path
 ) -> None:
     keys = new_key_pair()

@@ -78,7 +78,7 @@ def refused(document: Object, **trainer: Any) -> list[str]:
 # torchrun
 
 
-def test_each_node_is_told_what_torchrun_reads_after_all_other_variables() -> None:
+def test_torchrun_variables_are_set_on_each_node_after_all_others() -> None:
     document = torch(nodes=1, env=[{"name": "LOG_LEVEL", "value": "info"}])
     made = trained(document, numNodes=3, env=[{"name": "EPOCHS", "value": "3"}])
     assert made["env"] == [
@@ -91,7 +91,7 @@ def test_each_node_is_told_what_torchrun_reads_after_all_other_variables() -> No
 @pytest.mark.parametrize(
     ("in_runtime", "in_job", "count"), [(None, None, 1), (2, None, 2), (2, 3, 3), (None, 4, 4)]
 )
-def test_the_job_or_else_the_runtime_says_on_how_many_nodes_it_trains(
+def test_num_nodes_is_taken_from_the_job_or_else_the_runtime(
     in_runtime: int | None, in_job: int | None, count: int
 ) -> None:
     document = torch(nodes=in_runtime)
@@ -102,13 +102,15 @@ def test_the_job_or_else_the_runtime_says_on_how_many_nodes_it_trains(
     assert (job["parallelism"], job["completions"], nodes) == (count, count, str(count))
 
 
-def test_d18_a_job_that_says_nothing_about_its_trainer_is_distributed_too() -> None:
+def test_job_without_trainer_is_distributed() -> None:
+    """Defect D18."""
     document = torch(nodes=2)
     made = container_of(plan(job_on(document), document)["JobSet"])
     assert (made["env"], made["ports"]) == (pet(nodes=2), [{"containerPort": 29500}])
 
 
-def test_d19_variables_of_torchrun_win_over_the_jobs() -> None:
+def test_torchrun_variables_have_precedence_over_the_jobs() -> None:
+    """Defect D19."""
     mine = [{"name": each["name"], "value": "mine"} for each in pet()]
     assert trained(torch(), env=[*mine, {"name": "A", "value": "a"}])["env"] == [
         {"name": "A", "value": "a"},
@@ -116,13 +118,15 @@ def test_d19_variables_of_torchrun_win_over_the_jobs() -> None:
     ]
 
 
-def test_d19_variables_of_torchrun_win_over_the_templates_in_their_places() -> None:
+def test_torchrun_variables_replace_those_of_the_template_in_place() -> None:
+    """Defect D19."""
     env = [{"name": "PET_NNODES", "valueFrom": RANK}, {"name": "A", "value": "a"}]
     nodes, *others = pet()
     assert trained(torch(env=env))["env"] == [nodes, {"name": "A", "value": "a"}, *others]
 
 
-def test_d28_the_first_node_is_found_by_its_jobs_name_in_the_templates_domain() -> None:
+def test_master_address_uses_the_job_name_and_the_subdomain_of_the_template() -> None:
+    """Defect D28."""
     document = torch()
     job = replicated_job("worker")
     job["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "node"
@@ -134,7 +138,7 @@ def test_d28_the_first_node_is_found_by_its_jobs_name_in_the_templates_domain() 
     assert made["env"] == pet(master="demo-worker-0-0.hosts")
 
 
-def test_other_runtimes_are_left_alone() -> None:
+def test_other_runtimes_are_unchanged() -> None:
     document = runtime(mlPolicy={"numNodes": 2})
     job = job_on(document, trainer={"command": ["tune", "run"], "numNodes": 3})
     info = info_of(job, document)
@@ -162,7 +166,7 @@ def sources(document: Object, *fields: str, **trainer: Any) -> list[str]:
     return [trace.sources[f"{container}.{field}"] for field in fields]
 
 
-def test_it_is_told_which_field_a_variable_comes_from() -> None:
+def test_trace_records_the_source_field_of_a_variable() -> None:
     counted = ("env[PET_NNODES]", "env[PET_NPROC_PER_NODE]")
     constant = ("env[PET_NODE_RANK]", "env[PET_MASTER_ADDR]", "env[PET_MASTER_PORT]")
     assert [
@@ -178,7 +182,7 @@ def test_it_is_told_which_field_a_variable_comes_from() -> None:
     ]
 
 
-def test_it_is_told_that_the_command_is_not_all_the_jobs() -> None:
+def test_trace_records_that_the_command_is_partly_generated() -> None:
     found = sources(LLAMA, "command", "args", command=["tune", "run"], args=[])
     assert found == ["spec.trainer.command (torchtune)", "spec.trainer.args"]
 
@@ -200,8 +204,8 @@ def test_it_is_told_that_the_command_is_not_all_the_jobs() -> None:
 def test_processes_are_a_number_or_are_counted(
     value: object, without: str, with_devices: str, by: str
 ) -> None:
-    asked = {} if value is None else {"numProcPerNode": value}
-    policy, trainer = (asked, {}) if by == "runtime" else ({}, asked)
+    requested = {} if value is None else {"numProcPerNode": value}
+    policy, trainer = (requested, {}) if by == "runtime" else ({}, requested)
     requests = {"requests": {"cpu": "3500m"}}
     bare = torch(policy, resources=requests)
     equipped = torch(policy, resources={**requests, "limits": {GPU: "2"}})
@@ -209,7 +213,7 @@ def test_processes_are_a_number_or_are_counted(
     assert found == (without, with_devices)
 
 
-def test_the_jobs_processes_win_over_the_runtimes() -> None:
+def test_processes_of_the_job_have_precedence_over_the_runtimes() -> None:
     assert processes(torch({"numProcPerNode": 2}), numProcPerNode=5) == "5"
 
 
@@ -232,21 +236,25 @@ def test_there_is_a_process_on_each_cpu_and_at_least_one(
 
 
 @pytest.mark.parametrize("device", [GPU, "amd.com/GPU", "nvidia.com/mig-1g.5gb", "habana.ai/gaudi"])
-def test_d26_torchrun_counts_the_devices_of_any_vendor(device: str) -> None:
+def test_torchrun_counts_the_devices_of_any_vendor(device: str) -> None:
+    """Defect D26."""
     assert processes(torch(resources={"limits": {"cpu": "4", device: "2"}})) == "auto"
 
 
-def test_d26_what_merely_goes_with_devices_is_not_trained_on() -> None:
+def test_auxiliary_device_resources_are_not_counted() -> None:
+    """Defect D26."""
     resources = {"limits": {"cpu": "4", "nvidia.com/gpumem": "3000"}}
     assert processes(torch(resources=resources)) == "4"
 
 
-def test_d25_devices_of_the_runtime_count_when_the_job_asks_for_cpus() -> None:
+def test_devices_of_the_runtime_count_when_the_job_requests_cpus() -> None:
+    """Defect D25."""
     document = torch(resources={"limits": {GPU: "4"}})
     assert processes(document, resourcesPerNode={"requests": {"cpu": "8"}}) == "auto"
 
 
-def test_d25_devices_that_the_job_takes_away_do_not_count() -> None:
+def test_devices_removed_by_the_job_do_not_count() -> None:
+    """Defect D25."""
     document = torch(resources={"limits": {GPU: "4", "cpu": "3"}})
     assert processes(document, resourcesPerNode={"limits": {GPU: "0"}}) == "3"
 
@@ -254,7 +262,8 @@ def test_d25_devices_that_the_job_takes_away_do_not_count() -> None:
 # The port
 
 
-def test_d17_the_port_is_added_to_those_of_the_template() -> None:
+def test_port_is_added_to_those_of_the_template() -> None:
+    """Defect D17."""
     ports = [{"containerPort": 8080}, {"containerPort": 29500, "protocol": "UDP"}]
     assert trained(torch(ports=ports))["ports"] == [*ports, {"containerPort": 29500}]
 
@@ -289,17 +298,19 @@ def test_torchtune_has_its_command_written_and_its_arguments_kept() -> None:
     )
 
 
-def test_torchtune_is_told_the_ranks_but_meets_by_its_command() -> None:
+def test_torchtune_gets_rank_variables_and_rendezvous_arguments() -> None:
     made = tuned()
     assert (made["env"], made["ports"]) == (pet(processes="auto")[:3], [{"containerPort": 29500}])
 
 
-def test_d19_where_torchtune_meets_is_not_for_the_job_to_say() -> None:
+def test_rendezvous_endpoint_cannot_be_set_by_the_job() -> None:
+    """Defect D19."""
     mine = [{"name": "PET_MASTER_ADDR", "value": "mine"}, {"name": "PET_NNODES", "value": "9"}]
     assert tuned(env=mine)["env"] == pet(processes="auto")[:3]
 
 
-def test_d28_torchtune_meets_at_the_first_node_in_the_templates_domain() -> None:
+def test_torchtune_rendezvous_is_the_first_node_in_the_subdomain_of_the_template() -> None:
+    """Defect D28."""
     document = deepcopy(LLAMA)
     document["spec"]["template"]["spec"]["network"] = {"subdomain": "hosts"}
     assert tuned(document)["command"][2] == "--rdzv_endpoint=demo-node-0-0.hosts:29500"
@@ -335,9 +346,10 @@ def test_d28_torchtune_meets_at_the_first_node_in_the_templates_domain() -> None
         (4, 2, "several"),
     ],
 )
-def test_d29_on_one_node_one_process_is_a_single_device(
+def test_one_process_on_one_node_uses_the_single_device_recipe(
     args: list[str], kind: str, method: str, value: object, devices: int, processes: str
 ) -> None:
+    """Defect D29."""
     resources = {"limits": {GPU: devices}}
     made = tuned(args=args, numProcPerNode=value, resourcesPerNode=resources)["command"]
     config = f"llama3_2/1B_{method}"
@@ -381,19 +393,21 @@ def test_on_several_nodes_the_whole_model_is_trained(value: object, devices: int
     ]
 
 
-def test_d29_several_cpus_are_no_single_device() -> None:
+def test_several_cpus_do_not_use_the_single_device_recipe() -> None:
+    """Defect D29."""
     resources = {"limits": {GPU: 1, "cpu": 4}}
     made = tuned(numProcPerNode="cpu", resourcesPerNode=resources)
     assert made["command"][3:6] == ["full_finetune_distributed", "--config", "llama3_2/1B_full"]
 
 
-def test_d29_the_runtimes_annotation_says_the_model() -> None:
+def test_model_is_taken_from_the_annotation_of_the_runtime() -> None:
+    """Defect D29."""
     document = deepcopy(LLAMA)
     document["metadata"]["annotations"] = {"trainer.kubeflow.org/torchtune-model": "qwen2_5/1.5B"}
     assert "qwen2_5/1.5B_full" in tuned(document)["command"]
 
 
-def test_arguments_of_the_runtime_say_how_to_train_unless_the_job_has_its_own() -> None:
+def test_arguments_of_the_runtime_are_used_unless_the_job_has_its_own() -> None:
     command = ["tune", "run"]
     document = torch(args=[MODULES], command=[*command, "--config", "llama3_2/1B_full"])
     assert [
@@ -431,14 +445,18 @@ def test_planning_changes_neither_the_runtime_nor_the_job() -> None:
         ({"args": ["epochs=1", "output_dir=/mine"]}, ["spec.trainer.args[1]"]),
     ],
 )
-def test_d29_what_torchtune_cannot_do_is_not_planned(trainer: Object, paths: list[str]) -> None:
+def test_unsupported_torchtune_configuration_is_not_planned(
+    trainer: Object, paths: list[str]
+) -> None:
+    """Defect D29."""
     job = job_on(LLAMA, trainer={"command": ["tune", "run"], **trainer})
     with pytest.raises(InvalidTrainJobError, match=r"^TrainJob team/demo: ") as caught:
         plan(job, LLAMA)
     assert [error.path for error in caught.value.errors] == paths
 
 
-def test_d29_lora_is_not_dropped_on_several_nodes_of_the_runtime() -> None:
+def test_lora_is_not_dropped_on_several_nodes_of_the_runtime() -> None:
+    """Defect D29."""
     document = deepcopy(LLAMA)
     document["spec"]["mlPolicy"]["numNodes"] = 2
     job = job_on(document, trainer={"command": ["tune", "run"], "args": [MODULES]})
@@ -446,7 +464,8 @@ def test_d29_lora_is_not_dropped_on_several_nodes_of_the_runtime() -> None:
         plan(job, document)
 
 
-def test_d29_a_runtime_for_no_model_is_not_planned() -> None:
+def test_runtime_without_model_is_not_planned() -> None:
+    """Defect D29."""
     document = torch()
     job = job_on(document, trainer={"command": ["tune", "run"]})
     with pytest.raises(InvalidTrainJobError, match=r"spec\.runtimeRef\.name: .* names none"):
@@ -456,13 +475,14 @@ def test_d29_a_runtime_for_no_model_is_not_planned() -> None:
 # Admission
 
 
-def test_what_is_well_is_admitted() -> None:
+def test_valid_job_is_admitted() -> None:
     document = torch()
     assert refused(document, env=[{"name": "A", "value": "a"}], numProcPerNode="gpu") == []
     assert findings(job_on(document), document).errors == []
 
 
-def test_d19_variables_of_torchrun_are_refused_whatever_else_the_job_says() -> None:
+def test_torchrun_variables_are_always_rejected() -> None:
+    """Defect D19."""
     names = ["PET_NODE_RANK", "A", "PET_MASTER_ADDR", "PET_NNODES", "PET_NPROC_PER_NODE"]
     env = [{"name": name, "value": "x"} for name in [*names, "PET_MASTER_PORT"]]
     [error] = findings(job_on(torch(), trainer={"env": env}), torch()).errors
@@ -474,7 +494,8 @@ def test_d19_variables_of_torchrun_are_refused_whatever_else_the_job_says() -> N
     )
 
 
-def test_d21_torchtune_is_checked_without_a_word_about_nodes_and_processes() -> None:
+def test_torchtune_is_validated_without_nodes_and_processes() -> None:
+    """Defect D21."""
     assert refused(LLAMA, command=["tune", "run"]) == []
     assert refused(torch(), command=["tune", "run"]) == [
         'spec.runtimeRef.name: Invalid value: "runtime": must have a supported pretrained model, '
@@ -483,7 +504,8 @@ def test_d21_torchtune_is_checked_without_a_word_about_nodes_and_processes() -> 
     ]
 
 
-def test_d21_nodes_of_the_runtime_count_at_admission() -> None:
+def test_num_nodes_of_the_runtime_is_validated_at_admission() -> None:
+    """Defect D21."""
     document = deepcopy(LLAMA)
     document["spec"]["mlPolicy"]["numNodes"] = 2
     whose = (
@@ -503,9 +525,9 @@ def test_immutable_settings_are_refused_at_admission() -> None:
     assert error.startswith("spec.trainer.args[0]: ")
 
 
-def test_qlora_on_several_devices_is_refused_with_what_the_node_has() -> None:
-    asked = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, numProcPerNode=2)
-    assert asked[0] == (
+def test_qlora_on_several_devices_error_names_the_devices() -> None:
+    errors = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, numProcPerNode=2)
+    assert errors[0] == (
         "spec.trainer.numProcPerNode: Invalid value: 2: must be auto or 1 for llama3_2/1B "
         "model when using QLoRA"
     )
@@ -525,7 +547,7 @@ def test_qlora_on_several_devices_is_refused_with_what_the_node_has() -> None:
         ({"requests": {"nvidia.com/gpu": "four"}}, False),  # which is refused by itself
     ],
 )
-def test_devices_are_the_runtimes_unless_the_trainjob_asks_for_some(
+def test_devices_are_those_of_the_runtime_unless_the_trainjob_requests_some(
     resources: Object, is_of_runtime: bool
 ) -> None:
     errors = refused(LLAMA, command=["tune", "run"], args=QUANTIZED, resourcesPerNode=resources)
@@ -533,11 +555,11 @@ def test_devices_are_the_runtimes_unless_the_trainjob_asks_for_some(
     assert ("the runtime sets it" in error) == is_of_runtime
 
 
-def test_processes_of_the_runtime_are_told_as_the_runtimes() -> None:
+def test_error_about_processes_of_the_runtime_names_the_runtime() -> None:
     document = deepcopy(LLAMA)
     document["spec"]["mlPolicy"]["torch"]["numProcPerNode"] = 2
-    asked = refused(document, command=["tune", "run"], args=QUANTIZED)
-    assert asked[0].endswith(
+    errors = refused(document, command=["tune", "run"], args=QUANTIZED)
+    assert errors[0].endswith(
         "model when using QLoRA: the runtime sets it in spec.mlPolicy.torch.numProcPerNode, "
         "unless the TrainJob sets spec.trainer.numProcPerNode"
     )

@@ -38,7 +38,7 @@ def tuning(method: Method = FULL, nodes: int = 1, processes: int = 1, model: str
     return Tuning(model, method, nodes, processes)
 
 
-def told(errors: Iterable[FieldError]) -> list[str]:
+def as_messages(errors: Iterable[FieldError]) -> list[str]:
     return [str(error) for error in errors]
 
 
@@ -77,7 +77,7 @@ def test_recipe_and_config_fit_the_method_and_the_devices(
         (["model.quantize_base=True", "model.use_dora=True"], FULL),
     ],
 )
-def test_the_arguments_say_how_to_train(args: list[str], method: Method) -> None:
+def test_arguments_select_the_recipe(args: list[str], method: Method) -> None:
     assert method_of(args) is method
 
 
@@ -92,11 +92,12 @@ def test_the_arguments_say_how_to_train(args: list[str], method: Method) -> None
         (["dataset.note=model.quantize_base=True"], FULL),
     ],
 )
-def test_d29_a_switch_that_is_not_true_is_off(args: list[str], method: Method) -> None:
+def test_switch_that_is_not_true_is_disabled(args: list[str], method: Method) -> None:
+    """Defect D29."""
     assert method_of(args) is method
 
 
-def test_one_process_has_nobody_to_meet() -> None:
+def test_single_process_has_no_rendezvous() -> None:
     assert tuning(LORA).command("demo-node-0-0.demo:29500", []) == [
         "tune",
         "run",
@@ -117,7 +118,7 @@ def test_several_processes_meet_at_the_first_node(nodes: int, processes: int) ->
     ]
 
 
-def test_of_the_templates_command_only_what_jobs_cannot_change_is_kept() -> None:
+def test_only_immutable_parts_of_the_template_command_are_kept() -> None:
     assert tuning().command("host:29500", TEMPLATE)[5:] == [
         "output_dir=/workspace/output",
         "tokenizer.path=/workspace/model/a=b",
@@ -139,20 +140,22 @@ def test_of_the_templates_command_only_what_jobs_cannot_change_is_kept() -> None
         ("torchtune-llama3.2-1b-copy", ""),
     ],
 )
-def test_the_runtimes_name_says_the_model(runtime: str, model: str) -> None:
+def test_model_is_taken_from_the_name_of_the_runtime(runtime: str, model: str) -> None:
     assert model_of(runtime, None, []) == model
 
 
-def test_d29_an_annotation_says_the_model_whatever_the_runtime_is_called() -> None:
+def test_model_annotation_has_precedence_over_the_runtime_name() -> None:
+    """Defect D29."""
     assert model_of(RUNTIME, {ANNOTATION: "llama3_3/70B"}, TEMPLATE) == "llama3_3/70B"
 
 
-def test_a_runtimes_name_wins_over_its_command() -> None:
+def test_runtime_name_has_precedence_over_its_command() -> None:
     assert model_of("torchtune-llama3.3-70b", {"other": "x"}, TEMPLATE) == "llama3_3/70B"
 
 
 @pytest.mark.parametrize("name", ["copied", "my-own-runtime", "torchtune-llama3.2-1b-copy"])
-def test_d29_a_copied_runtime_has_the_model_of_its_command(name: str) -> None:
+def test_copied_runtime_takes_the_model_from_its_command(name: str) -> None:
+    """Defect D29."""
     assert model_of(name, None, TEMPLATE) == "llama3_2/1B"
 
 
@@ -177,8 +180,9 @@ def test_a_config_is_a_model_and_a_suffix(command: list[str], model: str) -> Non
     assert model_of("copied", None, command) == model
 
 
-def test_d29_a_runtime_for_no_model_is_told_how_to_say_it() -> None:
-    assert told(planning_errors(tuning(model=""), "copied", [])) == [
+def test_runtime_without_model_error_names_the_annotation() -> None:
+    """Defect D29."""
+    assert as_messages(planning_errors(tuning(model=""), "copied", [])) == [
         'spec.runtimeRef.name: Invalid value: "copied": must have a supported pretrained model, '
         "but the runtime names none: neither in the annotation "
         "trainer.kubeflow.org/torchtune-model, nor in its name, nor with --config in its command"
@@ -186,30 +190,34 @@ def test_d29_a_runtime_for_no_model_is_told_how_to_say_it() -> None:
 
 
 @pytest.mark.parametrize("method", [LORA, QLORA])
-def test_d29_lora_on_several_nodes_is_refused(method: Method) -> None:
+def test_lora_on_several_nodes_is_rejected(method: Method) -> None:
+    """Defect D29."""
     found = planning_errors(tuning(method, 2, model=LLAMA_70B), RUNTIME, [MODULES])
-    assert told(found) == [f"spec.trainer.numNodes: Invalid value: 2: {LORA_ON_NODES}"]
+    assert as_messages(found) == [f"spec.trainer.numNodes: Invalid value: 2: {LORA_ON_NODES}"]
 
 
-def test_what_fits_can_be_planned() -> None:
-    assert told(planning_errors(tuning(FULL, 2), RUNTIME, ["batch_size=2"])) == []
-    assert told(planning_errors(tuning(QLORA, 1), RUNTIME, [MODULES])) == []
+def test_valid_job_can_be_planned() -> None:
+    assert as_messages(planning_errors(tuning(FULL, 2), RUNTIME, ["batch_size=2"])) == []
+    assert as_messages(planning_errors(tuning(QLORA, 1), RUNTIME, [MODULES])) == []
 
 
 @pytest.mark.parametrize(
     "key",
     ["output_dir", "tokenizer.path", "tokenizer.merges_file", "checkpointer.checkpoint_dir"],
 )
-def test_d29_jobs_cannot_change_where_the_runtimes_volumes_are(key: str) -> None:
+def test_jobs_cannot_change_volume_paths_of_the_runtime(key: str) -> None:
+    """Defect D29."""
     asked = ["epochs=1", f"{key}=/mine=yours", f"{key}.not=1"]
-    assert told(planning_errors(tuning(), RUNTIME, asked)) == [
+    assert as_messages(planning_errors(tuning(), RUNTIME, asked)) == [
         f'spec.trainer.args[1]: Invalid value: "{key}": must not set immutable config '
         f'"{key}" in trainer args; it is managed by the runtime'
     ]
 
 
 def unsupported(this: Tuning, processes: int | str = "auto") -> list[str]:
-    return told(support_errors(this, RUNTIME, processes, {"limits": {"nvidia.com/gpu": "2"}}))
+    return as_messages(
+        support_errors(this, RUNTIME, processes, {"limits": {"nvidia.com/gpu": "2"}})
+    )
 
 
 def test_a_model_without_configs_is_refused() -> None:
@@ -219,7 +227,7 @@ def test_a_model_without_configs_is_refused() -> None:
     ]
 
 
-def test_about_a_model_that_is_not_named_there_is_no_more_to_say() -> None:
+def test_missing_model_is_the_only_error() -> None:
     assert unsupported(tuning(QLORA, 2, model="")) == []
 
 
@@ -264,7 +272,7 @@ def test_the_large_model_has_qlora_on_several_devices() -> None:
 
 
 @pytest.mark.parametrize("model", [LLAMA, QWEN])
-def test_about_qlora_on_several_nodes_nothing_is_said_twice(model: str) -> None:
+def test_qlora_on_several_nodes_is_reported_once(model: str) -> None:
     assert unsupported(tuning(QLORA, 2, 2, model=model)) == [
         f"spec.trainer.numNodes: Invalid value: 2: must be 1 for {model} model"
     ]

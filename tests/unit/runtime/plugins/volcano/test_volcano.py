@@ -46,7 +46,7 @@ def priority_class(name: str) -> Object:
 AFTER_DATA = [{"name": "data", "status": "Complete"}]
 
 
-def test_the_pod_group_has_the_size_of_the_gang_and_what_volcano_is_told() -> None:
+def test_pod_group_has_the_gang_size_and_the_volcano_policy() -> None:
     topology = {"mode": "soft", "highestTierAllowed": 2}
     document = scheduled(job(priority="high"), policy={"networkTopology": topology})
     owner = {
@@ -72,7 +72,7 @@ def test_the_pod_group_has_the_size_of_the_gang_and_what_volcano_is_told() -> No
     }
 
 
-def test_what_nobody_says_is_left_to_volcano() -> None:
+def test_unset_fields_are_omitted() -> None:
     assert group(scheduled()) == {"minMember": 1, "minResources": {"cpu": "2"}}
 
 
@@ -109,13 +109,15 @@ def test_the_queue_is_the_jobs_or_else_the_runtimes(
         ([job("side", None), job()], None),
     ],
 )
-def test_d34_the_priority_is_the_trainers_or_else_the_first_of_the_gang(
+def test_priority_is_that_of_the_trainer_or_else_the_first_of_the_gang(
     jobs: list[Object], priority: str | None
 ) -> None:
+    """Defect D34."""
     assert group(scheduled(*jobs)).get("priorityClassName") == priority
 
 
-def test_d32_only_the_pods_of_the_gang_are_annotated() -> None:
+def test_only_the_pods_of_the_gang_are_annotated() -> None:
+    """Defect D32."""
     document = scheduled(job("data", None), job(dependsOn=AFTER_DATA))
     jobs = jobs_of(plan(job_on(document), document)["JobSet"])
     assert {
@@ -127,7 +129,7 @@ def test_d32_only_the_pods_of_the_gang_are_annotated() -> None:
 
 
 @pytest.mark.parametrize("policy", [None, {}])
-def test_without_the_policy_there_is_no_gang(policy: Object | None) -> None:
+def test_no_pod_group_without_the_policy(policy: Object | None) -> None:
     document = scheduled(job(priority="none"), queue="", podGroupPolicy=policy)
     planned = plan(job_on(document), document)
     assert list(planned) == ["JobSet"]
@@ -153,14 +155,15 @@ def jobset(**spec: Any) -> Object:
         (True, jobset(), ["PodGroup", "JobSet"]),
     ],
 )
-def test_d32_the_pod_group_is_applied_until_its_pods_are_there(
+def test_pod_group_is_applied_until_its_pods_exist(
     suspend: bool, running: Object, kinds: list[str]
 ) -> None:
+    """Defect D32."""
     document, applied = scheduled(), there("PodGroup", "scheduling.volcano.sh/v1beta1")
     assert list(plan(job_on(document, suspend=suspend), document, applied, running)) == kinds
 
 
-def told(document: Object, *others: Object, **spec: Any) -> list[str]:
+def error_messages(document: Object, *others: Object, **spec: Any) -> list[str]:
     return [str(error) for error in findings(job_on(document, **spec), document, *others).errors]
 
 
@@ -187,7 +190,7 @@ QUEUE_ERROR_OF_RUNTIME = (
 def test_an_empty_queue_is_refused(
     of_runtime: str | None, of_job: Object | None, errors: list[str]
 ) -> None:
-    assert told(scheduled(queue=of_runtime), annotations=of_job) == errors
+    assert error_messages(scheduled(queue=of_runtime), annotations=of_job) == errors
 
 
 def missing(name: str) -> str:
@@ -211,23 +214,25 @@ def missing(name: str) -> str:
         (["", None], []),
     ],
 )
-def test_d34_every_priority_class_of_the_gang_must_exist(
+def test_every_priority_class_of_the_gang_must_exist(
     priorities: list[str | None], absent: list[str]
 ) -> None:
+    """Defect D34."""
     first, *rest = priorities
     sides = [job(f"side-{n}", None, priority) for n, priority in enumerate(rest)]
     document = scheduled(job(priority=first), *sides)
-    assert told(document, priority_class("high")) == [missing(name) for name in absent]
+    assert error_messages(document, priority_class("high")) == [missing(name) for name in absent]
 
 
-def test_d34_priority_classes_outside_the_gang_are_missed_too() -> None:
+def test_missing_priority_classes_outside_the_gang_are_reported() -> None:
+    """Defect D34."""
     document = scheduled(job("data", None, "none"), job(dependsOn=AFTER_DATA))
-    (error,) = told(document, priority_class("high"))
+    (error,) = error_messages(document, priority_class("high"))
     assert error == missing("none")
 
 
 def test_g12_priority_classes_that_cannot_be_read_are_not_missed() -> None:
-    assert told(scheduled(job(priority="none"))) == []
+    assert error_messages(scheduled(job(priority="none"))) == []
 
 
 def test_it_watches_its_own_pod_groups_and_priority_classes() -> None:

@@ -1,4 +1,4 @@
-"""Rights for users of a test's own."""
+"""Grants permissions to users of a test."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ async def allow(
     name: str | None = None,
     in_: str | None = None,
 ) -> None:
-    """Let the user do this with the resources, of whatever group, in a namespace or everywhere."""
+    """Grant the verbs on the resources of any group, in a namespace or everywhere."""
     metadata = {"name": name or user}
     scope = "Cluster" if in_ is None else ""
     if in_ is not None:

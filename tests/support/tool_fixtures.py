@@ -1,4 +1,4 @@
-"""Fixtures for the programs that people install and watch an operator with."""
+"""Fixtures for helm, promtool and Prometheus."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""All that an object has been."""
+"""All versions of an object since a resource version."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.informers import connected
 
 
 async def version_now(api: ApiClient) -> str:
-    """How far the server's history goes."""
+    """The current resource version of the server."""
     version: str = (await api.get("/api/v1/namespaces?limit=1"))["metadata"]["resourceVersion"]
     return version
 

@@ -1,4 +1,4 @@
-"""Requests at a steady pace, or as many as the machine can do, whatever comes of them."""
+"""Sends requests at a constant rate and counts the results."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +11,7 @@ Send = Callable[[int], Awaitable[str | None]]  # says what went wrong
 
 @dataclass(slots=True)
 class Tally:
-    """What came of them so far."""
+    """Results so far."""
 
     failures: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)  # that each took
@@ -32,8 +32,8 @@ class Tally:
 
 
 @asynccontextmanager
-async def pressing(send: Send, rate: float, at_once: int = 32) -> AsyncIterator[Tally]:
-    """Send so many a second for the block, unless too many wait for their answers already."""
+async def constant_load(send: Send, rate: float, at_once: int = 32) -> AsyncIterator[Tally]:
+    """Send requests at this rate for the block, with a limit on those in flight."""
     now, tally = asyncio.get_running_loop().time, Tally()
     began, places = now(), asyncio.Semaphore(at_once)
 

@@ -64,7 +64,7 @@ def job_set_of(job: Object) -> Object:
     }
 
 
-async def test_a_runtime_that_the_cache_does_not_know_is_read(
+async def test_runtime_missing_from_the_cache_is_read_from_the_server(
     person: Applicant, namespace: str
 ) -> None:
     for kind in KINDS:
@@ -75,8 +75,8 @@ async def test_a_runtime_that_the_cache_does_not_know_is_read(
 
     job = job_on("TrainingRuntime", "known", namespace, **DATASET)
     assert "must have dataset-initializer job" in (await person.create(job, dry_run=True)).denial
-    mended = placed(INITIALIZING, "TrainingRuntime", "known", namespace)
-    assert (await person.apply(mended)).accepted
+    fixed = placed(INITIALIZING, "TrainingRuntime", "known", namespace)
+    assert (await person.apply(fixed)).accepted
     assert (await person.create(job, dry_run=True)).message == ""
 
 
@@ -98,8 +98,8 @@ async def test_edit_is_refused_once_there_is_a_jobset_that_the_cache_does_not_sh
         assert (await person.patch(job, {"spec": change}, dry_run=True)).message == ""
     assert (await person.create(job_set_of({**job, **created.body}))).accepted
     for path, change in CHANGES.items():
-        heard = await person.patch(job, {"spec": change})
-        assert heard.denial.startswith(
+        outcome = await person.patch(job, {"spec": change})
+        assert outcome.denial.startswith(
             f"{path}: Forbidden: cannot be changed after the JobSet was "
         )
     assert (await person.patch(job, {"spec": {"suspend": False}})).message == ""
@@ -117,17 +117,21 @@ async def test_edit_is_refused_while_the_jobset_cannot_be_read(
     for fault in (status_answer(500, "InternalError"), Stall()):
         proxy.inject(fault, is_read_of_the_job_set, times=10)
         change = {"spec": CHANGES["spec.trainer.image"]}
-        heard = await applicant_with(api).patch(job, change, dry_run=True)
-        assert (heard.status, heard.body["reason"]) == (503, "ServiceUnavailable")
-        assert heard.denial == "the JobSet or the runtime of the TrainJob cannot be read: try again"
+        outcome = await applicant_with(api).patch(job, change, dry_run=True)
+        assert (outcome.status, outcome.body["reason"]) == (503, "ServiceUnavailable")
+        assert (
+            outcome.denial == "the JobSet or the runtime of the TrainJob cannot be read: try again"
+        )
         # What no JobSet could contradict needs no reading.
         assert (await person.patch(job, {"spec": {"suspend": False}}, dry_run=True)).accepted
         proxy.forget_faults()
-    heard = await person.patch(job, {"spec": CHANGES["spec.trainer.image"]}, dry_run=True)
-    assert heard.message == ""
+    outcome = await person.patch(job, {"spec": CHANGES["spec.trainer.image"]}, dry_run=True)
+    assert outcome.message == ""
 
 
-async def test_what_such_a_runtime_needs_is_read_as_well(person: Applicant, namespace: str) -> None:
+async def test_objects_referenced_by_such_a_runtime_are_read(
+    person: Applicant, namespace: str
+) -> None:
     ranked = placed(volcano(priorityClassName=namespace), "TrainingRuntime", "ranked", namespace)
     assert (await person.create(ranked)).accepted
     job = job_on("TrainingRuntime", "ranked", namespace)

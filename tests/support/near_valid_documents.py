@@ -1,4 +1,4 @@
-"""Documents that are almost right: each a change or two away from one that is."""
+"""Documents that differ from valid ones by a few random changes."""
 
 import json
 import random
@@ -69,7 +69,7 @@ def nested(levels: int) -> Any:
 
 
 class Mutations:
-    """Makes them, the same ones for the same seed."""
+    """Generates them, reproducibly for a seed."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

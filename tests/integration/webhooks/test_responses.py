@@ -27,8 +27,8 @@ NO_STEP = "must have {0}-initializer job when trainJob is configured with input 
 @pytest_asyncio.fixture
 async def here(person: Applicant, namespace: str) -> str:
     """A namespace with a runtime `torch`."""
-    heard = await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))
-    assert heard.accepted
+    outcome = await person.create(placed(torch(), "TrainingRuntime", "torch", namespace))
+    assert outcome.accepted
     return namespace
 
 
@@ -40,8 +40,8 @@ def job_in(namespace: str, name: str = "train", **spec: Any) -> Object:
 
 
 async def test_a_denial(person: Applicant, here: str) -> None:
-    heard = await person.create(job_in(here, trainer={"env": [{"name": "PET_NNODES"}]}))
-    assert heard.body == {
+    outcome = await person.create(job_in(here, trainer={"env": [{"name": "PET_NNODES"}]}))
+    assert outcome.body == {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
@@ -68,15 +68,15 @@ async def test_a_denial(person: Applicant, here: str) -> None:
 async def test_a_denial_of_a_runtime(
     kind: str, webhook: str, person: Applicant, namespace: str
 ) -> None:
-    heard = await person.create(placed(torch(job_with(replicas=2)), kind, namespace, namespace))
-    assert heard.message == (
+    outcome = await person.create(placed(torch(job_with(replicas=2)), kind, namespace, namespace))
+    assert outcome.message == (
         f'admission webhook "{webhook}" denied the request: '
         "spec.template.spec.replicatedJobs[0].replicas: Invalid value: 2: always must be 1"
     )
-    assert heard.body["details"]["kind"] == kind
+    assert outcome.body["details"]["kind"] == kind
 
 
-async def test_all_mistakes_are_told_at_once(person: Applicant, here: str) -> None:
+async def test_all_errors_are_reported_together(person: Applicant, here: str) -> None:
     """Also those that are found at different stages: overrides, plugins, the name."""
     job = job_in(
         here,
@@ -88,8 +88,8 @@ async def test_all_mistakes_are_told_at_once(person: Applicant, here: str) -> No
         },
         podTemplateOverrides=[{"targetJobs": [{"name": "nodes"}]}],
     )
-    heard = await person.create(job)
-    told = {cause["field"]: cause["message"] for cause in heard.body["details"]["causes"]}
+    outcome = await person.create(job)
+    told = {cause["field"]: cause["message"] for cause in outcome.body["details"]["causes"]}
     assert sorted(told) == [
         "metadata.name",
         "spec.initializer.model.secretRef.name",
@@ -99,11 +99,11 @@ async def test_all_mistakes_are_told_at_once(person: Applicant, here: str) -> No
         "spec.trainer.resourcesPerNode.limits[cpu]",
     ]
     for step in ("dataset", "model"):
-        assert NO_STEP.format(step) in heard.denial
-    assert heard.denial.startswith("[")
+        assert NO_STEP.format(step) in outcome.denial
+    assert outcome.denial.startswith("[")
 
 
-async def test_all_mistakes_of_a_runtime_are_told_at_once(
+async def test_all_errors_of_a_runtime_are_reported_together(
     person: Applicant, namespace: str
 ) -> None:
     manifest = torch(
@@ -112,9 +112,9 @@ async def test_all_mistakes_of_a_runtime_are_told_at_once(
         job_with(replicas=3),
         job_with("other", None, spec={"parallelism": -1}),
     )
-    heard = await person.create(placed(manifest, "TrainingRuntime", "torch", namespace))
+    outcome = await person.create(placed(manifest, "TrainingRuntime", "torch", namespace))
     jobs = "spec.template.spec.replicatedJobs"
-    fields = [cause["field"] for cause in heard.body["details"]["causes"]]
+    fields = [cause["field"] for cause in outcome.body["details"]["causes"]]
     assert fields == [
         f"{jobs}[0].replicas",
         f"{jobs}[1].template.spec.template.spec.containers",
@@ -123,35 +123,37 @@ async def test_all_mistakes_of_a_runtime_are_told_at_once(
     ]
 
 
-async def test_a_mistake_is_told_once(person: Applicant, here: str) -> None:
+async def test_each_error_is_reported_once(person: Applicant, here: str) -> None:
     twice = [{"name": "node"}, {"name": "node"}]
     override = {"targetJobs": twice, "spec": {"containers": [{"name": "typo"}]}}
-    heard = await person.create(job_in(here, podTemplateOverrides=[override]))
-    assert heard.denial == (
+    outcome = await person.create(job_in(here, podTemplateOverrides=[override]))
+    assert outcome.denial == (
         'spec.podTemplateOverrides[0].spec.containers[0].name: Invalid value: "typo": must not '
         "have container that doesn't exist in the runtime job node"
     )
 
 
-async def test_of_very_many_mistakes_a_hundred_are_told(person: Applicant, here: str) -> None:
+async def test_number_of_reported_errors_is_limited_to_a_hundred(
+    person: Applicant, here: str
+) -> None:
     overrides = [
         {"targetJobs": [{"name": f"job-{number}"}, {"name": f"other-{number}"}]}
         for number in range(75)
     ]
-    heard = await person.create(job_in(here, podTemplateOverrides=overrides))
-    assert len(heard.body["details"]["causes"]) == 100
-    assert heard.denial.count("must not have targetJob") == 100
+    outcome = await person.create(job_in(here, podTemplateOverrides=overrides))
+    assert len(outcome.body["details"]["causes"]) == 100
+    assert outcome.denial.count("must not have targetJob") == 100
 
 
-async def test_a_denial_comes_with_its_warnings(person: Applicant, here: str) -> None:
+async def test_denial_contains_its_warnings(person: Applicant, here: str) -> None:
     trainer = {
         "env": [{"name": "PET_NNODES"}],
         "numProcPerNode": 2,
         "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}},
     }
-    heard = await person.create(job_in(here, trainer=trainer))
-    assert heard.denial == RESERVED
-    assert heard.warnings == [
+    outcome = await person.create(job_in(here, trainer=trainer))
+    assert outcome.denial == RESERVED
+    assert outcome.warnings == [
         "spec.trainer.numProcPerNode: 2 processes on each node share 1 accelerator: run 1, or "
         "request more in spec.trainer.resourcesPerNode"
     ]
@@ -163,20 +165,20 @@ async def test_long_values_are_cut(person: Applicant, here: str) -> None:
         "targetJobs": [{"name": "node"}],
         "spec": {"containers": [{"name": "node", "env": [{"name": name, "value": "hunter2"}]}]},
     }
-    heard = await person.create(job_in(here, podTemplateOverrides=[override]))
-    assert f'["PET_{"X" * 114}…: must not have envs for the' in heard.denial
-    assert "hunter2" not in heard.message
+    outcome = await person.create(job_in(here, podTemplateOverrides=[override]))
+    assert f'["PET_{"X" * 114}…: must not have envs for the' in outcome.denial
+    assert "hunter2" not in outcome.message
 
 
-async def test_a_name_that_is_to_be_made_up(person: Applicant, here: str) -> None:
+async def test_generated_name_is_validated(person: Applicant, here: str) -> None:
     """The API server adds five characters, before it asks."""
     job = job_in(here)
     for prefix, is_accepted in (("x" * 43, True), ("x" * 44, False)):
         job["metadata"] = {"generateName": prefix, "namespace": here}
-        heard = await person.create_nameless(job)
-        assert heard.accepted is is_accepted
-    assert heard.denial.startswith(f'metadata.name: Invalid value: "{"x" * 44}')
-    assert "must be no more than 48 characters: each pod of the job node" in heard.denial
+        outcome = await person.create_nameless(job)
+        assert outcome.accepted is is_accepted
+    assert outcome.denial.startswith(f'metadata.name: Invalid value: "{"x" * 44}')
+    assert "must be no more than 48 characters: each pod of the job node" in outcome.denial
 
 
 @pytest.mark.parametrize(
@@ -197,12 +199,12 @@ async def test_a_name_that_is_to_be_made_up(person: Applicant, here: str) -> Non
         ),
     ],
 )
-async def test_what_the_api_server_says_before_us(
+async def test_schema_errors_are_reported_by_the_api_server(
     spec: Object, says: str, person: Applicant, here: str
 ) -> None:
-    heard = await person.create(job_in(here, **spec))
-    assert (heard.status, heard.body["reason"], heard.denial) == (422, "Invalid", "")
-    assert says in heard.message
+    outcome = await person.create(job_in(here, **spec))
+    assert (outcome.status, outcome.body["reason"], outcome.denial) == (422, "Invalid", "")
+    assert says in outcome.message
 
 
 async def test_a_gang_cannot_wait_for_less_than_no_time(person: Applicant, namespace: str) -> None:
@@ -234,26 +236,26 @@ async def test_trainjob_beyond_the_limits_is_denied(person: Applicant, here: str
     """The API server's own limits do not see it: all its lists are short."""
     large = job_in(here, podTemplateOverrides=sizes(12_000))
     assert len(orjson.dumps(large)) > 800_000
-    heard = await person.create(large, dry_run=True)
-    assert heard.denial == "<root>: Too long: may not have more than 3000 fields and items"
+    outcome = await person.create(large, dry_run=True)
+    assert outcome.denial == "<root>: Too long: may not have more than 3000 fields and items"
 
 
 async def test_too_long_list_is_rejected_by_the_schema(person: Applicant, here: str) -> None:
     long = job_in(here, trainer={"env": [{"name": f"A{n}"} for n in range(513)]})
-    heard = await person.create(long)
-    assert heard.denial == ""
-    assert "spec.trainer.env: Too many: 513: must have at most 512 items" in heard.message
+    outcome = await person.create(long)
+    assert outcome.denial == ""
+    assert "spec.trainer.env: Too many: 513: must have at most 512 items" in outcome.message
 
 
 async def test_too_long_text_is_rejected_by_the_schema(person: Applicant, here: str) -> None:
     """The schema counts characters, the webhook bytes of the whole TrainJob."""
-    heard = await person.create(job_in(here, trainer={"args": ["x" * 131_073]}))
-    assert (heard.status, heard.denial) == (422, "")
-    assert "spec.trainer.args[0]: Too long" in heard.message
-    heard = await person.create(job_in(here, trainer={"args": ["é" * 131_072]}))
-    assert heard.denial.startswith("<root>: Too long: may not be more than 262144 bytes as JSON")
-    heard = await person.create(job_in(here, trainer={"args": ["x" * 131_072]}), dry_run=True)
-    assert heard.accepted
+    outcome = await person.create(job_in(here, trainer={"args": ["x" * 131_073]}))
+    assert (outcome.status, outcome.denial) == (422, "")
+    assert "spec.trainer.args[0]: Too long" in outcome.message
+    outcome = await person.create(job_in(here, trainer={"args": ["é" * 131_072]}))
+    assert outcome.denial.startswith("<root>: Too long: may not be more than 262144 bytes as JSON")
+    outcome = await person.create(job_in(here, trainer={"args": ["x" * 131_072]}), dry_run=True)
+    assert outcome.accepted
 
 
 def in_zones(count: int) -> Object:
@@ -269,17 +271,17 @@ async def test_too_long_list_of_kubernetes_is_rejected_by_the_schema(
 ) -> None:
     most = job_in(here, podTemplateOverrides=[in_zones(1_024)])
     assert (await person.create(most, dry_run=True)).accepted
-    heard = await person.create(job_in(here, podTemplateOverrides=[in_zones(1_025)]))
-    assert (heard.status, heard.denial) == (422, "")
-    assert "matchExpressions[0].values: Too many: 1025: must have at most 1024" in heard.message
+    outcome = await person.create(job_in(here, podTemplateOverrides=[in_zones(1_025)]))
+    assert (outcome.status, outcome.denial) == (422, "")
+    assert "matchExpressions[0].values: Too many: 1025: must have at most 1024" in outcome.message
 
 
 async def test_quantity_beyond_the_range_of_the_api_is_denied(person: Applicant, here: str) -> None:
     limits = {"cpu": "1e991", "memory": "10e18"}
-    heard = await person.create(
+    outcome = await person.create(
         job_in(here, trainer={"resourcesPerNode": {"limits": limits}}), dry_run=True
     )
     assert 'limits[memory]: Invalid value: "10e18": must be at most 9223372036854775807' in (
-        heard.denial
+        outcome.denial
     )
-    assert "'1e991' has more than 256 digits or decimal places" in heard.denial
+    assert "'1e991' has more than 256 digits or decimal places" in outcome.denial

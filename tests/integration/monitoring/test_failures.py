@@ -15,7 +15,7 @@ from kftrainer.devcluster.processes.ports import LOOPBACK, PortReservations
 from kftrainer.devcluster.waiting import until
 from tests.support.managers import manager_process
 from tests.support.objects import runtime
-from tests.support.rights import allow
+from tests.support.permissions import allow
 from tests.support.webhooks import register, unregister, webhook_flags
 
 WITHIN = 90.0
@@ -23,7 +23,7 @@ READ = ("get", "list", "watch")
 CONFIGURATIONS = "validatingwebhookconfigurations"
 
 
-class Told:
+class ManagerEndpoints:
     """What a manager tells to those who ask."""
 
     def __init__(self, probes: ApiClient, metrics: ApiClient) -> None:
@@ -56,7 +56,7 @@ class Told:
 
 
 @asynccontextmanager
-async def told_by_manager(kubeconfig: Path, *flags: str) -> AsyncIterator[Told]:
+async def manager_endpoints(kubeconfig: Path, *flags: str) -> AsyncIterator[ManagerEndpoints]:
     """What a manager with these flags tells."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
@@ -67,7 +67,7 @@ async def told_by_manager(kubeconfig: Path, *flags: str) -> AsyncIterator[Told]:
             ApiClient(manager.health_url, None) as probes,
             ApiClient(f"http://{address}", None) as metrics,
         ):
-            yield Told(probes, metrics)
+            yield ManagerEndpoints(probes, metrics)
     finally:
         ports.release_all()
 
@@ -91,14 +91,14 @@ def readiness(**checks: int) -> Sequence[str]:
     ]
 
 
-async def test_that_it_is_up_and_not_ready_as_the_api_server_is_not_told_to_trust_it(
+async def test_manager_is_up_and_not_ready_while_the_ca_bundle_is_missing(
     control_plane: ControlPlane, api: ApiClient, namespace: str, webhook_port: int
 ) -> None:
     user = f"without-configurations-{namespace}"
     await allow(api, user, READ)
     await allow(api, user, ["create", "update"], ["secrets"], name=f"{user}-secrets")
     flags = webhook_flags(webhook_port)
-    async with told_by_manager(control_plane.kubeconfig_for(user), *flags) as told:
+    async with manager_endpoints(control_plane.kubeconfig_for(user), *flags) as told:
         await told.until_check_says("webhooks", "does not trust the certificate's authority")
         await told.until_metrics_say(*readiness(caches=1, stopping=1, webhooks=0))
         await allow(api, user, ["update"], [CONFIGURATIONS], name=f"{user}-configurations")
@@ -114,7 +114,7 @@ async def test_that_a_runtime_is_missing_as_it_may_not_be_applied(
     await allow(api, user, READ)
     out_of_date = f'kftrainer_shipped_runtime_out_of_date{{runtime="{name}"}}'
     flags = ("--runtimes", str(tmp_path))
-    async with told_by_manager(control_plane.kubeconfig_for(user), *flags) as told:
+    async with manager_endpoints(control_plane.kubeconfig_for(user), *flags) as told:
         await told.until_metrics_say(f"{out_of_date} 1")
         runtimes = ["clustertrainingruntimes"]
         await allow(api, user, ["create", "patch"], runtimes, name=f"{user}-runtimes")

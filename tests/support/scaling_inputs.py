@@ -1,4 +1,4 @@
-"""Texts that tell whether something takes time that grows with the square of its size."""
+"""Strings that count comparisons, to detect quadratic run time."""
 
 
 class Compared(str):

@@ -1,4 +1,4 @@
-"""A transport that remembers every byte of the answers that came over it."""
+"""A transport that records the bytes of all responses."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,32 +9,32 @@ from kftrainer.kube.client.credentials import load_connection
 from kftrainer.kube.client.transport import HttpTransport, Response
 
 
-class OverhearingTransport(HttpTransport):
-    """A transport like any other; `overheard` makes them."""
+class RecordingTransport(HttpTransport):
+    """An HttpTransport that records; `recording_transport` creates one."""
 
-    heard = b""
+    received = b""
 
     async def request(self, *about: Any, **options: Any) -> Response:
-        """The answer, which is remembered."""
+        """Return the response and record it."""
         response = await super().request(*about, **options)
-        self.heard += response.body
+        self.received += response.body
         return response
 
     @asynccontextmanager
     async def stream(self, *about: Any, **options: Any) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The answer, which is remembered as it is read."""
+        """Return the response and record it as it is read."""
         async with super().stream(*about, **options) as chunks:
             yield self._remembered(chunks)
 
     async def _remembered(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for chunk in chunks:
-            self.heard += chunk
+            self.received += chunk
             yield chunk
 
 
 @asynccontextmanager
-async def overheard(kubeconfig: Path) -> AsyncIterator[OverhearingTransport]:
-    """One that is closed after the block."""
+async def recording_transport(kubeconfig: Path) -> AsyncIterator[RecordingTransport]:
+    """A recording transport that is closed after the block."""
     connection = await load_connection(kubeconfig)
-    async with OverhearingTransport(connection, user_agent="tests") as transport:
+    async with RecordingTransport(connection, user_agent="tests") as transport:
         yield transport

@@ -1,4 +1,4 @@
-"""TrainJobs as Kubeflow Trainer left them in a cluster, with their runtimes and JobSets.
+"""TrainJobs created by Kubeflow Trainer, with their runtimes and JobSets.
 
 The golden cases hold what releases 2.1 and 2.3 created. Here they are written to the API server
 with the same field managers, owner references, finalizers and status.

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from generate.dashboard import kftrainer
-from monitoring.picture import Picture, Span
+from monitoring.dashboard_image import Picture, Span
 from monitoring.prometheus import Curve
 from monitoring.svg import Box, Line, Plot, fitted, nice_top, readable, stacked
 
@@ -53,13 +53,13 @@ def test_a_curve_is_broken_where_nothing_is_known() -> None:
     assert 'd="M0 10L10 5M30 0"' in plot.line(Line("a", "red", [0, 5, None, 10]))
 
 
-def test_what_is_stacked_stands_on_the_one_before() -> None:
+def test_stacked_series_start_at_the_previous_one() -> None:
     [first, second] = stacked([Line("a", "red", [1, None]), Line("b", "blue", [2, 3])])
     assert (first.values, second.values) == ((1, 0), (3, 3))
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "told"),
+    ("value", "unit", "message"),
     [
         (0.25, "percentunit", "25 %"),
         (3 * 2**20, "bytes", "3 MiB"),
@@ -69,8 +69,8 @@ def test_what_is_stacked_stands_on_the_one_before() -> None:
         (12345, "short", "12,345"),
     ],
 )
-def test_values_are_readable(value: float, unit: str, told: str) -> None:
-    assert readable(value, unit) == told
+def test_values_are_readable(value: float, unit: str, message: str) -> None:
+    assert readable(value, unit) == message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""TrainJobs and runtimes with something changed by chance: mostly for the worse."""
+"""TrainJobs and runtimes with random, mostly invalid changes."""
 
 import copy
 import random
@@ -34,7 +34,7 @@ Mutator = Callable[[Object, random.Random], None]
 
 
 def corpus() -> list[Object]:
-    """Documents that are good, as far as the API server goes."""
+    """Documents that the API server accepts."""
     golden = (document for case in CASES for document in case.documents)
     demo = (document for file in sorted(DEMO.glob("*.yaml")) for document in read(file))
     small = (train_job(), runtime(), runtime(kind="ClusterTrainingRuntime"))
@@ -50,7 +50,7 @@ def _bare(document: Object) -> Object:
 
 
 def mutants(seed: int, count: int) -> Iterator[tuple[str, Object]]:
-    """So many documents, each with one or two changes, and what was done to them."""
+    """A number of documents with one or two changes each, and the descriptions of these."""
     rng = random.Random(seed)  # noqa: S311  the same each time
     good = corpus()
     for _ in range(count):
@@ -89,13 +89,13 @@ def repeat(document: Object, rng: random.Random) -> None:
 
 
 def add_unknown(document: Object, rng: random.Random) -> None:
-    """Add a field that nobody knows, or that somebody knows elsewhere."""
+    """Add an unknown field, or one that is known elsewhere."""
     objects = [inside[key] for inside, key, _ in places(document) if isinstance(inside[key], dict)]
     rng.choice([document, *objects])[rng.choice(("nonesuch", "name", "spec"))] = "x"
 
 
 def grow(document: Object, rng: random.Random) -> None:
-    """Add a field that the schema knows, with something in it that may well be right."""
+    """Add a field of the schema with a value that may be valid."""
     candidates: list[tuple[Object, str, Schema]] = []
     for inside, key, schema in places(document):
         there = inside[key]
@@ -131,7 +131,7 @@ def metadata(document: Object, rng: random.Random) -> None:
 
 
 def break_rule(document: Object, rng: random.Random) -> None:
-    """Do what only a rule in CEL forbids, or nearly so."""
+    """Make a change that only a CEL rule may reject."""
     spec = document.get("spec")
     if isinstance(spec, dict):
         of_train_job = document["kind"] == "TrainJob"
@@ -201,7 +201,7 @@ def _within(value: Any, schema: Schema | None) -> Iterator[Place]:
 
 
 def made(schema: Schema, rng: random.Random, depth: int = 0) -> Any:
-    """A value that the schema may have been made for, but for now and then."""
+    """A value that usually matches the schema."""
     if rng.random() < 0.05:
         return odd_value(rng)
     if schema.get("enum"):

@@ -41,7 +41,7 @@ SAYS = {
 }
 
 
-def test_every_rule_is_listed_in_the_words_that_are_told() -> None:
+def test_every_rule_is_documented_with_its_message() -> None:
     told: dict[str, set[str]] = {rule: {says} for rule, says in SAYS.items()}
     for case in (*JOB_CASES, *RUNTIME_CASES):
         told.setdefault(case.rule, set()).add(shown(case.says))

@@ -1,4 +1,4 @@
-"""Files that the documents show: a name in backticks, then its text."""
+"""Extracts files from the documentation: a name in backticks, then its text."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""TrainJobs from their creation to Complete: what they run on, and what is left of them."""
+"""TrainJob scenarios from creation to completion, with their runtimes and pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ WITH_INITIALIZERS = {"dataset-initializer": 1, "model-initializer": 1, "node": 1
 
 
 def on_nodes(number: int) -> Mapping[str, Any]:
-    """What a TrainJob says to have so many nodes."""
+    """The spec of a TrainJob with this number of nodes."""
     return {"trainer": {"numNodes": number}}
 
 
@@ -28,7 +28,7 @@ FETCHING: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Life:
+class Scenario:
     """A TrainJob, and how many pods each of its jobs has in the end."""
 
     runtime: str
@@ -43,7 +43,7 @@ class Life:
 
 
 def disk(name: str) -> Object:
-    """A disk for the claims of one TrainJob with initializers, as there is nobody to make some."""
+    """A PersistentVolume for the claims of one TrainJob with initializers."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -57,7 +57,7 @@ def disk(name: str) -> Object:
 
 
 async def keep_a_job_set_twice(ground: Ground) -> None:
-    """Have a TrainJob say twice that its JobSet stays as it is, after its runtime was changed."""
+    """Make a TrainJob report a kept JobSet twice, after changes of its runtime."""
     await ground.create(a_runtime("torch"))
     await ground.create_job(**LASTING)
     await ground.until_running("train", 1)

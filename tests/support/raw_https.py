@@ -1,4 +1,4 @@
-"""HTTP over TLS byte by byte, for what no well-behaved client sends."""
+"""Raw HTTP over TLS, for malformed and partial requests."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ ANSWER_WITHIN = 20.0  # a hang is longer than that, on however slow a machine
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server answered."""
+    """A response of the server."""
 
     status: int
     headers: Mapping[str, str]
@@ -23,22 +23,22 @@ class Reply:
 
 
 def trusting() -> ssl.SSLContext:
-    """For servers whose certificates nobody knows."""
+    """A TLS context that accepts any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
 
 
-class Wire:
-    """A connection to a server; `open_wire` makes them."""
+class RawTlsConnection:
+    """A connection to a server; `open_raw_connection` creates one."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Send it, unless the server has gone: that it may."""
+        """Send the data; a closed connection is ignored."""
         try:
             self._writer.write(data)
             await self._writer.drain()
@@ -46,7 +46,7 @@ class Wire:
             return
 
     async def reply(self) -> Reply | None:
-        """The next answer; None if the connection was closed instead."""
+        """The next response; None if the connection was closed instead."""
         async with asyncio.timeout(ANSWER_WITHIN):
             try:
                 head = await self._reader.readuntil(b"\r\n\r\n")
@@ -70,23 +70,23 @@ class Wire:
                 return
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent, below TLS, which has no word for it."""
+        """Shut down the sending side of the TCP connection, below TLS."""
         descriptor = os.dup(self._writer.get_extra_info("socket").fileno())
         with socket.socket(fileno=descriptor) as same:
             same.shutdown(socket.SHUT_WR)
 
     def abort(self) -> None:
-        """Let go of it in the middle of whatever it was."""
+        """Abort the connection."""
         self._writer.transport.abort()
 
 
-async def open_wire(port: int | None, tls: ssl.SSLContext | None) -> Wire:
+async def open_raw_connection(port: int | None, tls: ssl.SSLContext | None) -> RawTlsConnection:
     """A new connection."""
-    return Wire(*await asyncio.open_connection(LOOPBACK, port, ssl=tls))
+    return RawTlsConnection(*await asyncio.open_connection(LOOPBACK, port, ssl=tls))
 
 
 def post(path: str, body: bytes, **headers: str) -> bytes:
-    """A request as the API server sends it, but for the headers given."""
+    """A request in the format of the API server, with other headers if given."""
     all_headers = {
         "Host": "webhook.test.svc",
         "Content-Type": "application/json",
@@ -98,6 +98,6 @@ def post(path: str, body: bytes, **headers: str) -> bytes:
 
 
 def chunked(path: str, chunks: list[bytes]) -> bytes:
-    """The same in chunks, with no word about how much it will be."""
+    """The same request in chunks, without a content length."""
     head = post(path, b"", Content_Length="", Transfer_Encoding="chunked")
     return head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\n\r\n"

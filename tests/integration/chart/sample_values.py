@@ -6,7 +6,7 @@ What cannot go together is in one of two sets.
 from base64 import b64encode
 from typing import Any
 
-from tests.integration.chart.cells import AUTHORITY, DIGEST
+from tests.integration.chart.value_sets import AUTHORITY, DIGEST
 
 Sample = dict[str, Any]
 BUNDLE = b64encode(AUTHORITY.encode()).decode()

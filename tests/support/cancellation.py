@@ -1,4 +1,4 @@
-"""Cancels a task at one moment after the other, until there is none left to try.
+"""Cancels a task at each of its suspension points in turn.
 
 Only where it waits can a task be cancelled. So each time the work is done anew it is cancelled at
 the first wait, of the task or of any that it has started, at which that has not been done before;
