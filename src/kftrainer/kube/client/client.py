@@ -200,9 +200,8 @@ class Client:
         Without `force`, raises ConflictError if another manager owns a field. A deleted object is
         created again, unless the manifest has its uid.
 
-        The field manager is this client's unless one is given. TrainJobs' objects are applied as
-        `api.names.FIELD_MANAGER`, bundled runtimes as the field manager of their controller: a
-        field belongs to the manager that applied it, so keep each manager to its own objects.
+        The field manager is this client's unless one is given. A field belongs to the manager that
+        applied it.
         """
         path = _writable(resource).object_path(key_of(manifest), subresource)
         query = {
