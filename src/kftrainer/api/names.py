@@ -42,7 +42,7 @@ ANNOTATION_SHIPPED_HASH: Final = "trainer.kubeflow.org/shipped-hash"
 
 FINALIZER_RUNTIME_IN_USE: Final = "trainer.kubeflow.org/resource-in-use"
 # Of the objects and the status of TrainJobs. It is the original's, so that a migrated TrainJob has
-# one owner of its fields. Bundled runtimes have the field manager of `controllers.bundled_runtimes`.
+# one owner of its fields. Bundled runtimes have another one: `controllers.bundled_runtimes`.
 FIELD_MANAGER: Final = "trainer"
 
 # Steps of a TrainJob, which are also the names of their containers, except the trainer's.
