@@ -14,22 +14,13 @@ from kftrainer.api.trainjob import JobSetReference, JobStatus, TrainJob, TrainJo
 from kftrainer.kube.objects.meta import Condition
 from kftrainer.kube.objects.model import InvalidDocumentError, KubeModel, Problem
 from kftrainer.kube.objects.resource import Manifest
+from kftrainer.machinery.cache.reduction import IDENTITY
 from kftrainer.runtime.errors import PlanningError
 
 READ_FIELDS = ("suspend", "managedBy")
 PLACEHOLDER = {"runtimeRef": {"name": "unreadable"}}
 MOST_PROBLEMS = 5  # listed in the message
 MOST_CONDITIONS = 8
-# Metadata fields that are read from a TrainJob that exceeds a limit.
-READ_METADATA = (
-    "name",
-    "namespace",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-)
 
 
 class UnreadableTrainJobError(PlanningError):
@@ -89,10 +80,10 @@ def readable_part(manifest: Manifest) -> tuple[TrainJob, Sequence[Problem]]:
 
 
 def _metadata(metadata: Manifest, problems: Sequence[Problem]) -> Manifest:
-    """Return the metadata, reduced to READ_METADATA and the queue if a limit is exceeded."""
+    """Return the metadata, reduced to IDENTITY and the queue if a limit is exceeded."""
     if not any(isinstance(each, LimitProblem) for each in problems):
         return metadata
-    kept = {key: metadata[key] for key in READ_METADATA if key in metadata}
+    kept = {key: metadata[key] for key in IDENTITY if key in metadata}
     queue = _mapping(metadata.get("labels")).get(names.LABEL_QUEUE)
     return {**kept, "labels": {names.LABEL_QUEUE: queue}} if queue else kept
 
