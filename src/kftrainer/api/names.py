@@ -53,7 +53,7 @@ JOB_NODE: Final = "node"
 JOB_LAUNCHER: Final = "launcher"
 CONTAINER_NODE: Final = "node"
 
-# Conditions of a TrainJob and their reasons.
+# Conditions of a TrainJob and their reasons. `Complete` and `Failed` also have those of the JobSet.
 CONDITION_SUSPENDED: Final = "Suspended"
 CONDITION_COMPLETE: Final = "Complete"
 CONDITION_FAILED: Final = "Failed"

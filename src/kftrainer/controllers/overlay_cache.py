@@ -1,4 +1,4 @@
-"""OverlayCache: the cache plus recent responses of the API server, such as our own writes."""
+"""OverlayCache: the cache plus recent responses of the API server, so that we read our writes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,7 @@
-"""Health and readiness probes with named checks, in controller-runtime's format."""
+"""Health and readiness probes with named checks, in controller-runtime's format.
+
+The program chooses the checks: those of `kftrainer manager` are in `cli.manager_setup.assembly`.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping

@@ -1,4 +1,4 @@
-"""Client-side rate limit: a token bucket."""
+"""Client-side rate limit: a token bucket. `api.configuration` has the manager's QPS and burst."""
 
 from typing import Protocol
 

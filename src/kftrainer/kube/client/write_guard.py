@@ -1,6 +1,6 @@
 """WriteGuard: a check that stops writes, for example after the lease is lost.
 
-The manager's clients are created with a guard that returns `LeaderElector.is_leading` (see
+The client of the manager's controllers has a guard that returns `LeaderElector.is_leading` (see
 `machinery.manager.leader_election`). If the lease is lost during a reconcile, the next write is not
 sent and raises WriteGuardError; the reconciler treats that as an expected error and requeues.
 """

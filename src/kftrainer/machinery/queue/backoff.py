@@ -1,4 +1,8 @@
-"""Retry delays. Pure: the current time is an argument."""
+"""Retry delays. Pure: the current time is an argument.
+
+The bounds here are controller-runtime's. `cli.manager_setup.assembly` sets those of the manager,
+and a `Result` or a `ReconcileError` can have a lower one.
+"""
 
 import math
 from collections.abc import Callable, Iterator

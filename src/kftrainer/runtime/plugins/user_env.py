@@ -1,4 +1,7 @@
-"""Sets the environment variables of `spec.trainer.env`, and rejects reserved ones."""
+"""Sets the environment variables of `spec.trainer.env`, and rejects reserved ones.
+
+Plugins reserve variables: `plugins.torch` those that begin with `PET_`, for example.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 
