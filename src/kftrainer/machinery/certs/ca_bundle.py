@@ -1,4 +1,4 @@
-"""CA bundles in webhook configurations, which the API server trusts. Pure: `rotation` writes them."""
+"""CA bundles in webhook configurations, which the API server trusts. `rotation` writes them."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
