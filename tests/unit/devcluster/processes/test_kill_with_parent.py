@@ -99,7 +99,7 @@ async def test_kills_the_command_when_its_owner_is_killed(tmp_path: Path) -> Non
     await assert_dies(pid)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG of Linux")
 async def test_kills_the_command_when_it_is_killed(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with start(["sh", "-c", TELL_PID.format(file=file)]) as wrapper:

@@ -388,7 +388,7 @@ async def test_client_that_never_reads_the_response_is_closed(
         await until(is_room, within=WITHIN, what="the connection of who does not read closed")
 
 
-@pytest.mark.skipif(USER_TIMEOUT is None, reason="this kernel cannot be told to give up")
+@pytest.mark.skipif(USER_TIMEOUT is None, reason="the kernel has no TCP_USER_TIMEOUT")
 @pytest.mark.parametrize(("length", "ending"), [(20_000_000, b""), (1, b"Connection: close\r\n")])
 async def test_client_that_never_reads_the_response_is_closed_below_tls_too(
     length: int, ending: bytes, monkeypatch: pytest.MonkeyPatch
