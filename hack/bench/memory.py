@@ -165,7 +165,7 @@ class _AnyJobSet:
     def informer(self, _resource: Resource[Any]) -> "_AnyJobSet":
         return self
 
-    def seen(self, key: ObjectKey) -> ObjectKey:
+    def cached_object(self, key: ObjectKey) -> ObjectKey:
         return key
 
 
