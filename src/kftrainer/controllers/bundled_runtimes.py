@@ -18,7 +18,7 @@ from kftrainer.controllers.bundled_runtime_steps import (
 )
 from kftrainer.controllers.runtime_finalizer import enqueue_runtime
 from kftrainer.controllers.trainjob_index import INDEX_RUNTIME, index_value
-from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.client.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -145,9 +145,8 @@ class BundledRuntimesReconciler:
     async def _write(self, request: Request, bundled: BundledRuntime) -> Manifest | None:
         """Create or replace the runtime; None if the live one is already up to date."""
         client, resource = self._client, CLUSTER_TRAINING_RUNTIMES
-        try:
-            live = await client.get(resource, request)
-        except NotFoundError:
+        live = await get_or_none(client, resource, request)
+        if live is None:
             return await client.create(resource, bundled.manifest, field_manager=FIELD_MANAGER)
         if not isinstance(next_step(bundled, ObjectMeta.parse(live["metadata"])), Apply):
             return None

@@ -31,7 +31,7 @@ from kftrainer.cli.commands.manager_pods import (
 )
 from kftrainer.cli.manager_setup.assembly import DEFAULT_NAMESPACE
 from kftrainer.controllers.bundled_runtime_steps import is_bundled
-from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.client.discovery import RestMapper
 from kftrainer.kube.client.errors import (
     ForbiddenError,
@@ -205,10 +205,10 @@ class Inspection:
 
     async def _not_ready(self) -> str | None:
         """Return why no replica of the manager is ready."""
-        try:
-            self._deployment = await self._client.get(DEPLOYMENTS, self._manager)
-        except NotFoundError:
-            self._deployment = None
+        self._deployment = await get_or_none(
+            self._client, DEPLOYMENTS, self._manager, kind_may_be_missing=True
+        )
+        if self._deployment is None:
             return None
         pods = await self._client.list(
             PODS,

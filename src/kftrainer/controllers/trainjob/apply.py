@@ -17,7 +17,7 @@ from kftrainer.api import names
 from kftrainer.api.resources import JOB_SETS, SECRETS
 from kftrainer.api.trainjob import TrainJob
 from kftrainer.controllers.overlay_cache import OverlayCache
-from kftrainer.kube.client.client import Client
+from kftrainer.kube.client.client import Client, get_or_none
 from kftrainer.kube.client.errors import ConflictError, InvalidError, NotFoundError
 from kftrainer.kube.objects.resource import (
     Manifest,
@@ -233,10 +233,8 @@ class ObjectApplier:
     async def _live(self, resource: Resource[Any], key: ObjectKey) -> Manifest | None:
         if resource == SECRETS:
             return await self._probe(resource, key)
-        try:
-            return await self._client.get(self._view.cached_as(resource), key)
-        except NotFoundError:
-            return None
+        cached_as = self._view.cached_as(resource)
+        return await get_or_none(self._client, cached_as, key, kind_may_be_missing=True)
 
     async def _create(self, planned: PlannedObject) -> Created | Manifest:
         """Create the object, or return the live one if it already exists."""
