@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from kftrainer.cli.arguments import Commands
 from kftrainer.devcluster import cache_paths
 from kftrainer.devcluster.cluster_options import BARE, FULL
 from kftrainer.devcluster.errors import DevClusterError, NotRunningError
@@ -35,7 +36,7 @@ def _number(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `dev` command and its actions."""
     parser = commands.add_parser(
         "dev",

@@ -13,7 +13,7 @@ from kftrainer import config, logs
 from kftrainer.api import names
 from kftrainer.api.configuration import CONTROLLERS, DEFAULT, Configuration
 from kftrainer.cli import errors as one_line_errors
-from kftrainer.cli.arguments import add_connection, namespace_name
+from kftrainer.cli.arguments import Commands, add_connection, namespace_name
 from kftrainer.cli.manager_setup.assembly import ManagerOptions, run_manager
 from kftrainer.cli.manager_setup.runtime_folder import RuntimeFolderError, runtimes_in
 from kftrainer.config import ConfigurationError
@@ -68,7 +68,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_parser(commands: Commands) -> None:
     """Add the `manager` command."""
     parser = commands.add_parser(
         "manager",
