@@ -13,7 +13,7 @@ from kftrainer.devcluster.client import ApiClient
 from kftrainer.devcluster.cluster_options import FULL
 from kftrainer.devcluster.controlplane import ControlPlane
 from kftrainer.devcluster.pytest_plugin import for_session, watched
-from tests.support.installations import Cluster, Ports, free_ports, wipe
+from tests.support.installations import Cluster, Ports, free_ports, remove_all
 from tests.support.releases import Release
 from tests.support.service_proxy import service_proxy
 
@@ -54,7 +54,7 @@ async def release(
     """A release that is not there, before and after."""
     release = Release(helm_program, chart_cluster.plane, chart_cluster.home)
     yield release
-    await wipe(release, api)
+    await remove_all(release, api)
 
 
 @pytest.fixture

@@ -99,9 +99,9 @@ def of_kind(objects: Sequence[Object], kind: str) -> list[Object]:
     return [each for each in objects if each["kind"] == kind]
 
 
-def is_hook(thing: Object) -> bool:
+def is_hook(manifest: Object) -> bool:
     """Whether helm creates it at some moment only."""
-    return HOOK in (thing["metadata"].get("annotations") or {})
+    return HOOK in (manifest["metadata"].get("annotations") or {})
 
 
 def merged(*values: Values) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def merged(*values: Values) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for each in values:
         for key, value in each.items():
-            there = out.get(key)
-            both = isinstance(value, Mapping) and isinstance(there, Mapping)
-            out[key] = merged(there, value) if both else value
+            existing = out.get(key)
+            both = isinstance(value, Mapping) and isinstance(existing, Mapping)
+            out[key] = merged(existing, value) if both else value
     return out

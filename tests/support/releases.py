@@ -43,7 +43,7 @@ class Release:
         argv = (*self._argv, *map(str, arguments))
         helm = await ran(argv, self._environment)
         if helm.code:
-            raise HelmError(f"helm {' '.join(map(str, arguments))}: {helm.complaint}")
+            raise HelmError(f"helm {' '.join(map(str, arguments))}: {helm.error_output}")
         return helm.printed
 
     async def install(

@@ -52,12 +52,13 @@ def disagreement(answer: Answer, document: Object) -> str | None:
         return f"{answer.status} {answer.message!r}, but we say {[*map(str, errors)]}"
     if answer.status not in (CREATED, BAD_REQUEST, INVALID):
         return f"{answer.status} {answer.message!r}"
-    theirs, ours = (
+    from_server, from_files = (
         comparable(answer.fields),
         comparable({e.path for e in expected_errors(answer, errors)}),
     )
-    if theirs != ours and not (answer.status == BAD_REQUEST and not theirs):
-        return f"{answer.message!r}: they name {theirs - ours}, and we name {ours - theirs}"
+    if from_server != from_files and not (answer.status == BAD_REQUEST and not from_server):
+        only_server, only_files = from_server - from_files, from_files - from_server
+        return f"{answer.message!r}: only the server: {only_server}, only validate: {only_files}"
     return None
 
 

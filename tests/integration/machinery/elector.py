@@ -28,7 +28,7 @@ from kftrainer.machinery.manager.manager import Manager, Parts, run_until_signal
 CONFIG_MAPS: Resource[Manifest] = Resource(
     "", "v1", "ConfigMap", "configmaps", namespaced=True, decode=unstructured
 )
-BEAT = "beat"  # the object that is reconciled
+HEARTBEAT = "beat"  # the object that is reconciled
 EVERY = 0.02
 
 
@@ -65,9 +65,9 @@ def manager_of(
         retry_period=1,
     )
     client = Client(transport, write_guard=lambda: election.is_leading)
-    only_the_beat = f"metadata.name={BEAT}"
+    heartbeat_selector = f"metadata.name={HEARTBEAT}"
     informer = Informer(
-        client, CONFIG_MAPS, clock=clock, namespace=namespace, field_selector=only_the_beat
+        client, CONFIG_MAPS, clock=clock, namespace=namespace, field_selector=heartbeat_selector
     )
     cache.add(informer)
     controller = Controller("writer", Writer(client, identity), clock=clock)

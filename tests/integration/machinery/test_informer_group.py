@@ -101,22 +101,22 @@ async def test_namespaced_permissions_suffice_and_other_namespaces_are_not_read(
         assert {_key(each) for each in informer.list()} == there
         assert {_key(each) for each in informer.list(servers[1].namespace)} == {keys[4]}
         assert informer.list(servers[2].namespace) == []
-    assert witness.contradictions == []
+    assert witness.inconsistencies == []
 
 
 def _key(manifest: Manifest) -> ObjectKey:
     return ObjectKey(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
 
 
-class Noting:
+class Recording:
     """Notes what it is to reconcile, and whether the cache knows it."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self.noted: dict[Request, bool] = {}
+        self.recorded: dict[Request, bool] = {}
 
     async def reconcile(self, request: Request) -> Result:
-        self.noted[request] = self._cache.get(CONFIG_MAPS, request) is not None
+        self.recorded[request] = self._cache.get(CONFIG_MAPS, request) is not None
         return DONE
 
 
@@ -125,14 +125,14 @@ async def test_a_controller_watches_it_like_any_informer(
 ) -> None:
     cache = Cache()
     cache.add(informer)
-    reconciler = Noting(cache)
+    reconciler = Recording(cache)
     controller = Controller("noting", reconciler, clock=CLOCK)
     controller.watch(informer, enqueue_self)
     async with running(cache), running(controller):
         await servers[0].put("b", x="1")
         wanted = [servers[0].key("a"), servers[0].key("b"), servers[1].key("a")]
 
-        async def all_noted() -> bool:
-            return reconciler.noted == dict.fromkeys(wanted, True)
+        async def all_recorded() -> bool:
+            return reconciler.recorded == dict.fromkeys(wanted, True)
 
-        await until(all_noted, within=20, what="the objects of both namespaces")
+        await until(all_recorded, within=20, what="the objects of both namespaces")

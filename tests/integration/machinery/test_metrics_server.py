@@ -55,10 +55,10 @@ async def permit(api: ApiClient, namespace: str, name: str) -> None:
         },
     }
 
-    async def known() -> bool:
+    async def is_allowed() -> bool:
         return bool((await api.create(question))["status"]["allowed"])
 
-    await until(known, within=30, what="the permission to scrape")
+    await until(is_allowed, within=30, what="the permission to scrape")
 
 
 @asynccontextmanager

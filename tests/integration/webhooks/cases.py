@@ -26,7 +26,7 @@ class JobCase:
     rule: str
     wrong: Object
     right: Object
-    says: str
+    message: str
     runtime: Object | None
     other: Object | None = None
     variant: str = ""
@@ -51,7 +51,7 @@ class RuntimeCase:
     rule: str
     wrong: Object
     right: Object
-    says: str
+    message: str
     variant: str = ""
     is_warning: bool = False
 

@@ -79,6 +79,6 @@ def check_rules_are_named(manager: ManagerProcess) -> None:
 
 
 @pytest.fixture
-def person(api: ApiClient, manager: ManagerProcess) -> Applicant:
+def user(api: ApiClient, manager: ManagerProcess) -> Applicant:
     """Somebody who applies things while the webhook is asked."""
     return applicant_with(api, manager)

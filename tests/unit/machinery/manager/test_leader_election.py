@@ -75,7 +75,7 @@ def server() -> LeaseServer:
 
 
 @pytest.fixture(autouse=True)
-def nobody_ends_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_process_exit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watchdog looks at a clock that we advance from another thread: it may see the future."""
     monkeypatch.setattr(election_module, "end_process", lambda *_: None)
 
