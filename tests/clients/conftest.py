@@ -112,5 +112,5 @@ def sdk(request: pytest.FixtureRequest, cluster: ControlPlane, namespace: str) -
 
 @pytest.fixture
 def user(api: ApiClient) -> Applicant:
-    """Somebody who writes objects with kubectl and reads its warnings."""
+    """A user who writes objects with kubectl and reads its warnings."""
     return applicant_with(api)

@@ -1,4 +1,4 @@
-"""A cluster for charts: nothing of ours is in it, and it tells who asked for what."""
+"""A cluster for chart tests, without our objects, with an audit log of all requests."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ async def chart_cluster(
 def watched_chart_plane(
     request: pytest.FixtureRequest, chart_plane: ControlPlane
 ) -> Iterator[ControlPlane]:
-    """The cluster for one test, which tells what it logged if it fails."""
+    """The cluster for one test; its logs are shown if the test fails."""
     with watched(request.node, chart_plane):
         yield chart_plane
 

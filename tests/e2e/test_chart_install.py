@@ -205,7 +205,7 @@ async def test_lost_certificate_is_recreated(
 
 
 async def bundles(api: ApiClient) -> set[str]:
-    """Whom the API server trusts when it calls the webhook."""
+    """The CA bundles that the API server trusts when it calls the webhook."""
     found = await api.get(CONFIGURATION_PATH)
     return {each["clientConfig"]["caBundle"] for each in found["webhooks"]}
 
@@ -232,12 +232,12 @@ async def test_a_gang_has_a_pod_group_which_changes_with_it(ground: Ground, kind
     async def has_grown() -> bool:
         return (await ground.get(kind))["spec"].get("minResources") == {"cpu": "500m"}
 
-    await until(has_grown, within=BY_THE_END, what="a PodGroup that asks for the defaults")
+    await until(has_grown, within=BY_THE_END, what="a PodGroup that requests the defaults")
     await ground.suspend(suspend=False)
     await ground.until_ended("train")
 
 
-# By the kind of an object that somebody else has: the runtime of a TrainJob that needs one of the
+# By the kind of an object of another client: the runtime of a TrainJob that needs one of the
 # same name, and the name.
 FOREIGN = {
     "v1/Secret": ("mpi", "train-mpi-ssh-auth"),
@@ -325,7 +325,7 @@ async def test_client_without_the_path_token_gets_no_information_about_runtimes(
             for wrong_path in ("", "/", "/plain", f"/{token[:-1]}", f"/{'0' * len(token)}"):
                 answers = [await answer_of(session, path + wrong_path, each) for each in reviews]
                 assert answers == [(404, "404 page not found\n")] * 2, wrong_path
-            # The same reviews with the token: the difference is what strangers must not learn.
+            # The same reviews with the token: the difference must not be visible to other clients.
             answered = [await answer_of(session, f"{path}/{token}", each) for each in reviews]
             verdicts = [json.loads(text)["response"]["allowed"] for _, text in answered]
             assert verdicts == [True, False]

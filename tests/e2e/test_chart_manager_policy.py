@@ -272,7 +272,7 @@ async def manager_of(plane: ControlPlane, api: ApiClient) -> AsyncIterator[Manag
 async def test_attacks_with_the_managers_token_are_denied_by_the_policies_alone(
     release: Release, control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
-    # Nobody serves the webhook here.
+    # The webhook is not served here.
     values = {"webhook": {"failurePolicy": "Ignore"}, "managerPolicy": {"enabled": False}}
     await release.install(values=values)
     for plural in KINDS:
@@ -340,7 +340,7 @@ def with_namespace(manifest: Object, namespace: str) -> Object:
 async def test_certificate_secret_is_exempt_only_in_the_namespace_of_the_release(
     release: Release, control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
-    """The manager may create it again, as an Opaque Secret, where somebody has deleted it."""
+    """The manager may create it again, as an Opaque Secret, after another client deleted it."""
     await release.install(values={"webhook": {"failurePolicy": "Ignore"}})
     await api.delete(SECRET_PATH)
     name = SECRET_PATH.rpartition("/")[2]

@@ -1,6 +1,6 @@
 """Releases come and go: upgrade, rollback, uninstall, and an upgrade from Kubeflow Trainer itself.
 
-Meanwhile TrainJobs go on, and what people have made stays unless they say otherwise.
+Meanwhile TrainJobs continue, and objects of users are kept unless they request otherwise.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ def older_chart(folder: Path) -> Path:
     [version] = definition["spec"]["versions"]
     version["additionalPrinterColumns"].pop()
     del version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["initializer"]
-    metadata = definition.pop("metadata")  # which the template knows as a text
+    metadata = definition.pop("metadata")  # which the template holds as text
     head = f"metadata:\n  name: {metadata['name']}\n"
     file.write_text(head + yaml.safe_dump(definition))
     return chart
@@ -160,7 +160,7 @@ def image_of(runtime: Object) -> str:
 
 
 async def bundles(api: ApiClient) -> set[str]:
-    """Whom the API server trusts when it calls the webhook."""
+    """The CA bundles that the API server trusts when it calls the webhook."""
     found = await api.get(CONFIGURATION_PATH)
     return {each["clientConfig"].get("caBundle", "") for each in found["webhooks"]}
 
@@ -173,7 +173,7 @@ async def start_long_job(ground: Ground, **spec: Any) -> dict[str, str]:
 
 
 async def parts(ground: Ground) -> dict[str, str]:
-    """What the TrainJob consists of, which nobody has made anew as long as it is the same."""
+    """The objects of the TrainJob with their UIDs: equal as long as none was re-created."""
     job_set = await ground.get("JobSet", "lasting")
     [pod] = await ground.pods("lasting")
     assert pod["status"]["phase"] == "Running"
@@ -181,7 +181,7 @@ async def parts(ground: Ground) -> dict[str, str]:
 
 
 async def crd(api: ApiClient) -> Object:
-    """What the API server knows of TrainJobs."""
+    """The CustomResourceDefinition of TrainJobs as stored."""
     [version] = (await api.get(f"{CRDS}/trainjobs.trainer.kubeflow.org"))["spec"]["versions"]
     found: Object = version
     return found
@@ -266,8 +266,8 @@ async def test_uninstall_keeps_user_objects_by_default(
     await until_shipped(api, "plain", "torch-distributed")
     assert await parts(ground) == long_job
 
-    # Nothing but the same name and namespace is needed: what was kept still says whose it is.
-    slowly = {"podAnnotations": FOR_LONG}  # until we say that the hook's pod has ended
+    # Only the same name and namespace are needed: kept objects still record their release.
+    slowly = {"podAnnotations": FOR_LONG}  # until the test ends the hook's pod
     await release.install(values={**values, "crds": {"keep": False}, "hooks": slowly})
     hooks = await release.objects("hooks")
     purge = hook(hooks, "pre-delete")
@@ -310,7 +310,7 @@ async def test_path_token_is_generated_once_for_each_installation(
 
     await release.upgrade(values=merged(optional, {"webhook": {"pathTokens": ["plain"]}}))
     assert await called_tokens(api) == {""}
-    await release.upgrade(values=optional)  # it stays off until somebody introduces one again
+    await release.upgrade(values=optional)  # it stays disabled until it is enabled again
     assert await called_tokens(api) == {""}
     await release("rollback", NAME, "3")
     assert await called_tokens(api) == {token}
@@ -329,7 +329,7 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
     ground: Ground,
     tmp_path: Path,
 ) -> None:
-    """As docs/install.md tells it. Nobody runs the original: its webhook is not asked."""
+    """As docs/install.md describes it. The original does not run, so its webhook is not called."""
     api = ground.api
     await forget_kinds(api)  # that they are in no release is what makes it difficult
     await release.install(
@@ -343,7 +343,7 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
     originals = {**await upstream_runtimes()}
     del originals["torch-distributed"]
     for original in originals.values():
-        await api.apply(original)  # by somebody else, server-side
+        await api.apply(original)  # by another client, server-side
     await ground.create(runtime("own"))
     await ground.create_job("waiting", "own", suspend=True)
     reference = {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
@@ -354,7 +354,7 @@ async def test_kubeflow_trainer_is_upgraded_in_place(
     async with replicas(chart_cluster, ports[:1]):
         edited = (await until_shipped(api, "plain", "torch-distributed"))["torch-distributed"]
         assert image_of(edited) == "trainer"
-        # What others have made is theirs until they say otherwise.
+        # Objects of other clients are not adopted unless requested.
         label = {"metadata": {"labels": {"trainer.kubeflow.org/managed-by": "kftrainer"}}}
         path = await api.path_of(edited | {"apiVersion": API, "kind": "ClusterTrainingRuntime"})
         await api.request("PATCH", path, body=label, content_type=MERGE)

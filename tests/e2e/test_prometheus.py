@@ -1,4 +1,4 @@
-"""A real Prometheus reads a manager at work, and has an answer to all that is asked of it."""
+"""A real Prometheus scrapes a working manager, and every query returns data."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -40,7 +40,7 @@ WITHIN = 60.0
 FIRST_END = f'kftrainer_trainjob_duration_seconds_count{{job="{JOB}",result="Complete"}}'
 FIRST_PODS = f'kftrainer_trainjob_first_pod_running_seconds_count{{job="{JOB}"}}'
 SHORT_JOB: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_A_MOMENT)}
-# What alerts read that a cluster without trouble does not have: each is there once it happens.
+# Metrics that alerts read and that exist only after the first failure.
 OUR_WEBHOOKS = 'name=~"validator[.].+[.]trainer[.]kubeflow[.]org"'
 REFUSALS = "the API server has refused us nothing"
 IGNORE = "only with failurePolicy Ignore"
@@ -138,7 +138,7 @@ async def watched(
                     return bool(manager.log_entries("manager_started"))
 
                 await until(leads, within=WITHIN, what="the manager leading")
-                # No rate tells what a series begins with, so somebody comes before the others.
+                # A rate omits the first value of a series: one TrainJob comes first.
                 await ground.create(one_try_runtime("once"))
                 await ground.create_job("first", "once", **SHORT_JOB)
                 for metric in (FIRST_PODS, FIRST_END):
@@ -153,7 +153,7 @@ async def watched(
 
 
 def queries() -> list[PanelQuery]:
-    """All that the dashboard asks."""
+    """All queries of the dashboard."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     return [panel_query for panel in panels for panel_query in queries_of(panel, VARIABLES)]
 

@@ -59,7 +59,7 @@ async def until_reported(
 
     last: list[Any] = []
     try:
-        await until(user_visible, within=BY_THE_END, what=f"{name} being told")
+        await until(user_visible, within=BY_THE_END, what=f"{name} being reported")
     except Exception as error:
         error.add_note(f"{name} is {last[-1:]}, not {wanted}")
         raise
@@ -157,7 +157,7 @@ async def test_states_and_durations_are_reported_once_and_removed_with_their_job
 
 
 async def check_oldest(ground: Ground, metrics: Scraper) -> None:
-    """Since when each state lasts is no earlier than the creation of who is in it."""
+    """The start of a state is never before the creation of a TrainJob that is in it."""
     found = await metrics.series(OLDEST, "state", namespace=ground.namespace)
     assert set(found) == {("Pending",), ("Running",), ("Suspended",), ("Blocked",)}
     for job, state in {"waiting": "Pending", "lasting": "Running", "blocked": "Blocked"}.items():

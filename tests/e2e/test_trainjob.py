@@ -89,7 +89,7 @@ async def begin(ground: Ground) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def metrics_url() -> AsyncIterator[str]:
-    """Where the manager tells how many requests it has sent."""
+    """The manager's metrics, which count the requests that it has sent."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     yield f"{LOOPBACK}:{ports.reserve()}"
     ports.release_all()

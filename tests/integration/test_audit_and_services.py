@@ -1,4 +1,4 @@
-"""What tests of installations need: who asked for what, and Services that lead somewhere."""
+"""Audit log and Services of the control plane for installation tests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,13 +30,13 @@ CONFIG_MAP = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def plane(bare_control_plane: ControlPlane) -> AsyncIterator[ControlPlane]:
-    """A control plane with both; the other one is asked for so that programs are there."""
+    """A control plane with both; the other one is requested so that programs are built."""
     async with running(Shape(audit=True, service_proxy=True)) as plane:
         yield plane
 
 
 async def answered(plane: ControlPlane, user: str, requests: int) -> list[AuditedRequest]:
-    """The user's requests, as soon as there are so many."""
+    """The user's requests, once there is this number of them."""
 
     async def recorded() -> list[AuditedRequest] | None:
         found = requests_of(plane.audit_log, user)

@@ -61,7 +61,7 @@ async def test_admin_is_authorized_and_an_unbound_user_is_not(
 async def test_a_binding_gives_a_user_exactly_the_rights_it_names(
     control_plane: ControlPlane, api: ApiClient, namespace: str
 ) -> None:
-    # A role of the test's own: without a controller manager nobody fills the role `view`.
+    # A role of the test's own: the role `view` is empty without a controller manager.
     rbac = "rbac.authorization.k8s.io"
     metadata = {"name": "reader", "namespace": namespace}
     rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]

@@ -54,13 +54,13 @@ class Command:
                 self._lines.append(line)
                 if text in line:
                     return line
-        raise AssertionError(f"it never said {text!r}: {''.join(self._lines)}")
+        raise AssertionError(f"it never printed {text!r}: {''.join(self._lines)}")
 
     def send(self, signum: signal.Signals) -> None:
         self._process.send_signal(signum)
 
     async def ended(self) -> tuple[int, list[str]]:
-        """The exit code, and all lines that it has said on standard error."""
+        """The exit code, and all lines on standard error."""
         async with asyncio.timeout(ANY_MOMENT):
             out, err = await self._process.communicate()
         assert out == b"", "standard output is not for logs"
@@ -73,7 +73,7 @@ class Command:
 
 @asynccontextmanager
 async def command(*flags: str | Path) -> AsyncIterator[Command]:
-    """The command with its servers off, unless the flags say otherwise."""
+    """The command, with its servers disabled unless the flags enable them."""
     off = (
         *("--metrics-bind-address", "0", "--health-probe-bind-address", "0"),
         *("--webhook-port", "0"),
@@ -110,7 +110,7 @@ async def proxy(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Fa
 
 @pytest.fixture
 def free_address() -> Iterator[str]:
-    """One that nobody else chooses meanwhile."""
+    """A port that no other test chooses."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     yield f"{LOOPBACK}:{ports.reserve()}"
     ports.release_all()

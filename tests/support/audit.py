@@ -17,7 +17,7 @@ class AuditedRequest:
     user: str
     verb: str
     group: str
-    resource: str  # with its subresource, as roles say it: trainjobs/status
+    resource: str  # with its subresource, as in roles: trainjobs/status
     namespace: str
     name: str
     code: int

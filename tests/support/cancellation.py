@@ -147,7 +147,7 @@ def _until_cancelled(awaited: Awaited) -> Generator[Any, None, None]:
 
 
 def _places_of(waiting: Any) -> Iterator[Place]:
-    """Where a coroutine waits, and what it calls to do so, as far as Python can tell."""
+    """Where a coroutine waits, and the calls that lead there, as far as Python shows them."""
     while waiting is not None:
         frame: FrameType | None = getattr(waiting, "cr_frame", None) or getattr(
             waiting, "gi_frame", None

@@ -9,7 +9,7 @@ from tests.support.managers import KFTRAINER
 
 ENDS_WITHIN = 330.0  # `kftrainer purge` gives itself 300
 FAILS_WITHIN = 120.0
-# How a command says that its last look at the cluster failed.
+# How a command reports that its last request failed.
 UNREACHABLE = ("the API server does not respond", "the last attempt failed: ")
 
 

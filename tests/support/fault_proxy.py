@@ -43,7 +43,7 @@ class ProxiedRequest:
 
     @property
     def is_list(self) -> bool:
-        """Whether the answer may be a list: nobody here reads single objects through a proxy."""
+        """Whether the answer may be a list: no test reads single objects through a proxy."""
         return self.method == "GET" and not self.is_watch
 
     @property
@@ -80,7 +80,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """End the connection after so many bytes of the answer's body, with a reset or without."""
+    """End the connection after this number of bytes of the body, with a reset or without."""
 
     after: int
     reset: bool = False
@@ -88,7 +88,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Send no more after so many bytes of the answer's body, and keep the connection."""
+    """Send nothing after this number of bytes of the body, and keep the connection."""
 
     after: int = 0
 

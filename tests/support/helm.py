@@ -41,7 +41,7 @@ def helm(program: Path, *arguments: str, values: Values | None = None) -> str:
         check=False,
     )
     if done.returncode:
-        raise HelmError(done.stderr + done.stdout)  # what lint has to say goes to the latter
+        raise HelmError(done.stderr + done.stdout)  # lint writes its findings to the latter
     return done.stdout
 
 
@@ -50,7 +50,7 @@ def render(
 ) -> list[Object]:
     """The objects that the chart renders with these values, hooks among them.
 
-    Each set of values is rendered once; do not change what comes back.
+    Each set of values is rendered once; do not change the result.
     """
     return _rendered(program, yaml.safe_dump(merged(IMAGE, values or {})), name, namespace)
 

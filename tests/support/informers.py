@@ -151,7 +151,7 @@ async def agreement(
     async def agree() -> bool:
         try:
             there = reading.of(await server.objects())
-        except (ApiError, UnreachableError):  # as it is while a server comes back
+        except (ApiError, UnreachableError):  # while a server restarts
             return False
         versions = {key: each["metadata"]["resourceVersion"] for key, each in there.items()}
         return informer.has_synced and cached(informer) == there and witness.known == versions

@@ -71,7 +71,7 @@ class Ports:
 
 @contextmanager
 def free_ports(replicas: int) -> Iterator[Sequence[Ports]]:
-    """Ports for so many replicas."""
+    """Ports for this number of replicas."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         yield [Ports(ports.reserve(), ports.reserve(), ports.reserve()) for _ in range(replicas)]
@@ -133,7 +133,7 @@ async def replicas(
         await wait_called(cluster.plane, namespace)
         yield managers
         await stack.aclose()
-        # They were killed, and could not give it back: nobody is to wait until it has run out.
+        # They were killed and could not release it: do not wait until it expires.
         if await api.get_or_none(LEASE):
             await api.delete(LEASE)
 
@@ -245,7 +245,7 @@ def account_of(hook: Object) -> str:
 
 
 async def run_as_kubelet(cluster: Cluster, api: ApiClient, hook: Object) -> str:
-    """Run what the hook's pod is to run, and tell how it ended; what it printed.
+    """Run the command of the hook's pod, set the pod's result, and return the output.
 
     Its node is a fake that lets it run for ever.
     """

@@ -137,7 +137,7 @@ class Applicant:
         return await self._api.get_or_none(await self._api.path_of(manifest))
 
     async def delete(self, manifest: Mapping[str, Any], *, propagation: str = "Background") -> None:
-        """Delete the object, and its dependents as the propagation policy says."""
+        """Delete the object, and its dependents according to the propagation policy."""
         query = {"propagationPolicy": propagation}
         await self._api.request("DELETE", await self._api.path_of(manifest), query=query)
 

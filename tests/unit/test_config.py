@@ -8,7 +8,7 @@ from kftrainer.api.configuration import DEFAULT, Configuration
 from kftrainer.config import ConfigurationError
 
 HEAD = "apiVersion: config.trainer.kubeflow.org/v1alpha1\nkind: Configuration\n"
-# What the chart of Kubeflow Trainer 2.1 says, and all else that its file can say.
+# The file of the chart of Kubeflow Trainer 2.1, with all optional fields.
 SHIPPED = (
     HEAD
     + """

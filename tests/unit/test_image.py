@@ -1,4 +1,4 @@
-"""The image: what can be seen without building it, and, where asked for, the build itself."""
+"""The image: checks without a build, and, if enabled, the build itself."""
 
 import json
 import os

@@ -220,7 +220,7 @@ class Scenario(ABC):
         await self.patch({"spec": {"suspend": suspend}})
 
     async def assign_flavor(self) -> None:
-        """Tell the pods where to run, by replacing the whole TrainJob as Kueue does."""
+        """Set where the pods run, by replacing the whole TrainJob as Kueue does."""
         jobs = [each["name"] for each in self.copy.job_set["spec"]["replicatedJobs"]]
         entry = {
             "targetJobs": [{"name": name} for name in jobs],

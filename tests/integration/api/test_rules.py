@@ -16,7 +16,7 @@ NODE = [{"name": "node"}]
 
 
 async def refused(api: ApiClient, document: Object, namespace: str) -> str:
-    """What the API server says when it refuses to create the object."""
+    """The API server's error when it rejects the creation of the object."""
     with pytest.raises(ApiError) as raised:
         await create(api, document, namespace)
     assert raised.value.status == 422

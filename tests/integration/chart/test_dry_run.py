@@ -74,13 +74,13 @@ async def test_the_pods_may_run_where_pods_are_restricted(
     labels = {RESTRICTED: "restricted", f"{RESTRICTED}-version": "latest"}
     metadata = {"name": namespace, "labels": labels}
     await api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    account = {"name": "default", "namespace": namespace}  # nobody else makes it here
+    account = {"name": "default", "namespace": namespace}  # no controller creates it here
     await api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
     objects = render(helm_program, {"crds": {"keep": False}})
     pods = [spec for each in objects if (spec := pod_of(each)) is not None]
     assert len(pods) == 3  # the manager's and the hooks'
 
-    async def is_restricted() -> bool:  # admission hears of the label by a watch
+    async def is_restricted() -> bool:  # admission receives the label through a watch
         loose = {**pods[0], "securityContext": {}}
         return await apply_with(api, namespace, 0, loose) is not None
 
@@ -106,7 +106,7 @@ async def test_pods_of_the_runtimes_are_admitted_at_the_baseline_level(
         for job in each["spec"]["template"]["spec"]["replicatedJobs"]
     ]
 
-    async def is_baseline() -> bool:  # admission hears of the label by a watch
+    async def is_baseline() -> bool:  # admission receives the label through a watch
         return await apply_with(api, namespace, 0, {**pods[0], "hostNetwork": True}) is not None
 
     await until(is_baseline, within=30, what="the namespace being at the baseline level")

@@ -1,4 +1,4 @@
-"""What people are told after an installation."""
+"""NOTES.txt, shown after an installation."""
 
 import re
 import subprocess
@@ -28,7 +28,7 @@ def test_notes_name_the_next_steps(helm_program: Path) -> None:
 
 
 def test_the_first_train_job_is_one(helm_program: Path) -> None:
-    """The lines are for a shell as they stand there; here it only says what it would do."""
+    """The commands in the notes are valid in a shell; here they run with a dry run."""
     found = re.search(r"^kubectl create.*?^END$", notes(helm_program), re.DOTALL | re.MULTILINE)
     assert found
     text = f"set -e\nkubectl() {{ cat; }}\n{found[0]}\n"

@@ -1,4 +1,4 @@
-"""Values: each is told about, each does something, and what is wrong is refused with its path."""
+"""Values: each is documented and has an effect, and invalid ones are rejected with their path."""
 
 import json
 import re
@@ -30,7 +30,7 @@ from tests.support.object_schemas import problems_of
 DEFAULTS: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 TEXT = (CHART / "values.yaml").read_text()
-# It has effects but is not said anywhere: other tests look at them.
+# It has effects but does not appear in an object: other tests cover them.
 ELSEWHERE = {"certs.mode"}
 # What a switch needs to be of any use.
 BASES: Mapping[str, Values] = {
@@ -55,7 +55,7 @@ def leaves(values: Mapping[str, Any], before: Place = ()) -> Iterator[tuple[Plac
 
 
 def words(value: Any) -> Iterator[str]:
-    """All that is said in a value."""
+    """All scalars of a value, as text."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield key
@@ -68,7 +68,7 @@ def words(value: Any) -> Iterator[str]:
 
 
 def at(values: Mapping[str, Any], place: Place) -> Any:
-    """The value at this place; None if nothing is said."""
+    """The value at this place; None if it is not set."""
     found: Any = values
     for key in place:
         if not isinstance(found, Mapping) or key not in found:
@@ -148,7 +148,7 @@ def test_schema_contains_exactly_the_existing_values() -> None:
     there = {*SWITCHES, *OTHERS}
     sections = {path[: end.start()] for path in there for end in re.finditer(r"\.", path)}
     missing = {path for path in there if path not in set(schema_paths(SCHEMA))}
-    # What the schema knows within a piece of a Kubernetes object need not have a default.
+    # Fields of embedded Kubernetes objects need no default.
     undeclared = {
         path
         for path in schema_paths(SCHEMA)
@@ -193,7 +193,7 @@ def test_every_value_is_documented() -> None:
     assert not undocumented
 
 
-# What the schema says to each of these; it says all at once.
+# The schema's errors for each of these; all are reported at once.
 WRONG = {
     "replicaCout=2": "at '': additional properties 'replicaCout' not allowed",
     "metrics.serviceMonitor.enbled=true": "/serviceMonitor': additional properties 'enbled' not",

@@ -1,4 +1,4 @@
-"""Whom the API server asks, and whom it trusts."""
+"""The webhook configuration: the Service that is called and the CA bundle that is trusted."""
 
 from base64 import b64decode, b64encode
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_cert_manager_makes_the_certificate_and_injects_its_authority(rendered: 
     spec = certificate["spec"]
     assert spec["dnsNames"] == list(host_names(MANAGER, NAMESPACE))
     assert (spec["duration"], spec["renewBefore"]) == ("8760h", "720h")
-    # It is renewed every year, and whom to trust must not change with it.
+    # It is renewed every year; the trusted authority must stay the same.
     issuer = issuer_of(objects, certificate)
     authority = named(objects, "Certificate", issuer["spec"]["ca"]["secretName"])
     assert authority["spec"]["secretName"] == authority["metadata"]["name"] != name

@@ -6,7 +6,7 @@ from tests.support.helm import WITHOUT_CRDS, Values, merged
 
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 TEAMS = ["team-a", "team-b"]
-# Not a certificate: nobody reads it before the API server does.
+# Not a certificate: only the API server would parse it.
 AUTHORITY = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 MONITORS: Values = {"metrics": {"serviceMonitor": {"enabled": True}}}

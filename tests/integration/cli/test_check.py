@@ -80,7 +80,7 @@ async def test_failed_check_is_reported_in_one_line(
                 in message
             )
 
-        await until(unreached, within=FAILS_WITHIN, what="the webhook being asked")
+        await until(unreached, within=FAILS_WITHIN, what="the webhook being called")
         line = await error_output("check", "--kubeconfig", plane.kubeconfig_for(user))
         assert line.startswith(
             f'clustertrainingruntimes.trainer.kubeflow.org is forbidden: User "{user}"'

@@ -54,7 +54,7 @@ async def purged(plane: ControlPlane, *flags: str) -> Ended:
 
 
 async def failed_purge(plane: ControlPlane) -> str:
-    """What it says of what does not go."""
+    """The message about objects that are not deleted."""
     return await error_output("purge", "--kubeconfig", plane.kubeconfig, "--yes", "--timeout", "5")
 
 
@@ -185,7 +185,7 @@ async def test_purge_names_objects_with_finalizers_and_a_manager_releases_them(
         assert await team.all("TrainingRuntime") == []
         await use_a_runtime(team)
     await end_the_use(team)
-    # Or by hand, as it says.
+    # Or manually, with the command in the message.
     await failed_purge(plane)
     await run_kubectl(kubectl_program, plane, *shlex.split(command))
     assert await team.all("TrainingRuntime") == []

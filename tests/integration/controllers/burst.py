@@ -45,7 +45,7 @@ async def some_at_a_time(requests: Iterable[Awaitable[object]]) -> None:
 
 
 async def play_jobset_controller(team: Team, conditions: Mapping[str, Sequence[Object]]) -> None:
-    """Play the JobSet controller: each of these JobSets says this as soon as it is there."""
+    """Act as the JobSet controller: set these conditions on each JobSet once it exists."""
     left = dict(conditions)
 
     async def is_complete() -> bool:
@@ -59,7 +59,7 @@ async def play_jobset_controller(team: Team, conditions: Mapping[str, Sequence[O
 
 
 class Burst:
-    """So many TrainJobs on torch and MPI in turn, of which some are suspended and some complete."""
+    """A number of TrainJobs, torch and MPI alternately; some are suspended, some complete."""
 
     def __init__(self, team: Team, size: int) -> None:
         self.team = team
@@ -90,7 +90,7 @@ class Burst:
         await play_jobset_controller(self.team, {name: [COMPLETED] for name in complete})
 
     async def until_settled(self) -> None:
-        """Wait until all have their JobSets, and say what they should."""
+        """Wait until all have their JobSets and their final conditions."""
 
         async def settled() -> bool:
             jobs = await self.team.all("TrainJob")
@@ -140,5 +140,5 @@ def comparable(value: Any) -> Any:
 
 
 def created_objects(log: Sequence[Object]) -> list[str]:
-    """The objects that a manager says that it has made."""
+    """The objects that a manager has logged as created."""
     return [f"{each['kind']} {each['object']}" for each in log if each["event"] == "object_created"]

@@ -1,4 +1,4 @@
-"""TrainJobs that cannot go on say why, and go on by themselves when they can."""
+"""Blocked TrainJobs report the reason, and continue once the cause is removed."""
 
 import pytest
 
@@ -17,14 +17,14 @@ EVENT = "TrainJobResourcesCreationFailed"
 
 
 async def message(team: Team, reason: str, name: str = JOB) -> str:
-    """Wait until the TrainJob is blocked for this reason; what it says."""
+    """Wait until the TrainJob is blocked for this reason; return the message."""
     job = await team.until_says("Blocked", reason, name=name)
     text: str = conditions_of(job)["Blocked"]["message"]
     return text
 
 
 async def until_unblocked(team: Team, name: str = JOB) -> None:
-    """Wait until the TrainJob goes on and no longer says that it was blocked."""
+    """Wait until the TrainJob continues and is no longer blocked."""
     await team.until_there("JobSet", name)
     await team.until_without("Blocked", name)
 

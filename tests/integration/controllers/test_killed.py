@@ -19,7 +19,7 @@ KILLS = 3
 
 
 async def until_created(manager: ManagerProcess, number: int) -> None:
-    """Wait until so many objects were made, however many managers it took."""
+    """Wait until this number of objects was created, by any number of managers."""
 
     async def are_created() -> bool:
         return len(created_objects(manager.log_entries())) >= number
@@ -30,7 +30,7 @@ async def until_created(manager: ManagerProcess, number: int) -> None:
 
 
 async def run(plane: ControlPlane, team: Team, kills: list[int]) -> Object:
-    """A burst during which the manager is killed when it has made so many objects; what came."""
+    """The outcome of a burst in which the manager is killed after creating `number` objects."""
     burst = Burst(team, SIZE)
     async with manager_process(plane.kubeconfig, "--namespace", team.namespace) as manager:
         async with asyncio.TaskGroup() as tasks:
@@ -47,7 +47,7 @@ async def run(plane: ControlPlane, team: Team, kills: list[int]) -> Object:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def run_without_kill(plane: ControlPlane) -> Object:
-    """What comes of a burst during which nobody is killed."""
+    """The outcome of a burst in which no manager is killed."""
     async with plane.client() as api:
         return await run(plane, Team(api, await plane.create_namespace(api)), [])
 

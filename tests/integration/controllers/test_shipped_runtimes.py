@@ -63,7 +63,7 @@ class RuntimeFiles:
         await self._api.delete(f"{CLUSTER}/{self.name(of)}")
 
     async def until_there(self, of: str, *, nodes: int = 1, not_uid: str = "") -> Object:
-        """Wait until the runtime is there with so many nodes."""
+        """Wait until the runtime exists with this number of nodes."""
 
         async def there() -> Object | None:
             found = await self.find(of)
@@ -482,7 +482,7 @@ async def test_shipped_runtimes_pass_the_webhook_and_a_rejected_one_does_not_blo
             entries = logged_about(manager, "reconcile_failed", files.name("a-bad-one"))
             return any("denied the request" in each["error"] for each in entries)
 
-        await until(refused, within=ANY_MOMENT, what="the wrong one being told")
+        await until(refused, within=ANY_MOMENT, what="the wrong one being reported")
         assert await files.find("a-bad-one") is None
         assert manager.is_alive()
 

@@ -1,4 +1,4 @@
-"""What a TrainJob's status says while its JobSet, which we play, goes through its life."""
+"""A TrainJob's status during the life of its JobSet, whose status the test sets."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Metrics of a manager that may not read Jobs, and of what Jobs say."""
+"""Metrics of a manager without access to Jobs, and metrics from the status of Jobs."""
 
 from kftrainer.devcluster.client import Object
 from kftrainer.devcluster.controlplane import ControlPlane

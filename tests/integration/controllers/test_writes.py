@@ -1,4 +1,4 @@
-"""What the manager asks of the API server: as little as can be, and nothing for what is settled."""
+"""The manager's requests: as few as possible, and none for settled TrainJobs."""
 
 import re
 from collections.abc import AsyncIterator
@@ -240,7 +240,7 @@ def is_look_for(runtime: str) -> Match:
 
 
 class Settled:
-    """TrainJobs in all states in which nothing is to be done, so many of each."""
+    """TrainJobs in all settled states, a number of each."""
 
     def __init__(self, team: Team, each: int) -> None:
         self._team = team
@@ -287,7 +287,7 @@ class Settled:
         return {*blocked} <= {each["involvedObject"]["name"] for each in events}
 
 
-# The runtime, whether it is suspended, and what the JobSet says at the end.
+# The runtime, whether it is suspended, and the JobSet's final conditions.
 STATES = {
     "runs": ("torch", False, []),
     "runs-mpi": ("mpi", False, []),

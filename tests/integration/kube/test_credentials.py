@@ -1,4 +1,4 @@
-"""Who we are to the real API server, by every way there is to say it."""
+"""Authentication to the real API server, with every kind of credentials."""
 
 import base64
 import json
@@ -93,7 +93,7 @@ def kubeconfig(control_plane: ControlPlane, tmp_path: Path) -> Kubeconfig:
 
 
 class Plugin:
-    """An exec plugin that says what stands in a file, and counts how often it is asked."""
+    """An exec plugin that prints the content of a file and counts its calls."""
 
     def __init__(self, folder: Path) -> None:
         self._response_file = folder / "says.json"

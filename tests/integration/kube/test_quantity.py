@@ -69,7 +69,7 @@ def past_the_suffixes(text: str) -> bool:
 
 
 def resource_slice(name: str, values: list[Any]) -> dict[str, Any]:
-    """An object with as many quantities as one likes, of which the server asks nothing else."""
+    """An object with any number of quantities and no other required fields."""
     capacity = [(f"c{n:04}", {"value": value}) for n, value in enumerate(values)]
     devices = [
         {"name": f"from-{n}", "capacity": dict(capacity[n : n + PER_DEVICE])}

@@ -85,7 +85,7 @@ async def test_initial_events_end_with_a_bookmark_and_live_events_follow(
 
 
 async def events_of_a_short_watch(client: Client, namespace: str) -> list[WatchEvent]:
-    """All that it tells up to its end, while something happens in another namespace."""
+    """All events up to the end of the watch, while another namespace changes."""
     elsewhere = ObjectKey("default", f"elsewhere-{namespace}")
     since = await version_now(client, namespace)
     async with client.watch(

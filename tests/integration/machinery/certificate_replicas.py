@@ -75,7 +75,7 @@ class Site:
         }
 
     async def webhooks(self) -> list[dict[str, Any]]:
-        """What the configuration says now."""
+        """The current content of the configuration."""
         found = await self.api.get(f"{HOOKS}/{self.configuration}")
         webhooks: list[dict[str, Any]] = found["webhooks"]
         return webhooks
@@ -95,7 +95,7 @@ class Site:
         return {name: b64decode(value) for name, value in data.items()}
 
     async def put_secret(self, content: Content) -> None:
-        """Let the Secret hold this, as somebody with kubectl would."""
+        """Replace the content of the Secret, as with kubectl."""
         manifest = {
             "apiVersion": "v1",
             "kind": "Secret",

@@ -2,7 +2,7 @@
 
     python elector.py KUBECONFIG NAMESPACE IDENTITY LEASE_DURATION
 
-Each write is a ConfigMap of its own, which says who wrote it and when. SIGTERM ends it cleanly;
+Each write is a ConfigMap of its own, which records writer and time. SIGTERM ends it cleanly;
 SIGUSR1 makes its event loop stall for good.
 """
 
@@ -76,7 +76,7 @@ def manager_of(
 
 
 async def main(kubeconfig: str, namespace: str, identity: str, lease_duration: str) -> None:
-    """Lead, if possible, until told to stop."""
+    """Run for election, and lead, until stopped."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, 600)
     connection = await load_connection(Path(kubeconfig))
     async with HttpTransport(connection, user_agent="elector/1") as transport:

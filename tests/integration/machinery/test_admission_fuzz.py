@@ -100,7 +100,7 @@ class FuzzedServer:
 
     @property
     def broken_rules(self) -> set[tuple[str, str]]:
-        """The rules that somebody was refused for, by kind."""
+        """The rules of all denials, by kind."""
         return {
             (sample.labels["kind"], sample.labels["rule"])
             for family in self.metrics.registry.collect()
@@ -244,7 +244,7 @@ class Fuzzer:
         body = self._mutations.body(original)
         request = malformed_request(self._rng, path, body)
         await wire.send(request)
-        if request.startswith(b"HEAD"):  # the answer has no body, whatever it says
+        if request.startswith(b"HEAD"):  # the answer has no body, whatever its headers
             return None
         reply = await wire.reply()
         assert reply is not None, request[:2000]

@@ -389,7 +389,7 @@ class TestWithFewRights:
             async def is_reported() -> bool:
                 return "does not trust the certificate's authority" in (one.serving.missing() or "")
 
-            await until(is_reported, within=SOON, what="the distrust being told")
+            await until(is_reported, within=SOON, what="the untrusted certificate being reported")
             assert await one.shown() is not None
             await permit(site, user)
 
@@ -410,7 +410,7 @@ class TestWithFewRights:
             async def is_reported() -> bool:
                 return "cannot be created" in (one.serving.missing() or "")
 
-            await until(is_reported, within=SOON, what="the trouble being told")
+            await until(is_reported, within=SOON, what="the failure being reported")
             assert await one.shown() is None
             await site.put_secret({})
             await one.wait_ready()

@@ -110,7 +110,7 @@ class Elector:
             return await self._process.wait()
 
     def last_write_at(self) -> float:
-        """When it said its last word, by the clock of `now`."""
+        """The time of its last write, by the clock of `now`."""
         ago = time.clock_gettime(time.CLOCK_REALTIME) - self._log.stat().st_mtime
         return now() - ago
 
@@ -239,7 +239,7 @@ async def test_leader_with_stalled_loop_exits_before_another_leads(
     await start("second")
     first.send(signal.SIGUSR1)
     assert await first.ended() == 1
-    # When it ended by its own account: we may hear of it later than others lead.
+    # Its own last write: the test may see its end after the next leader starts.
     assert first.last_write_at() < (await journal.first_of("second")).at
     assert await journal.overlap("first", "second") == []
 

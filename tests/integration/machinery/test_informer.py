@@ -1,4 +1,4 @@
-"""Informers against the real API server: what is there, what changes, and who is told."""
+"""Informers against the real API server: initial objects, changes and notified handlers."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -105,7 +105,7 @@ class Scenario:
         self._is_alone = True
 
     def _add_second_handler(self, change: ObjectEvent[Manifest]) -> None:
-        """Let a handler come in the middle of a list's objects being told."""
+        """Add a handler while the objects of a list are being delivered."""
         if self._is_alone:
             self._is_alone = False
             self.informer.add_handler(RecordingHandler())
@@ -154,7 +154,7 @@ class Scenario:
         await until(is_over, within=SOON, what="another watch", every=0.001)
 
     async def _stay_silent(self) -> None:
-        """Nothing is heard, so the server is asked for its version, and watched again."""
+        """Nothing arrives, so the informer reads the server's version and watches again."""
         await at_rest()
         before = len(self._environment.proxy.requests)
         await self._clock.advance(SILENT_SECONDS)
@@ -189,7 +189,7 @@ async def perform(scenario: Scenario, canceller: Canceller) -> bool:
 
 
 async def run_and_wait(informer: Informer[Manifest], stop: asyncio.Event) -> None:
-    """Run it, and have somebody wait for it."""
+    """Run it, and have a task wait for it."""
     async with asyncio.TaskGroup() as group:
         group.create_task(informer.run(lambda: None, stop))
         group.create_task(informer.wait_synced())
@@ -209,7 +209,7 @@ def server(api: ApiClient, namespace: str) -> Server:
 
 @pytest.fixture
 async def collect_errors() -> list[dict[str, Any]]:
-    """What the event loop is told of errors that nobody has looked at."""
+    """Errors of tasks that were never retrieved, as reported to the event loop."""
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: errors.append(about))
     return errors

@@ -117,7 +117,7 @@ class Cluster:
         await agreement(self.informer, self.server, self.witness, within, self._reading)
 
     async def change_while_disconnected(self) -> None:
-        """Change things while the informer hears nothing: one new, one changed, one gone."""
+        """Change objects while the informer is disconnected: one new, one changed, one deleted."""
         self.proxy.stall_all()
         await self.server.put("new", x="1")
         await self.server.put("changed", x="2")

@@ -1,4 +1,4 @@
-"""Some namespaces of the real API server, read by somebody who may read no others."""
+"""Some namespaces of the real API server, read by a user without access to others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -35,7 +35,7 @@ async def servers(control_plane: ControlPlane, api: ApiClient) -> list[Server]:
 
 
 async def permit(api: ApiClient, user: str, namespace: str) -> None:
-    """Let the user read ConfigMaps there, and wait until the API server knows."""
+    """Grant the user access to ConfigMaps, and wait until the API server applies it."""
     role = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": "reader", "namespace": namespace}}
     rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list", "watch"]}
     await api.apply({**role, "kind": "Role", "rules": [rule]})
@@ -60,7 +60,7 @@ async def permit(api: ApiClient, user: str, namespace: str) -> None:
 
 @pytest.fixture
 async def client(control_plane: ControlPlane, servers: list[Server]) -> AsyncIterator[Client]:
-    """Somebody who may read the first two namespaces."""
+    """A user who may read the first two namespaces."""
     user = f"reader-of-{servers[0].namespace}"
     for server in servers[:2]:
         await permit(server.api, user, server.namespace)
@@ -109,7 +109,7 @@ def _key(manifest: Manifest) -> ObjectKey:
 
 
 class Recording:
-    """Notes what it is to reconcile, and whether the cache knows it."""
+    """Records the requests, and whether the cache holds their objects."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache

@@ -171,7 +171,7 @@ async def test_objects_read_at_the_start_are_frozen_for_the_garbage_collector(
 
     async with asyncio.TaskGroup() as group:
         group.create_task(manager_of(client, Slow(namespace), namespace).run(stop))
-        await until(still_leads, within=30, what="the manager having read what is there")
+        await until(still_leads, within=30, what="the manager having read the existing objects")
         stop.set()
 
 

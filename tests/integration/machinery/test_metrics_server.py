@@ -33,7 +33,7 @@ async def token_of(api: ApiClient, namespace: str, name: str) -> str:
 
 
 async def permit(api: ApiClient, namespace: str, name: str) -> None:
-    """Let the service account scrape, and wait until the API server knows."""
+    """Allow the service account to scrape, and wait until the API server applies it."""
     role = {"apiVersion": f"{RBAC}/v1", "metadata": {"name": f"scraper-{namespace}"}}
     rules = [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
     await api.apply({**role, "kind": "ClusterRole", "rules": rules})
@@ -63,7 +63,7 @@ async def permit(api: ApiClient, namespace: str, name: str) -> None:
 
 @asynccontextmanager
 async def serving(kubeconfig: Path, metrics: Metrics) -> AsyncIterator[str]:
-    """A metrics server of somebody with this kubeconfig."""
+    """A metrics server that uses this kubeconfig."""
     clock = SystemClock()
     connection = await load_connection(kubeconfig)
     async with HttpTransport(

@@ -1,4 +1,4 @@
-"""Trouble that the metrics must tell: of managers on a real API server that lack a right."""
+"""Failures that the metrics must report, of managers that lack a permission."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ CONFIGURATIONS = "validatingwebhookconfigurations"
 
 
 class ManagerEndpoints:
-    """What a manager tells to those who ask."""
+    """The probes and metrics of a manager."""
 
     def __init__(self, probes: ApiClient, metrics: ApiClient) -> None:
         self._probes = probes
@@ -40,7 +40,7 @@ class ManagerEndpoints:
                 return words in str(error)
             return False
 
-        await until(reports, within=WITHIN, what=f"a probe that says {words}")
+        await until(reports, within=WITHIN, what=f"a probe that reports {words}")
 
     async def until_metrics_report(self, *wanted: str) -> None:
         """Wait until all of these lines are among the metrics."""
@@ -52,12 +52,12 @@ class ManagerEndpoints:
                 return False
             return {*wanted} <= {*text.splitlines()}
 
-        await until(report, within=WITHIN, what=f"metrics that say {', '.join(wanted)}")
+        await until(report, within=WITHIN, what=f"metrics with {', '.join(wanted)}")
 
 
 @asynccontextmanager
 async def manager_endpoints(kubeconfig: Path, *flags: str) -> AsyncIterator[ManagerEndpoints]:
-    """What a manager with these flags tells."""
+    """The probes and metrics of a manager with these flags."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     address = f"{LOOPBACK}:{ports.reserve()}"
     shown = ("--no-metrics-secure", "--metrics-bind-address", address)
@@ -74,7 +74,7 @@ async def manager_endpoints(kubeconfig: Path, *flags: str) -> AsyncIterator[Mana
 
 @pytest.fixture
 async def webhook_port(api: ApiClient) -> AsyncIterator[int]:
-    """One that the API server is told to call."""
+    """A webhook configuration that the API server calls."""
     ports = PortReservations(cache_paths.ports(cache_paths.cache_home()))
     try:
         port = ports.reserve()

@@ -18,7 +18,7 @@ Object = dict[str, Any]
 PODS = 25  # in each namespace
 GPU, PAGES, STORAGE = "nvidia.com/gpu", "hugepages-2Mi", "ephemeral-storage"
 HALVES = ("limits", "requests")
-# For so many seconds LimitRanger does not ask the server again where that had no LimitRanges.
+# Seconds for which LimitRanger caches that a namespace has no LimitRanges.
 FOUND_NONE_FOR = 30.0
 FORBIDDEN = 403
 SETS: dict[str, tuple[Object, ...]] = {
@@ -112,7 +112,7 @@ class Specs:
         return {half: amounts for half, amounts in resources.items() if amounts}
 
     def _of_the_pod(self, requested: Any) -> Object:
-        """As much as the containers may come to, said where the server would not come to it."""
+        """The containers' total, set for the pod where the server would not compute it."""
         resources: Object = {"limits": {}, "requests": {}}
         for name, plenty in PLENTY.items():
             if name in requested or self._rng.random() < 0.5:
@@ -123,7 +123,7 @@ class Specs:
 
 
 async def prepared(api: ApiClient, namespace: str, items: tuple[Object, ...]) -> list[Object]:
-    """The LimitRanges as they are stored, when admission has heard of them all.
+    """The LimitRanges as stored, once admission has all of them in its cache.
 
     While it has heard of none it asks the server, now and then, and would know them all before it
     hears of the first. So it is made to ask before there are any.

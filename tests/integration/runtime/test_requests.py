@@ -75,7 +75,7 @@ class Quota:
         await until(self._is_seen, within=COUNTED_WITHIN, what="admission seeing the quota")
 
     async def _is_seen(self) -> bool:
-        """Whether a pod that does not say what it asks for is refused."""
+        """Whether a pod without requests is rejected."""
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         body = self._pod({"containers": [{"name": "main", **IMAGE}]})
         try:
@@ -85,7 +85,7 @@ class Quota:
         return False
 
     async def check(self, spec: Object) -> None:
-        """Create the pod; the quota must grow by what we say it asks for."""
+        """Create the pod; the quota must grow by the requests that we compute."""
         self._pods += 1
         await self._api.create(self._pod(spec))
         for name, amount in pod_requests(spec).items():

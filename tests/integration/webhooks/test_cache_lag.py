@@ -1,4 +1,4 @@
-"""The manager's cache lags behind the API server: nobody is refused for that."""
+"""The manager's cache lags behind the API server: no request is denied for that."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,7 +36,7 @@ async def proxy(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[FaultProxy
 async def user(
     plane: ControlPlane, proxy: FaultProxy, api: ApiClient, namespace: str
 ) -> AsyncIterator[Applicant]:
-    """Somebody who applies things while the manager hears no news of anything.
+    """A user who applies objects while the manager's watches deliver nothing.
 
     A runtime `known` has been there before.
     """

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 RECREATE = "to train with the change, delete the TrainJob and create it again"
 MUTABLE = "except labels, annotations, nodeSelector, tolerations and schedulingGates of the pods"
-# What is told, by the rules' names in docs/admission.md.
+# Expected messages, by the rules' names in docs/admission.md.
 CHANGE_RULES = {
     "override-while-running": (
         "Forbidden: PodTemplateOverrides can only be modified when the TrainJob is suspended"
@@ -62,7 +62,7 @@ def overriding(dialect: str, metadata: Object | None = None, **spec: Any) -> Obj
 
 
 class JobEditor:
-    """A TrainJob with its JobSet, and somebody who changes it."""
+    """A TrainJob with its JobSet, and a user who changes it."""
 
     def __init__(self, team: Team, user: Applicant) -> None:
         self.team = team
@@ -82,7 +82,7 @@ class JobEditor:
             assert outcome.accepted, outcome.message
 
     async def jobs_are(self, rows: list[Object]) -> Object:
-        """Play the JobSet controller; the TrainJob, once the manager knows."""
+        """Set the JobSet's status; return the TrainJob once the manager has processed it."""
         await self.team.job_set_says(rows=rows)
         return await self.team.until_rows(*rows)
 
@@ -102,7 +102,7 @@ class JobEditor:
                 stored, {"spec": merge_patch(stored["spec"], new)}, dry_run=dry_run
             ),
         ]
-        if None not in spec.values():  # of which apply knows only what it applied itself
+        if None not in spec.values():  # of which apply owns only its own fields
             answers.append(await self.user.apply(applied, dry_run=True))
         outcomes = {(each.status, each.message, *each.warnings) for each in answers}
         assert len(outcomes) == 1, outcomes
@@ -115,7 +115,7 @@ async def editor(user: Applicant, api: ApiClient, namespace: str) -> AsyncIterat
 
 
 def denial_message(path: str, rule: str) -> str:
-    """What a person is told about the field."""
+    """The denial message about the field."""
     return f"{path}: {CHANGE_RULES[rule]}"
 
 

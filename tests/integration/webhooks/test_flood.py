@@ -1,4 +1,4 @@
-"""A stranger that floods the webhook's port, while the API server goes on calling it."""
+"""A client floods the webhook's port while the API server continues to call it."""
 
 import asyncio
 import ssl
@@ -45,7 +45,7 @@ def train_job(namespace: str, size: int, name: str = "train") -> Object:
 
 
 class Flood:
-    """Reviews of a stranger; counts those that were validated."""
+    """Reviews sent by another client; counts those that were validated."""
 
     def __init__(self, port: int, job: Object) -> None:
         self._port = port

@@ -68,7 +68,7 @@ async def edit_runtime(team: Team, user: Applicant, runtime: Object) -> None:
 
 
 async def remove_runtime(team: Team) -> None:
-    """Delete the runtime although it is in use, as somebody who removes its finalizer does."""
+    """Delete the runtime although it is in use, by removing its finalizer."""
     await team.delete("TrainingRuntime", "torch")
     await team.patch("TrainingRuntime", "torch", {"metadata": {"finalizers": None}})
     await team.until_gone("TrainingRuntime", "torch")
@@ -85,7 +85,7 @@ def with_metadata(**fields: Any) -> Change:
 
 
 async def until_denied(user: Applicant, job: Object, text: str) -> None:
-    """Wait until the manager has heard of what happened to the runtime."""
+    """Wait until the manager's cache holds the change of the runtime."""
 
     async def is_denied() -> bool:
         outcome = await user.patch(job, {"spec": {"labels": {"any": "news"}}}, dry_run=True)
@@ -110,7 +110,7 @@ async def test_train_job_can_be_suspended_and_resumed_after_its_runtime_changed(
         check_accepted(await user.patch(job, change), is_denied)
         stored = await team.get("TrainJob")
         assert stored["spec"]["suspend"] is suspend
-        # Who changes what is no part of the spec is not even told.
+        # A change outside the spec does not even cause a warning.
         for field in ("labels", "annotations"):
             label = {field: {"acme.io/suspended": str(suspend)}}
             check_accepted(await user.patch(job, {"metadata": label}))
@@ -316,7 +316,7 @@ async def test_a_broken_runtime_of_old_can_be_labelled_and_gets_its_finalizer(
 
 
 async def test_many_at_once(user: Applicant, team: Team) -> None:
-    """The API server asks on several connections at once."""
+    """The API server calls the webhook on several connections at once."""
     await start(team, user, runtime=torch())
     jobs = [
         job_on("TrainingRuntime", "torch", team.namespace, name=f"many-{number}")

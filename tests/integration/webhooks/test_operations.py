@@ -68,7 +68,7 @@ async def manager(
 
 @pytest.fixture
 def user(api: ApiClient, manager: ManagerProcess) -> Applicant:
-    """Somebody who asks once only, for the answers are counted here."""
+    """A user who does not retry, because the responses are counted here."""
     return applicant_with(api)
 
 
@@ -88,7 +88,7 @@ async def samples(address: str) -> dict[tuple[str, str, str], float]:
 
 
 async def has_no_finalizer(api: ApiClient) -> bool:
-    """Whether the manager has nothing left to write to runtimes, about which it would be asked."""
+    """Whether the manager has no more writes to runtimes, which would call the webhook."""
     jobs = (await api.get(TRAIN_JOBS.collection_path()))["items"]
     in_use = {runtime_in_use(job) for job in jobs}
     for kind in (TRAINING_RUNTIMES, CLUSTER_TRAINING_RUNTIMES):
@@ -109,7 +109,7 @@ def runtime_in_use(job: Object) -> tuple[str, str, str]:
 
 
 async def settled_samples(address: str, api: ApiClient) -> dict[tuple[str, str, str], float]:
-    """The same when nobody asks any more: not even the manager, about what it has written."""
+    """The same once no more requests arrive, not even for writes of the manager."""
     what = "the manager's finalizers on runtimes"
     await until(lambda: has_no_finalizer(api), within=30, what=what)
     last: dict[tuple[str, str, str], float] = {}

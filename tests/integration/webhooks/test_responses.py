@@ -171,7 +171,7 @@ async def test_long_values_are_cut(user: Applicant, here: str) -> None:
 
 
 async def test_generated_name_is_validated(user: Applicant, here: str) -> None:
-    """The API server adds five characters, before it asks."""
+    """The API server adds five characters before it calls the webhook."""
     job = job_in(here)
     for prefix, is_accepted in (("x" * 43, True), ("x" * 44, False)):
         job["metadata"] = {"generateName": prefix, "namespace": here}

@@ -1,4 +1,4 @@
-"""Certificates of managers that an API server calls: replaced, and nobody notices."""
+"""Certificates of managers that an API server calls are rotated without a failed request."""
 
 import asyncio
 import ssl
@@ -108,7 +108,7 @@ class Cluster:
         await self.api.request("PATCH", SECRET_PATH, body={"data": data}, content_type=MERGE)
 
     async def bundle(self) -> bytes:
-        """Whom the API server trusts."""
+        """The CA bundle that the API server trusts."""
         found = await self.api.get(CONFIGURATION_PATH)
         bundles = {each["clientConfig"].get("caBundle", "") for each in found["webhooks"]}
         assert len(bundles) == 1
@@ -183,7 +183,7 @@ def through_the_server(user: Applicant, namespace: str) -> Callable[[int], Any]:
 
 
 class Caller:
-    """Calls the webhook as an API server does that hears of bundles a moment later."""
+    """Calls the webhook as an API server that receives new bundles with a delay."""
 
     def __init__(
         self, session: aiohttp.ClientSession, cluster: Cluster, port: int, namespace: str
@@ -196,7 +196,7 @@ class Caller:
         self._context = ssl.create_default_context()
 
     async def receive(self) -> None:
-        """Trust whom the configuration names now."""
+        """Trust the authorities in the configuration's current bundle."""
         bundle = await self._cluster.bundle()
         self._context = ssl.create_default_context(cadata=bundle.decode())
 
@@ -247,7 +247,7 @@ async def with_runtime(api: ApiClient, namespace: str) -> str:
 
 
 async def until_known(user: Applicant, namespace: str) -> None:
-    """Wait until the manager knows the runtime."""
+    """Wait until the manager's cache holds the runtime."""
 
     async def accepted() -> bool:
         return (await user.create(job_in(namespace), dry_run=True)).accepted
@@ -289,7 +289,7 @@ async def test_everything_is_rotated_while_requests_run_through(
 
 
 async def more_of(tally: Tally, in_all: int) -> None:
-    """Wait for a good number of requests under what is shown now, and for so many in all."""
+    """Wait for enough requests with the certificate served now, and for `in_all` in total."""
     wanted = max(in_all, len(tally.seconds) + ENOUGH_AFTER)
 
     async def enough() -> bool:
@@ -355,7 +355,7 @@ class Volume:
 
 
 async def trust(cluster: Cluster, *authorities: Pair) -> None:
-    """Say in the configuration whom to trust, as cert-manager does."""
+    """Write the CA bundle into the configuration, as cert-manager does."""
     found = await cluster.api.get(CONFIGURATION_PATH)
     bundle = b64encode(b"".join(each.pem for each in authorities)).decode()
     for each in found["webhooks"]:

@@ -1,4 +1,4 @@
-"""docs/admission.md lists the rules that are tested, all of them, in the words that are told."""
+"""docs/admission.md lists every tested rule with the text of its message."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ FIELDS = {"change": "spec.trainer.image", "override": "spec.podTemplateOverrides
 
 
 def shown(template: str) -> str:
-    """What is told, as the document shows it."""
+    """The message as the document shows it."""
     pattern = REFERRED.sub("{…}", template.replace(REFERENCE, "{…}"))
     return pattern.replace(RUNTIME, "torch").replace("<kind>", "TrainingRuntime")
 

@@ -23,7 +23,7 @@ MPI_RUNTIME = next(each for each in SHIPPED if "mpi" in each["spec"]["mlPolicy"]
 
 
 def check_wrong(case: RuntimeCase, manifest: Object, outcome: AdmissionOutcome) -> None:
-    """Whether it is told, in these words and no others."""
+    """Check that exactly this message is reported."""
     kind, name = manifest["kind"], manifest["metadata"]["name"]
     message = expected(case.message, kind, name).replace("<kind>", kind)
     if case.is_warning:
@@ -37,7 +37,7 @@ def check_wrong(case: RuntimeCase, manifest: Object, outcome: AdmissionOutcome) 
 
 
 def check_right(outcome: AdmissionOutcome) -> None:
-    """Whether nothing is told."""
+    """Check that nothing is reported."""
     assert (outcome.message, outcome.warnings) == ("", [])
 
 
@@ -71,7 +71,7 @@ async def check_case(case: RuntimeCase, kind: str, user: Applicant, namespace: s
 
 
 def _changed(manifest: Object, stored: AdmissionOutcome) -> Object:
-    """What to put into the stored object instead of what is there."""
+    """The replacement for the stored object's spec."""
     metadata = {**stored.body["metadata"], "labels": manifest["metadata"]["labels"]}
     return {"metadata": metadata, "spec": manifest["spec"]}
 

@@ -1,4 +1,4 @@
-"""Every rule about TrainJobs: what a person hears who breaks it, and that others hear nothing."""
+"""Every rule about TrainJobs: the message on a violation, and no message otherwise."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from tests.support.webhooks import AdmissionOutcome, Applicant
 pytestmark = pytest.mark.integration
 
 VALUE = "hunter2"  # the value of variables, which no answer may repeat
-# Nobody makes a JobSet of such a TrainJob: an update meets only the rules of creation.
+# No JobSet is created for such a TrainJob: only the rules of creation apply to an update.
 NOT_RECONCILED = {"suspend": True, "managedBy": "kueue.x-k8s.io/multikueue"}
 CHANGING = [case for case in JOB_CASES if case.changes]
 
@@ -56,7 +56,7 @@ class RuleCheck:
         return job
 
     def check_wrong(self, outcome: AdmissionOutcome) -> None:
-        """Whether it is told, in these words and no others."""
+        """Check that exactly this message is reported."""
         name = self.runtime_name(self.case.runtime)
         message = expected(self.case.message, self.kind, name).replace("<kind>", self.kind)
         assert not any(VALUE in each for each in (outcome.message, *outcome.warnings))
@@ -67,7 +67,7 @@ class RuleCheck:
             check_shape(outcome)
 
     def check_right(self, outcome: AdmissionOutcome) -> None:
-        """Whether nothing is told."""
+        """Check that nothing is reported."""
         assert (outcome.message, outcome.warnings) == ("", [])
 
 
@@ -113,7 +113,7 @@ async def test_a_train_job_is_changed(case: JobCase, user: Applicant, namespace:
 async def create_update_and_patch(
     user: Applicant, stored: Mapping[str, Any], old: Object, new: Object
 ) -> list[AdmissionOutcome]:
-    """What is heard when the object is to be changed by apply, by PUT, and by a merge patch."""
+    """The outcomes of a change by apply, by PUT, and by a merge patch."""
     patch = {"spec": merge_patch(old["spec"], new["spec"])}
     return [
         await user.apply(new, dry_run=True),

@@ -61,7 +61,7 @@ def check_stored(outcome: AdmissionOutcome) -> None:
 
 @pytest_asyncio.fixture
 async def silent(api: ApiClient, namespace: str) -> AsyncIterator[Applicant]:
-    """Somebody who writes while a webhook is registered and no manager runs.
+    """A user who writes while a webhook is registered and no manager runs.
 
     There is an object of each kind, stored before.
     """
@@ -99,7 +99,7 @@ async def test_writes_are_rejected_while_no_manager_is_available(
             await user.patch(job, {"metadata": {"annotations": {"a": "b"}}}),
             await user.patch(runtime, {"spec": {"mlPolicy": {"numNodes": 2}}}),
             await user.patch(runtime, {"metadata": {"labels": {FRAMEWORK: None}}}),
-            # Nobody gets around validation by saying that the object is being deleted.
+            # A deletion timestamp in the request does not bypass validation.
             await user.create(leaving(placed(runtime, "TrainingRuntime", "other", namespace))),
         ):
             assert (outcome.status, outcome.body["reason"], outcome.denial) == (
@@ -108,7 +108,7 @@ async def test_writes_are_rejected_while_no_manager_is_available(
                 "",
             )
             assert "failed calling webhook" in outcome.message
-        # What is there can be deleted.
+        # Existing objects can be deleted.
         await user.delete(job)
 
 

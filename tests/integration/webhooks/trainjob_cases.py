@@ -37,7 +37,7 @@ WORD_WORDS = (
 )
 MOUNTING = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
 VOLUMES = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
-# Stored before the webhook was asked: nobody could create them now.
+# Stored before the webhook was registered: they would be rejected now.
 UNUSABLE, NO_CONTAINERS, NO_WORKERS = "old-unusable", "old-no-containers", "old-no-workers"
 FIRST_DEPENDS = "old-first-depends"
 

@@ -1,4 +1,4 @@
-"""Whatever is in a file, `kftrainer validate` ends with 0, 1 or 2, and says why."""
+"""For any file, `kftrainer validate` exits with 0, 1 or 2 and prints the reason."""
 
 import io
 import json

@@ -188,7 +188,7 @@ class Cluster:
         )
 
     def out_of_date(self) -> float | None:
-        """What is told of the runtime, if anything is."""
+        """The log entry about the runtime, if any."""
         name = "kftrainer_shipped_runtime_out_of_date"
         return self.registry.get_sample_value(name, {"runtime": "torch"})
 

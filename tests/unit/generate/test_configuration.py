@@ -1,4 +1,4 @@
-"""The document about the configuration is as types and flags say; its example can be read."""
+"""The document about the configuration matches types and flags; its example is valid."""
 
 import re
 from pathlib import Path

@@ -282,7 +282,7 @@ def test_example_is_listed_as_installed_if_it_is_not_enabled(
     assert [PLUGIN, "installed", "acme-tracking", "1.0", "-", "-"] in lines
 
 
-# What a person may get wrong, and what the command says then.
+# Mistakes of users, and the messages of the command.
 BREAKAGES = {
     "import": ("from kftrainer.plugin", "from kftrainer.plugni", "cannot be imported: Module"),
     "exit": ('LABEL = "', 'raise SystemExit(0)\nLABEL = "', "cannot be imported: SystemExit: 0"),

@@ -93,7 +93,7 @@ class Case:
         )
 
     def plan(self) -> list[Any]:
-        """All that the operator asks of planning for one TrainJob."""
+        """All calls of the planning API for one TrainJob."""
         runtime = Runtimes(load_framework()).of(self.job)
         return [
             [each.manifest for each in runtime.new_objects(self.job, self.existing)],

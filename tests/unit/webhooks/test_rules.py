@@ -1,4 +1,4 @@
-"""Every denial says which rule it is for: those of the corpus, and those of chance."""
+"""Every denial names its rule: for the corpus and for random objects."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the API server is told about TrainJobs, and the second look before a refusal."""
+"""Admission of TrainJobs, and the uncached read before a denial."""
 
 import asyncio
 from dataclasses import replace
@@ -116,7 +116,7 @@ def test_request_without_an_object_is_admitted() -> None:
     assert answer(request(None)) == ALLOWED
 
 
-# Updates that nobody should stand in the way of.
+# Updates that must always be accepted.
 
 
 def test_update_of_a_trainjob_being_deleted_is_admitted() -> None:
@@ -487,7 +487,7 @@ def test_large_runtime_is_read_live_before_validation() -> None:
         return [(kind, key)] if runtime == (kind, key) else []
 
     class Partial(GivenObjects):
-        """A cache that must not be asked for what it holds a part of."""
+        """A cache that must not be read for objects of which it holds only a part."""
 
         def get(self, resource: Resource[Any], key: ObjectKey) -> Any:
             assert resource is not TRAINING_RUNTIMES

@@ -1,4 +1,4 @@
-"""What the API server would say; that it does is seen in tests/integration/cli/test_validate.py."""
+"""Offline errors of a creation; tests/integration/cli/test_validate.py compares with the server."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""How long commands on a cluster wait, and what they say when it was in vain."""
+"""How long commands on a cluster wait, and their message after a timeout."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What `kftrainer manager` makes of its flags and file, and how it says that it cannot begin."""
+"""How `kftrainer manager` reads flags and file, and how it reports failures to start."""
 
 import argparse
 import socket
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The exit code of the command, and what it said; `F` is a folder of its own."""
+    """The exit code of the command, and its output; `F` is a folder of its own."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
 

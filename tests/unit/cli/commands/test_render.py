@@ -1,4 +1,4 @@
-"""What `kftrainer render` prints, and what it says about bad input."""
+"""What `kftrainer render` prints, and its errors for invalid input."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What `kftrainer validate` says, where, and how it ends."""
+"""The findings of `kftrainer validate`, their positions, and the exit code."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""How long an API server that does not answer is asked, and what each answer means."""
+"""How long requests to an unresponsive API server are retried, and the effect of each answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -85,7 +85,7 @@ class PreflightRun:
         self.is_ready = False
 
     async def over(self, seconds: float = 0.0) -> str | None:
-        """Run for so many seconds: the error, or None."""
+        """Run for this number of seconds; return the error, or None."""
         stop = asyncio.Event()
 
         def ready() -> None:

@@ -1,4 +1,4 @@
-"""What `render` makes of plugins that others wrote, and of documents that nobody would write."""
+"""`render` with third-party plugins and with malformed documents."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ HEAD = "f:2: "
 
 
 class Maker(ComponentBuilder):
-    """Makes what it is told to make."""
+    """Builds the objects that it is given."""
 
     name: ClassVar[str] = "Maker"
 
@@ -181,7 +181,7 @@ QUOTAS: Resource[Manifest] = Resource(
 
 
 class Reader(WatchExtension, ComponentBuilder):
-    """Needs a kind that only it knows."""
+    """Needs a kind that no other plugin uses."""
 
     name: ClassVar[str] = "Reader"
 
@@ -199,7 +199,7 @@ def test_kinds_that_plugins_watch_are_known() -> None:
     assert problems_of(planned_by(Reader(), documents=[quota])) == []
 
 
-# ---- documents that nobody would write
+# ---- malformed documents
 
 FRAMEWORK = load_framework()
 CONTAINER = {

@@ -158,7 +158,7 @@ def test_durations_start_at_zero() -> None:
 
 
 def test_durations_start_at_zero_for_adopted_trainjobs() -> None:
-    """So that a rate tells them: five that fail between two scrapes are an alert."""
+    """A rate must include them: five failures between two scrapes cause an alert."""
     it = Exported()
     facts = JobFacts("1", "t", "Running", CREATED, CREATED, has_rows=True, has_had_pods=True)
     it.counts.put(ObjectKey("ns", "job"), facts, CREATED + 9, lambda: True)

@@ -189,7 +189,7 @@ def test_start_of_a_state_is_from_conditions_or_observed() -> None:
     assert since("Pending", 0) == 0
     assert since("Pending", 10) == 0
     assert since("Blocked", 20, since=CREATED + 19) == 19
-    assert since("Blocked", 30, since=CREATED + 29) == 29  # mended and blocked again
+    assert since("Blocked", 30, since=CREATED + 29) == 29  # unblocked and blocked again
     assert since("Pending", 40) == 40
     assert since("Running", 50) == 50
     assert since("Running", 60) == 50
@@ -292,7 +292,7 @@ def test_counts_equal_a_recount(
 ) -> None:
     counts = CountsUnderTest(most_namespaces=namespaces, most_runtimes=runtimes, most_places=places)
     expected_states: dict[ObjectKey, tuple[str, State, str]] = {}
-    runtime_of: dict[tuple[ObjectKey, str], str] = {}  # which nobody can change
+    runtime_of: dict[tuple[ObjectKey, str], str] = {}  # which is immutable
     for key, change in changes:
         if change is None:
             counts.remove(key)

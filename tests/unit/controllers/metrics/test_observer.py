@@ -35,7 +35,7 @@ RAN = "kftrainer_trainjob_first_pod_running_seconds"
 
 
 class FakeInformer:
-    """The objects of one kind, and who is told of changes."""
+    """The objects of one kind, and the handlers of changes."""
 
     def __init__(self, resource: Resource[Any]) -> None:
         self.maker: CachedObjectFactory[Any] = CachedObjectFactory(resource, None, {})
@@ -83,7 +83,7 @@ class FakeCache:
 
 
 class NoPods:
-    """Nobody watches Jobs."""
+    """Jobs are not watched."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -208,7 +208,7 @@ async def test_job_set_that_existed_before_is_not_measured(harness: Harness) -> 
 
 
 async def test_job_set_of_the_initial_list_is_not_measured(harness: Harness) -> None:
-    """Nobody knows since when it is there, if its kind was not read when the TrainJob was."""
+    """Its creation time is unknown if its kind was not cached when the TrainJob was created."""
     del harness.cache.informers[JOB_SETS]
     async with harness.leading():
         harness.jobs.put(a_job())
@@ -263,7 +263,7 @@ async def test_job_sets_may_be_installed_later(harness: Harness) -> None:
 
 
 class RefusingClient(Client):
-    """A client that is refused, and then heard."""
+    """A client whose requests are first denied, then accepted."""
 
     def __init__(self, *answers: Exception) -> None:
         self.answers = list(answers)

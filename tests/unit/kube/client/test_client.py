@@ -1,4 +1,4 @@
-"""What a client asks of its transport, where the real API server cannot be made to show it."""
+"""A client's requests in situations that the real API server cannot produce."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager

@@ -1,4 +1,4 @@
-"""Which version of a kind is found, whatever was asked before."""
+"""The discovered version of a kind does not depend on earlier lookups."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager

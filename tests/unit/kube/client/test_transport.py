@@ -1,4 +1,4 @@
-"""The transport against a server that does what no API server would do when asked."""
+"""The transport against a server with faults that an API server does not have."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ from kftrainer.kube.client.retry import RETRIES_REQUESTED
 from kftrainer.kube.client.transport import HttpTransport, Response
 from tests.support.fake_clock import FakeClock
 
-NO_RESPONSE = b""  # read the request and say nothing, as long as the client stays
+NO_RESPONSE = b""  # read the request and do not respond while the client is connected
 BREAK = None  # read the request and close the connection
 Act = bytes | None
 TEST_WITHIN = 60.0
@@ -27,7 +27,7 @@ def answer(status: int, body: str = "", **headers: str) -> bytes:
 
 
 class Server:
-    """Answers one request after the other as its acts say, and remembers the requests."""
+    """Answers one request after the other with its `acts`, and records the requests."""
 
     def __init__(self, acts: Sequence[Act]) -> None:
         self._acts = list(acts)
@@ -80,7 +80,7 @@ async def serving(
         honors_retry_after=honors_retry_after,
     )
     try:
-        async with asyncio.timeout(TEST_WITHIN):  # nobody moves the clock for what is not awaited
+        async with asyncio.timeout(TEST_WITHIN):  # the clock advances only for awaited work
             yield server, transport, clock
     finally:
         await transport.close()

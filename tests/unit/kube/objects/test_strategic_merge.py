@@ -1,4 +1,4 @@
-"""Each rule of a strategic merge in a sentence; the API server itself is asked in integration."""
+"""Each rule of a strategic merge; integration tests compare with the API server."""
 
 from copy import deepcopy
 from random import Random

@@ -1,4 +1,4 @@
-"""The informer on time that passes when told to, and a wire that says what a test wants."""
+"""The informer with a fake clock and a fake transport."""
 
 import asyncio
 from collections import deque
@@ -40,7 +40,7 @@ def all_sent(version: int) -> bytes:
 
 
 class FakeTransport:
-    """A transport whose streams say what a test puts into them, and end when told to."""
+    """A transport whose streams deliver what a test puts into them."""
 
     def __init__(self) -> None:
         self.queries: list[Mapping[str, str]] = []

@@ -189,7 +189,7 @@ async def test_late_handler_is_synced_when_all_namespaces_are(
     async with running(group):
         for namespace, wire in wires.items():
             await wire.send(added(namespace, "a", 1), all_sent(5))
-        # Somebody keeps the informer of the second namespace from telling.
+        # Delivery of the second namespace's informer is blocked.
         async with group._informers["n"]._turn:
             synced = group.add_handler(late)
             await at_rest()

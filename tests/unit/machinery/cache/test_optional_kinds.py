@@ -1,4 +1,4 @@
-"""Kinds that come later, on time that passes when told to."""
+"""Kinds that are installed later, with a fake clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -85,7 +85,7 @@ class Setup:
             self.stop.set()
 
     async def next_round(self) -> float:
-        """Let time pass until the kinds have been asked for again; how long it was."""
+        """Let time pass until the next discovery; return the delay."""
         [until] = self.clock.sleeping
         pause = until - self.clock.monotonic()
         await self.clock.advance(pause)

@@ -1,4 +1,4 @@
-"""What is asked of the server next, after all that can happen."""
+"""The next request of the reflector after every kind of event."""
 
 from random import Random
 

@@ -195,7 +195,7 @@ def test_relist_delivers_missed_deletes_first_and_skips_unchanged_objects() -> N
     store = store_of(thing("same", 1), thing("changed", 2), thing("gone", 3), thing("z-gone", 4))
     listed = contents_of(thing("added", 6), thing("same", 1), thing("changed", 5))
     changes = store.replace(listed, "7")
-    # Readers see the new state before the first handler is told of it.
+    # Readers get the new state before the first handler is called.
     assert store.contents is listed
     events = [(each.key.name, versions(each), each.initial) for each in changes]
     assert events == [

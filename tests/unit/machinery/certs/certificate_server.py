@@ -39,7 +39,7 @@ class Step:
 
 
 class Server:
-    """What is there, and when each bundle was told."""
+    """The objects, and the time of each bundle."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -70,11 +70,11 @@ class Server:
 
     @property
     def bundles(self) -> list[bytes]:
-        """What is told now."""
+        """The current bundles."""
         return CONFIGURATION.bundles(self.objects.get(CONFIGURATION.key, {}))
 
     def bundles_at(self, lag: float) -> list[bytes]:
-        """What a client knows that hears of everything so much later."""
+        """The bundles of a client that receives changes with a delay of `lag`."""
         moment = self._clock.monotonic() - lag
         return [bundles for at, bundles in self.bundles_seen if at <= moment or at == 0][-1]
 

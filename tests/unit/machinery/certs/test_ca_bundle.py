@@ -1,4 +1,4 @@
-"""Whom webhooks trust, in configurations that others write as well."""
+"""CA bundles of webhooks, in configurations that other clients write as well."""
 
 from base64 import b64encode
 from typing import Any

@@ -48,7 +48,7 @@ from tests.unit.machinery.certs.certificate_server import (
     webhook,
 )
 
-# How much later than we do a client may hear of a change: never, and just in time.
+# Delay until a client receives a change: none, and the maximum.
 LAGS = (0.0, SETTLED_AFTER / 2, SETTLED_AFTER - 1)
 SETTLED_WITHIN = 40  # looks of each replica
 GOOD = authority(START)
@@ -91,7 +91,7 @@ class Replica:
         return False
 
     def look(self) -> bool:
-        """Let it see to everything that it knows of; whether it is content."""
+        """Run one check; return whether it succeeded."""
         while not self.step():
             pass
         return self.is_content
@@ -103,7 +103,7 @@ class Replica:
 
 
 def pass_time(clock: FakeClock, seconds: float) -> None:
-    clock._time += seconds  # nobody sleeps here
+    clock._time += seconds  # no task sleeps here
 
 
 class World:
@@ -136,7 +136,7 @@ class World:
     def settle(self) -> None:
         """Let all replicas look until none has anything left to do."""
         for number in range(SETTLED_WITHIN):
-            # They wait between looks, and for longer if somebody has undone what they did.
+            # They wait between checks, and longer after another client has reverted their writes.
             pass_time(self.clock, min(SHORTEST_PAUSE * 2**number, LONGEST_PAUSE) if number else 0)
             before = self.server._version
             contents = [replica.look() for replica in self.replicas]
@@ -169,7 +169,7 @@ def bundle_of(*authorities: Any) -> str:
 
 
 def running_world(days_left: float = 3650) -> World:
-    """Two replicas that have run for a while, with an authority that has so many days left."""
+    """Two replicas that have run for a while, with an authority with `days_left`."""
     world = World()
     ca = authority(START, days_left)
     world.server.fill_secret(content(ca, leaf(ca, START)))
@@ -269,7 +269,7 @@ def test_replicas_that_start_together_make_one_authority(acts: list[tuple[str, i
     world = World()
     actions = actions_of(world)
     for name, number in acts:
-        actions[name](number)  # nobody trusted anything before
+        actions[name](number)  # no bundle existed before
     world.server.put(configuration(webhook("a")))
     for replica in world.replicas:
         replica.look()
@@ -508,7 +508,7 @@ class TestRevertedWrites:
     RECENT_SECONDS = 3600
 
     def writes_against(self, world: World, undo: Callable[[], None], every: float) -> int:
-        """How often a replica writes in an hour against somebody who undoes it at once."""
+        """The number of writes in an hour against a client that reverts each at once."""
         before = len(world.server.writes)
         for _ in range(int(self.RECENT_SECONDS / every)):
             pass_time(world.clock, every)

@@ -41,7 +41,7 @@ class Object:
 
 
 class Informer:
-    """Tells its handlers what a test says."""
+    """Calls its handlers with the events of a test."""
 
     def __init__(self, resource: Resource[Any] = WIDGETS, *, synced: bool = True) -> None:
         self.resource = resource
@@ -71,7 +71,7 @@ class Informer:
 
 
 class Recording:
-    """A reconciler that keeps what it was asked, and then does as a test says."""
+    """A reconciler that records its requests and returns the results of a test."""
 
     def __init__(self, clock: FakeClock, behaviour: Behaviour) -> None:
         self.clock = clock
@@ -124,7 +124,7 @@ class World:
         return self.metrics.registry.get_sample_value(f"controller_runtime_{name}", labels)
 
     def of_queue(self, name: str) -> float:
-        """What a metric of the queue says, whatever the priority."""
+        """The value of a metric of the queue, over all priorities."""
         samples = (each for family in self.metrics.registry.collect() for each in family.samples)
         return sum(each.value for each in samples if each.name == f"workqueue_{name}")
 
@@ -142,7 +142,7 @@ class World:
 
 @asynccontextmanager
 async def world(behaviour: Behaviour, **options: Any) -> AsyncIterator[World]:
-    """The same, running; it ends as it would when it is told to stop."""
+    """The same, running; it is stopped at the end."""
     it = World(behaviour, **options)
     async with asyncio.TaskGroup() as group:
         group.create_task(it.run())

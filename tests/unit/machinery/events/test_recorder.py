@@ -188,7 +188,7 @@ class FakeTransport:
     def stream(
         self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Nobody watches."""
+        """Watches are not served."""
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -196,7 +196,7 @@ async def test_nothing_but_the_clock_is_needed_to_stop_leading(
 ) -> None:
     election = candidate(server, clock)
     await election.acquire()
-    await clock.advance(10)  # and nobody renews, as if the loop had stalled
+    await clock.advance(10)  # without a renewal, as if the loop had stalled
     assert not election.is_leading
     await election.release()
 

@@ -28,7 +28,7 @@ class Recorded:
 
 
 class Failing(Recorded):
-    """A service that fails when told to."""
+    """A service that fails on request."""
 
     def __init__(self, name: str, log: list[str], error: Exception | None) -> None:
         super().__init__(name, log)

@@ -1,4 +1,4 @@
-"""What is asked of the API server before somebody may scrape, and for how long it is remembered."""
+"""Reviews that the metrics endpoint requests before a scrape, and how long they are cached."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -24,7 +24,7 @@ USER = {
 
 
 class Reviewer:
-    """A Transport to an API server that knows one token."""
+    """A Transport to an API server that accepts one token."""
 
     def __init__(self) -> None:
         self.allows = True
@@ -50,7 +50,7 @@ class Reviewer:
     def stream(
         self, path: str, *, query: Mapping[str, str], timeout: float, lane: Lane = "watch"
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Nobody watches."""
+        """Watches are not served."""
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ priorities = st.sampled_from([-100, -100, 0, 0, 10])
 
 
 class Tally:
-    """Counts what a queue tells, as metrics do."""
+    """Counts the queue's events, as metrics do."""
 
     def __init__(self) -> None:
         self.depths: Counter[int] = Counter()
@@ -50,7 +50,7 @@ class Tally:
 
 @dataclass
 class Pending:
-    """What the model knows of a request that is to be handed out."""
+    """The model's state of a pending request."""
 
     priority: int
     at: float

@@ -94,7 +94,7 @@ async def status_from(reader: asyncio.StreamReader) -> int:
 
 
 class Gate:
-    """A handler whose requests from the stranger do not end before they may."""
+    """A handler that holds the other client's requests until the test releases them."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
@@ -119,7 +119,7 @@ async def test_idle_connections_of_an_unverified_client_are_evicted_for_another_
         ours = await callers.open(API_SERVER)
         assert await posted(ours) == 200
         theirs = await callers.many(OTHER_CLIENT, 5)
-        for each in theirs:  # with a good answer nobody is a stranger by what he has sent
+        for each in theirs:  # a successful response makes a client known
             assert await posted(each) == 200
         # Idle for longest, but of a client that has fewer connections.
         assert await posted(await callers.open(API_SERVER)) == 200

@@ -326,7 +326,7 @@ async def test_flood_of_large_bodies_does_not_delay_those_of_another_client() ->
         delayed = [group.create_task(send("victim")) for _ in range(5)]
         await clock.advance(60)
     assert all(task.result().status == 200 for task in (*flood, *delayed))
-    # The stranger's review that has started, and then one of each client in turn.
+    # The other client's review that has started, and then one of each client in turn.
     last = len(begun) - begun[::-1].index("victim")
     assert begun[before:last].count("stranger") <= len(delayed) + 1
 

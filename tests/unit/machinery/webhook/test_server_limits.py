@@ -68,7 +68,7 @@ class Caller:
         return int(head.split()[1]), await self.reader.readexactly(int(length))
 
     async def is_closed(self) -> bool:
-        """Waits until the other side has closed, whatever it says before it does."""
+        """Waits until the other side has closed, and discards its data."""
         try:
             while await self.reader.read(65536):
                 pass

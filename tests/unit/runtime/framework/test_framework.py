@@ -1,4 +1,4 @@
-"""The framework: phases in their order, plugins in theirs, and nobody's documents changed."""
+"""The framework: order of phases and plugins, and unchanged input documents."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -52,7 +52,7 @@ SERVICES = Resource("", "v1", "Service", "services", namespaced=True, decode=uns
 
 
 class Recorder:
-    """Tells on a list what it is asked to do, and does `act` when it is."""
+    """Appends each call to a list, and calls `act`."""
 
     def __init__(self, name: str, log: list[str], act: Callable[[], Any] = lambda: None) -> None:
         self.name = name  # type: ignore[misc]

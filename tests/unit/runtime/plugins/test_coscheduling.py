@@ -34,7 +34,7 @@ POD_GROUP = existing("PodGroup", "scheduling.x-k8s.io/v1alpha1")
 
 
 def pod_labels(jobset: Any) -> dict[str, Any]:
-    """What is said about the pods of each job."""
+    """The settings of the pods of each job."""
     return {
         name: job["template"]["spec"]["template"].get("metadata")
         for name, job in jobs_of(jobset).items()

@@ -241,7 +241,7 @@ def test_gang_contains_the_jobs_that_jobset_starts_together(
     }
     found_members, found_quorum = gang(*jobs)
     assert (set(found_members), set(found_quorum)) == (members, quorum)
-    assert found_quorum  # a gang of nobody would be refused
+    assert found_quorum  # an empty gang would be rejected
 
 
 def test_totals_are_over_all_replicas() -> None:
@@ -514,7 +514,7 @@ def by_sets(jobs: list[Object], *, in_order: bool) -> tuple[list[str], list[str]
     trains = [each["name"] for each in jobs if "metadata" in each["template"]]
     anchor = trains[0] if trains else max(over, key=lambda name: len(over[name]))
     members = [name for name in over if over[name] == over[anchor]]
-    # One with a step has one replica, whatever it says.
+    # A job with an ancestor label has one replica, whatever its spec sets.
     pods = {each["name"]: 1 if each["name"] in trains else each["replicas"] for each in jobs}
     waiting: set[str] = set()
     quorum = []

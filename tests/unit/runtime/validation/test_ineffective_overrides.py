@@ -1,4 +1,4 @@
-"""Overrides that change nothing are told, by their place; those that do are not."""
+"""Ineffective overrides cause a warning with their path; effective ones do not."""
 
 from typing import Any
 

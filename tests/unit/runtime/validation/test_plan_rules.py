@@ -68,7 +68,7 @@ class Rule:
     broken: Object
     message: str
     kept: Object = field(default_factory=dict)
-    kept_on_runtime: Object | None = None  # another runtime, if not the TrainJob is to be mended
+    kept_on_runtime: Object | None = None  # another runtime, if the runtime is to be fixed instead
 
 
 FETCH = {step: {"storageUri": "hf://a/b"} for step in ("dataset", "model")}
@@ -254,7 +254,7 @@ def error_messages(job: Object, on: Object) -> list[str]:
 def test_violated_rule_is_the_only_error(rule: Rule) -> None:
     errors = error_messages(job_on(rule.runtime, **rule.broken), rule.runtime)
     assert rule.message in errors
-    # Where QLoRA has too many devices, two fields could be changed, and both are told.
+    # Where QLoRA has too many devices, two fields could be changed, and both are reported.
     assert len(errors) == (2 if rule is RULES["TT4"] else 1)
     assert "hunter2" not in "".join(errors)
 

@@ -1,4 +1,4 @@
-"""Requests above limits: told, and whose they are, but not refused."""
+"""Requests above limits cause a warning that names their source, but no rejection."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Each error that admission can tell names its rule, and the document knows all of them."""
+"""Each error of admission names its rule, and the document lists every rule."""
 
 import ast
 import re

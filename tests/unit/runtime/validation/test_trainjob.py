@@ -281,7 +281,7 @@ def test_variables_that_a_plugin_reserves_are_rejected() -> None:
 
 
 class Failing(ComponentBuilder, CustomValidation):
-    """Does as it is told in one of its phases, for TrainJobs that are not suspended."""
+    """Calls the given function in one phase, for TrainJobs that are not suspended."""
 
     name: ClassVar[str] = "failing"
 

@@ -43,7 +43,7 @@ def job_set(*active: str, uid: str = UID) -> Object:
 def error_messages(
     old: Object, new: Object, *existing: Object, end: str | None = None
 ) -> list[str]:
-    """What is told of a change from this spec to that."""
+    """The errors for an update from one spec to another."""
     return [str(error) for error in errors_of(old, new, *existing, end=end)]
 
 

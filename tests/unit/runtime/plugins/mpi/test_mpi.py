@@ -488,7 +488,7 @@ def test_existing_secret_is_not_modified() -> None:
 
 def test_secret_of_another_owner_is_not_used() -> None:
     """Defect D44."""
-    # It is planned all the same, so that whoever makes it finds the name taken, and says so.
+    # It is planned nevertheless, so that applying it fails with a message about the taken name.
     document = mpi()
     secret = existing("Secret", "demo-mpi-ssh-auth", "somebody")
     assert list(plan(job_on(document), document, secret)) == ["Secret", "ConfigMap", "JobSet"]
@@ -534,7 +534,7 @@ def test_only_metadata_of_config_maps_is_watched_and_no_secrets() -> None:
 
 
 def error_messages(job: Object, document: Object) -> list[str]:
-    """What admission says."""
+    """The errors and warnings of admission."""
     return [str(error) for error in findings(job, document).errors]
 
 

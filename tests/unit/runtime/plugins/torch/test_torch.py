@@ -66,12 +66,12 @@ def pet(nodes: int = 1, processes: str = "1", master: str = "demo-node-0-0.demo"
 
 
 def tuned(document: Object = LLAMA, args: list[str] | None = None, **trainer: Any) -> Any:
-    """The container of a TrainJob that says no more than that torchtune is to run."""
+    """The container of a TrainJob that sets only the torchtune command."""
     return trained(document, command=["tune", "run"], args=args or [], **trainer)
 
 
 def refused(document: Object, **trainer: Any) -> list[str]:
-    """What admission says."""
+    """The errors and warnings of admission."""
     return [str(each) for each in findings(job_on(document, trainer=trainer), document).errors]
 
 
