@@ -1,4 +1,4 @@
-"""Whatever is in a file, `kftrainer validate` ends with 0, 1 or 2, and says why."""
+"""For any file, `kftrainer validate` exits with 0, 1 or 2 and prints the reason."""
 
 import io
 import json
@@ -88,7 +88,7 @@ RUNTIMES = {
 }
 
 
-def company(mutant: Object) -> list[Object]:
+def companions(mutant: Object) -> list[Object]:
     """Who makes admission look at it: the runtimes for a TrainJob, a TrainJob for a runtime."""
     if mutant["kind"] == "TrainJob":
         return [*RUNTIMES.values()]
@@ -102,7 +102,7 @@ def company(mutant: Object) -> list[Object]:
 @pytest.mark.parametrize("seed", range(4))
 def test_valid_documents(seed: int) -> None:
     for _, mutant in mutants(seed, 100):
-        check("\n".join(map(json.dumps, (*company(mutant), mutant))).encode())
+        check("\n".join(map(json.dumps, (*companions(mutant), mutant))).encode())
 
 
 def test_many_documents_at_once(tmp_path: Path) -> None:

@@ -49,11 +49,11 @@ MOST = 15  # times the CPU time of reading the JSON
 
 
 def job(name: str, *containers: Object, **pod: Any) -> Object:
-    made = replicated_job(name, "trainer" if name == "node" else None)
-    spec = made["template"]["spec"]["template"]["spec"]
+    replicated = replicated_job(name, "trainer" if name == "node" else None)
+    spec = replicated["template"]["spec"]["template"]["spec"]
     spec |= pod
     spec["containers"] += containers
-    return made
+    return replicated
 
 
 def jobs(count: int) -> list[Object]:
@@ -61,10 +61,10 @@ def jobs(count: int) -> list[Object]:
 
 
 def in_chain(count: int) -> list[Object]:
-    made = jobs(count)
-    for earlier, later in pairwise(made):
+    replicated = jobs(count)
+    for earlier, later in pairwise(replicated):
         later["dependsOn"] = [{"name": earlier["name"], "status": "Complete"}]
-    return made
+    return replicated
 
 
 def amounts(number: int) -> Object:
@@ -89,9 +89,9 @@ def divisor(number: int) -> Object:
 
 
 def in_order() -> Object:
-    made = runtime_of(jobs=jobs(4_000), mlPolicy=None, **GANG)
-    made["spec"]["template"]["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
-    return made
+    replicated = runtime_of(jobs=jobs(4_000), mlPolicy=None, **GANG)
+    replicated["spec"]["template"]["spec"]["startupPolicy"] = {"startupPolicyOrder": "InOrder"}
+    return replicated
 
 
 def sidecars() -> Object:
@@ -99,8 +99,8 @@ def sidecars() -> Object:
     return runtime_of(jobs=[job("node", initContainers=inits)], mlPolicy=None, **GANG)
 
 
-def overrides(*made: Object) -> Object:
-    return {"podTemplateOverrides": list(made)}
+def overrides(*replicated: Object) -> Object:
+    return {"podTemplateOverrides": list(replicated)}
 
 
 JOBS: dict[str, Callable[[], Object]] = {
@@ -127,13 +127,13 @@ RUNTIMES_OF_JOBS: dict[str, Callable[[], Object]] = {
 
 def cpu_of(act: Callable[[], object]) -> float:
     """Seconds of CPU, in the less disturbed of two rounds."""
-    taken = []
+    durations = []
     for _ in range(2):
         gc.collect()
         began = time.process_time()
         act()
-        taken.append(time.process_time() - began)
-    return min(taken)
+        durations.append(time.process_time() - began)
+    return min(durations)
 
 
 def edited(runtime: Object) -> Object:
@@ -169,10 +169,10 @@ class Case:
         old = {**self.job, "spec": {**self.job["spec"], "labels": {"a": "b"}}}
         return review(self.job, old, operation="UPDATE")
 
-    def _admitted(self, asked: Object, live: Object) -> bool:
+    def _admitted(self, updated: Object, live: Object) -> bool:
         server: Any = LiveObjects(live)
         validator = TrainJobAdmission(RUNTIMES, GivenObjects([self.runtime]), server)
-        return asyncio.run(validator(decoded(orjson.dumps(asked)))).allowed
+        return asyncio.run(validator(decoded(orjson.dumps(updated)))).allowed
 
     def create_runtime(self) -> bool:
         """Review the creation of the runtime; whether it is allowed."""

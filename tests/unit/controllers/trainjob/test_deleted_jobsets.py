@@ -144,8 +144,8 @@ def test_recorded_jobset_without_rows_may_have_trained(
     recorded: str | None, suspend: bool, suspended: str | None, is_created: bool
 ) -> None:
     """The manager may have stopped before it observed the rows of the JobSet it had created."""
-    known = job(suspend=suspend, recorded=recorded, suspended=suspended)
-    found = outcome_without_job_set(known, None, REPLICAS, NOW)
+    trainjob_before = job(suspend=suspend, recorded=recorded, suspended=suspended)
+    found = outcome_without_job_set(trainjob_before, None, REPLICAS, NOW)
     reasons = None if found is None else [each.reason for each in found.conditions]
     assert reasons == (None if is_created else ["OutcomeUnknown"])
 

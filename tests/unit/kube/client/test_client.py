@@ -1,4 +1,4 @@
-"""What a client asks of its transport, where the real API server cannot be made to show it."""
+"""A client's requests in situations that the real API server cannot produce."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -143,10 +143,10 @@ async def test_of_a_partial_kind_nothing_else_than_metadata_is_accepted() -> Non
     one = await client.get(PODS.only_metadata(), ObjectKey("team", "one"))
     page = await client.list(PODS.only_metadata())
     await client.get(PODS, ObjectKey("team", "one"))
-    cut_down = "application/json;as={};g=meta.k8s.io;v=v1"
+    metadata_type = "application/json;as={};g=meta.k8s.io;v=v1"
     assert transport.accepted == [
-        cut_down.format("PartialObjectMetadata"),
-        cut_down.format("PartialObjectMetadataList"),
+        metadata_type.format("PartialObjectMetadata"),
+        metadata_type.format("PartialObjectMetadataList"),
         "application/json",
     ]
     assert [one, *page.items] == [{"apiVersion": "v1", "kind": "Pod", "metadata": {}}] * 2
