@@ -38,7 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default="table",
         help="tables of plugins and permissions, or one JSON list (default: %(default)s)",
     )
-    add_config(parser)
+    add_config(parser, used="plugins")
     parser.set_defaults(run=run)
 
 
