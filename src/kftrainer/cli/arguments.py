@@ -47,13 +47,15 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """Add `--config`, of which only `plugins` and `admission` are used."""
+def add_config(
+    parser: argparse.ArgumentParser, *, used: str = "plugins and admission settings"
+) -> None:
+    """Add `--config`; `used` names the sections of the file that the command uses."""
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="the manager's configuration file; only its plugins and admission settings are used",
+        help=f"the manager's configuration file; only its {used} are used",
     )
 
 

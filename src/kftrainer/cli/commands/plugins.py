@@ -39,7 +39,7 @@ def add_parser(commands: Commands) -> None:
         default="table",
         help="tables of plugins and permissions, or one JSON list (default: %(default)s)",
     )
-    add_config(parser)
+    add_config(parser, used="plugins")
 
 
 def run(arguments: argparse.Namespace) -> int:

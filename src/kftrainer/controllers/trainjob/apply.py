@@ -1,7 +1,8 @@
 """Applies the planned objects of a TrainJob where the live ones differ from the plan.
 
-This is a server-side apply with the field manager `trainer` (`names.FIELD_MANAGER`) and with force.
-Objects that do not belong to the TrainJob are never modified.
+This is a server-side apply with the field manager `trainer` (`names.FIELD_MANAGER`) and with force,
+which is the default of `kube.client.client.Client.apply`. Objects that do not belong to the
+TrainJob are never modified.
 """
 
 import hashlib

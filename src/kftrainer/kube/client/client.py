@@ -1,4 +1,4 @@
-"""API client: the verbs of the API server on untyped manifests."""
+"""API client: the verbs of the API server on untyped manifests; lists are read in pages."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
