@@ -25,8 +25,8 @@ from tests.support.webhooks import admitting_manager
 
 LASTING: Mapping[str, Any] = {"podTemplateOverrides": pods_with(annotations=FOR_LONG)}
 QUEUE = {"kueue.x-k8s.io/queue-name": "team"}
-WINDOW = 10.0  # seconds
-# Without a back-off there are some fifty in the window; with one that doubles from 1 s, four.
+WINDOW = 5.0  # seconds
+# Without a back-off there are some 25 in the window; with one that doubles from 1 s, three.
 RESUMES = 6
 
 

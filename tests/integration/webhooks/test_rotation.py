@@ -39,7 +39,7 @@ from kftrainer.machinery.manager.clock import SystemClock
 from kftrainer.webhooks import registration
 from tests.support.certificates import Pair, authority, content, leaf
 from tests.support.load import Tally, constant_load
-from tests.support.managers import ManagerProcess, manager_process
+from tests.support.managers import FAST, ManagerProcess, manager_process
 from tests.support.object_versions import version_now, versions_of
 from tests.support.objects import Object, runtime, train_job
 from tests.support.reviews import review
@@ -65,6 +65,7 @@ STARTED_WITHIN = 90.0
 RATE, RATE_OF_NEW_ONES = 200.0, 40.0  # or what the machine can do
 ENOUGH, ENOUGH_NEW_ONES = 1000, 200
 ENOUGH_AFTER = 50
+TIMES = "10"  # how many times faster the clock of a manager runs that waits for files
 HOSTS = tuple(registration.host_names(SERVICE, DEFAULT_NAMESPACE))
 IDENTITY = Identity(AUTHORITY, ORGANIZATION, HOSTS)
 MERGE = "application/merge-patch+json"
@@ -375,8 +376,10 @@ async def test_certificates_of_others_are_picked_up_when_they_are_replaced(
     one, other = authority(now, identity=IDENTITY), authority(now, identity=IDENTITY)
     await register(cluster.api, port)
     await trust(cluster, one)
-    kubeconfig = cluster.plane.kubeconfig
-    async with manager_process(kubeconfig, *webhook_flags(port), *flags) as manager:
+    program = (*FAST, TIMES)  # it checks the files every ten seconds
+    async with manager_process(
+        cluster.plane.kubeconfig, *webhook_flags(port), *flags, program=program
+    ) as manager:
 
         async def was_logged(event: str) -> bool:
             return bool(manager.log_entries(event))

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 from unittest.mock import patch
 
@@ -20,8 +20,8 @@ from kftrainer.runtime.validation.rules import Rule
 from tests.support.objects import API, Object, train_job
 from tests.support.random_objects import corpus, mutants
 
-MANY = 10_000
-LONGEST = 120.0  # seconds; it takes ten on a machine that has nothing else to do
+MANY = 4_000
+LONGEST = 20.0  # seconds of CPU; it takes about four
 WORDS = st.sampled_from(("name", "spec", "metadata", "env", "kind", "items", "replicatedJobs", "x"))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
@@ -110,8 +110,8 @@ def test_many_documents_at_once(tmp_path: Path) -> None:
     runtimes = [each for each in corpus() if each["kind"] == "ClusterTrainingRuntime"][:1]
     file = tmp_path / "many.yaml"
     file.write_text("\n---\n".join(map(json.dumps, (*runtimes, *jobs))))
-    before = perf_counter()
+    before = process_time()
     with redirect_stdout(io.StringIO()) as out:
         assert main(["validate", "-f", str(file)]) == 1
-    assert perf_counter() - before < LONGEST
+    assert process_time() - before < LONGEST
     assert out.getvalue().count("numNodes: Invalid value: 0") == MANY / 2

@@ -126,14 +126,16 @@ RUNTIMES_OF_JOBS: dict[str, Callable[[], Object]] = {
 
 
 def cpu_of(act: Callable[[], object]) -> float:
-    """Seconds of CPU, in the less disturbed of two rounds."""
-    durations = []
-    for _ in range(2):
-        gc.collect()
-        began = time.process_time()
-        act()
-        durations.append(time.process_time() - began)
-    return min(durations)
+    """Seconds of CPU."""
+    gc.collect()
+    began = time.process_time()
+    act()
+    return time.process_time() - began
+
+
+def costs_less(act: Callable[[], object], limit: float) -> bool:
+    """Whether one of two rounds takes fewer seconds of CPU; the second only if needed."""
+    return any(cpu_of(act) < limit for _ in range(2))
 
 
 def edited(runtime: Object) -> Object:
@@ -202,7 +204,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     runtime["metadata"] |= {"uid": "1", "resourceVersion": "1", "generation": 1}
     body = orjson.dumps([job, runtime])
     job, runtime = orjson.loads(body)
-    return Case(job, runtime, reading=cpu_of(lambda: orjson.loads(body)))
+    return Case(job, runtime, reading=min(cpu_of(lambda: orjson.loads(body)) for _ in range(2)))
 
 
 def test_admission_of_objects_beyond_the_limits_costs_little_more_than_their_json(
@@ -215,12 +217,12 @@ def test_admission_of_objects_beyond_the_limits_costs_little_more_than_their_jso
         case.update_after_edit,
         case.create_runtime,
     ):
-        assert cpu_of(act) < MOST * case.reading, act.__name__
+        assert costs_less(act, MOST * case.reading), act.__name__
     assert not case.create()
 
 
 def test_plan_of_objects_beyond_the_limits_costs_little_more_than_their_json(case: Case) -> None:
-    assert cpu_of(case.plan) < MOST * case.reading
+    assert costs_less(case.plan, MOST * case.reading)
     assert not case.plan()
 
 
